@@ -1,0 +1,1 @@
+"""The command line: `torchyard`. Imports are lazy; `--help` answers without the rest."""

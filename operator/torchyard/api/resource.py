@@ -1,0 +1,43 @@
+"""The TrainingJob object: metadata, spec, status."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.status import TrainingJobStatus
+
+GROUP = "torchyard.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "TrainingJob"
+PLURAL = "trainingjobs"
+
+
+class ObjectMeta(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """The part of Kubernetes object metadata that TorchYard reads."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 1
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, Any] = field(default_factory=dict)
+
+
+class TrainingJob(Struct, frozen=True, rename="camel", kw_only=True):
+    """One training job."""
+
+    metadata: ObjectMeta
+    spec: TrainingJobSpec
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name), the key of the work queue."""
+        return (self.metadata.namespace, self.metadata.name)

@@ -1,0 +1,196 @@
+"""The status of a TrainingJob: always there, never stale, bounded.
+
+Times are RFC 3339 strings in UTC with seconds (`2026-11-21T06:30:00Z`); figures are plain numbers with their unit in the description.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Struct, field
+
+from torchyard.api.spec import doc
+
+State = Literal[
+    "Pending", "Queued", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed"
+]
+TERMINAL_STATES: frozenset[State] = frozenset({"Succeeded", "Failed"})
+CONDITION_TYPES = (
+    "Admitted",
+    "PodsReady",
+    "Running",
+    "Progressing",
+    "Recovering",
+    "CheckpointReady",
+    "ExportVerified",
+    "Stalled",
+    "Complete",
+    "Failed",
+)
+MAX_ATTEMPTS = 10
+MAX_METRICS = 32
+MAX_STATUS_BYTES = 64 * 1024
+
+
+class StatusModel(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """Base of every status section: frozen; unknown fields of a newer version are ignored."""
+
+
+class Condition(StatusModel, omit_defaults=False):
+    """One aspect of the job, as the Kubernetes API conventions define conditions."""
+
+    type: Annotated[str, doc("Aspect.")]
+    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
+    reason: Annotated[str, doc("CamelCase code from the catalogue.")]
+    message: Annotated[str, doc("One sentence.")] = ""
+    last_transition_time: Annotated[str, doc("When status last changed.")] = ""
+    observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
+
+
+class Nodes(StatusModel, omit_defaults=False):
+    """Pods of the gang."""
+
+    desired: Annotated[int, doc("Pods wanted.")] = 0
+    ready: Annotated[int, doc("Pods whose agent is connected and ready or running.")] = 0
+    lost: Annotated[int, doc("Pods lost since the job started.")] = 0
+
+
+class Restarts(StatusModel, omit_defaults=False):
+    """Rounds that ended before the job was done."""
+
+    total: Annotated[int, doc("All restarts.")] = 0
+    counted: Annotated[int, doc("Restarts charged to the budget.")] = 0
+    no_progress: Annotated[
+        int, doc("Rounds in a row that did not advance the newest checkpoint or, without one, the step.")
+    ] = 0
+
+
+class Progress(StatusModel):
+    """How far training is."""
+
+    step: Annotated[int, doc("Newest optimizer step reported.")] = 0
+    total_steps: Annotated[int | None, doc("Steps of the whole run, if known.")] = None
+    epoch: Annotated[float | None, doc("Passes over the data.")] = None
+    percent: Annotated[float | None, doc("Share done, 0 to 100.")] = None
+    eta_seconds: Annotated[int | None, doc("Seconds left at the current rate.")] = None
+    last_step_time: Annotated[str | None, doc("When the newest step was reported.")] = None
+    phase: Annotated[str, doc("What rank 0 is doing: init, compile, restore, step, eval, save, export, drain.")] = ""
+
+
+class Throughput(StatusModel):
+    """How fast training is, over all ranks."""
+
+    steps_per_second: Annotated[float | None, doc("Optimizer steps a second.")] = None
+    samples_per_second: Annotated[float | None, doc("Samples a second.")] = None
+    tokens_per_second: Annotated[float | None, doc("Tokens a second.")] = None
+    mfu: Annotated[float | None, doc("Model FLOP utilisation, 0 to 1; absent on unknown devices.")] = None
+
+
+class Gpus(StatusModel):
+    """GPUs of the gang; figures are means unless named."""
+
+    count: Annotated[int, doc("GPUs seen by the agents.")] = 0
+    utilization: Annotated[float | None, doc("Percent of time a kernel ran.")] = None
+    memory_used_bytes: Annotated[int | None, doc("Used memory, all GPUs together.")] = None
+    memory_total_bytes: Annotated[int | None, doc("Memory, all GPUs together.")] = None
+    temperature_c: Annotated[float | None, doc("Hottest GPU, degrees Celsius.")] = None
+    power_w: Annotated[float | None, doc("Power of all GPUs, watts.")] = None
+
+
+class CheckpointStatus(StatusModel):
+    """The newest complete checkpoint."""
+
+    step: Annotated[int, doc("Optimizer step it holds.")] = 0
+    time: Annotated[str | None, doc("When it was complete.")] = None
+    path: Annotated[str, doc("Folder.")] = ""
+    bytes: Annotated[int | None, doc("Size.")] = None
+    save_seconds: Annotated[float | None, doc("How long the save took.")] = None
+    steps_at_risk: Annotated[int | None, doc("Steps that a failure now would lose.")] = None
+
+
+class Cause(StatusModel):
+    """The first cause of a round's end."""
+
+    rank: Annotated[int | None, doc("Global rank.")] = None
+    pod: Annotated[str, doc("Pod name.")] = ""
+    node: Annotated[str, doc("Node name.")] = ""
+    exit_code: Annotated[int | None, doc("Exit code, or 128 + signal.")] = None
+    class_: Annotated[str, doc("Catalogue code of the failure.")] = field(default="", name="class")
+    exception: Annotated[str, doc("Exception type and message.")] = ""
+    lines: Annotated[list[str], doc("Last lines of the failing rank.")] = field(default_factory=list)
+
+
+class Attempt(StatusModel):
+    """One round: why it ended and what it cost."""
+
+    round: Annotated[int, doc("Round number.")]
+    start_time: Annotated[str, doc("When it opened.")] = ""
+    end_time: Annotated[str | None, doc("When it closed; absent while open.")] = None
+    reason: Annotated[str, doc("Why it ended, a catalogue code.")] = ""
+    cause: Annotated[Cause | None, doc("First cause.")] = None
+    counted: Annotated[bool, doc("Charged to the restart budget.")] = False
+    start_step: Annotated[int, doc("Step the round resumed from.")] = 0
+    end_step: Annotated[int, doc("Newest step it reported.")] = 0
+    steps_gained: Annotated[int, doc("Steps made durable by a checkpoint, or reported when there is none.")] = 0
+    seconds_lost: Annotated[float, doc("Seconds from the failure to the next round's first step.")] = 0.0
+
+
+class Artifact(StatusModel):
+    """Something the job made."""
+
+    name: Annotated[str, doc("Name.")]
+    uri: Annotated[str, doc("Where it is.")] = ""
+    sha256: Annotated[str, doc("Digest.")] = ""
+    bytes: Annotated[int | None, doc("Size.")] = None
+
+
+class Gang(StatusModel):
+    """Who places the gang."""
+
+    enforced_by: Annotated[str, doc("native, kueue, volcano, coscheduling or none.")] = "none"
+    admitted: Annotated[bool, doc("Whether the queue let the gang in.")] = True
+
+
+class Rendezvous(StatusModel):
+    """The newest round as the engine persisted it before any agent was told: what a restarted operator goes on from."""
+
+    open: Annotated[bool, doc("Whether the round is open.")] = False
+    master_address: Annotated[str, doc("Address of node rank 0.")] = ""
+    master_port: Annotated[int, doc("Port of node rank 0.")] = 0
+    members: Annotated[list[str], doc("Pod uids in rank order.")] = field(default_factory=list)
+    next_round_time: Annotated[str | None, doc("Back-off: no round opens before this time.")] = None
+
+
+class Goodput(StatusModel):
+    """All wall time since creation, attributed."""
+
+    percent: Annotated[float, doc("Share of wall time that made steps which survived.")] = 0.0
+    seconds: Annotated[
+        dict[str, float],
+        doc("productive, queue, schedule, pull, start, restore, save, stalled, lost, recover: seconds each."),
+    ] = field(default_factory=dict)
+
+
+class TrainingJobStatus(StatusModel):
+    """What the job is doing, why, and how well."""
+
+    observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
+    state: Annotated[State | Literal[""], doc("Where the job is in its life; empty only before the first visit.")] = ""
+    reason: Annotated[str, doc("One CamelCase code from the catalogue when something needs saying.")] = ""
+    message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
+    conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)
+    nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
+    round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
+    incarnation: Annotated[int, doc("Grows when a pod is replaced; part of pod names.")] = 0
+    rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
+    restarts: Annotated[Restarts, doc("Rounds that ended early.")] = field(default_factory=Restarts)
+    progress: Annotated[Progress, doc("How far training is.")] = field(default_factory=Progress)
+    metrics: Annotated[dict[str, float], doc("At most 32 finite numbers.")] = field(default_factory=dict)
+    throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)
+    gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
+    checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
+    goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
+    attempts: Annotated[list[Attempt], doc("The last 10 rounds.")] = field(default_factory=list)
+    artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
+    gang: Annotated[Gang | None, doc("Who places the gang.")] = None
+    start_time: Annotated[str | None, doc("When the first round opened.")] = None
+    completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None
+    gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0

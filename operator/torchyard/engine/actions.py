@@ -1,0 +1,72 @@
+"""What the plan may ask for. Typed, frozen, idempotent: carrying one out twice does no harm."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from torchyard.api.status import TrainingJobStatus
+
+
+class CreatePod(Struct, frozen=True, kw_only=True, tag=True):
+    """Create the pod of one index; its name is deterministic, an existing pod of ours is success."""
+
+    name: str
+    index: int
+    incarnation: int
+
+
+class DeletePod(Struct, frozen=True, kw_only=True, tag=True):
+    """Delete one pod, with its uid as precondition."""
+
+    uid: str
+    name: str
+    grace_seconds: float
+    why: str
+
+
+class CommandAgent(Struct, frozen=True, kw_only=True, tag=True):
+    """Make this the wished-for command of one pod's agent (docs/protocol.md)."""
+
+    pod_uid: str
+    verb: Literal["wait", "run", "stop", "save-and-stop", "dump", "exit"]
+    round: int = 0
+    nodes: int = 0
+    node_rank: int = 0
+    master_address: str = ""
+    master_port: int = 0
+    procs: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+    grace_seconds: float = 0.0
+    code: int = 0
+    dump_id: int = 0
+
+
+class WriteStatus(Struct, frozen=True, kw_only=True, tag=True):
+    """Replace the status. `urgent`: a state, condition, round or restart changed, write before anything else is done."""
+
+    status: TrainingJobStatus
+    urgent: bool
+
+
+class EmitEvent(Struct, frozen=True, kw_only=True, tag=True):
+    """One event a transition."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class DeleteJob(Struct, frozen=True, kw_only=True, tag=True):
+    """Delete the finished job itself (TTL), with its uid as precondition."""
+
+    uid: str
+
+
+Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | DeleteJob
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Actions in the order they must happen: status first, then pods, then agents, then events. `requeue_after`: seconds, None: on news."""
+
+    actions: tuple[Action, ...] = ()
+    requeue_after: float | None = None

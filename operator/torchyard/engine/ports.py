@@ -1,0 +1,79 @@
+"""The outside world as the engine needs it. `cluster` and `intake` implement these; nothing here does I/O."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
+from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
+from torchyard.engine.view import Agent, Pod
+
+Key = tuple[str, str]  # (namespace, name)
+
+
+class Conflict(Exception):
+    """The object changed or is somebody else's; read again, then decide."""
+
+
+class Unavailable(Exception):
+    """The cluster did not answer or asked to wait; `retry_after` seconds, None: the caller's own back-off."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Cluster(Protocol):
+    """Jobs, pods and events of one cluster. Reads answer from a cache that is never older than our own last write for that job."""
+
+    def job(self, key: Key) -> TrainingJob | None:
+        """The job as last seen, None once it is gone."""
+        ...
+
+    def pods(self, job_uid: str) -> tuple[Pod, ...]:
+        """Every pod whose controller uid is `job_uid`."""
+        ...
+
+    async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
+        """Create a pod; a pod of that name that is ours is success.
+
+        Raises:
+            Conflict: the name belongs to somebody else's pod.
+        """
+        ...
+
+    async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
+        """Ask for deletion; a pod that is already gone is success."""
+        ...
+
+    async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        """Replace the status of the job with this uid; a job that is gone is success."""
+        ...
+
+    async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
+        """Record an event on the job."""
+        ...
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        """Delete the job, uid as precondition."""
+        ...
+
+
+class Agents(Protocol):
+    """The book of what agents said and what they are told."""
+
+    def of(self, pod_uids: Iterable[str]) -> Mapping[str, Agent]:
+        """The agents of these pods that have called in, by pod uid."""
+        ...
+
+    def command(self, action: CommandAgent) -> None:
+        """Set the wished-for command; the revision grows only if it differs from the last one."""
+        ...
+
+    def commanded(self, pod_uids: Iterable[str]) -> Mapping[str, CommandAgent]:
+        """The command each of these agents was last given by this process."""
+        ...
+
+    def forget(self, pod_uid: str) -> None:
+        """Drop a pod that is gone."""
+        ...

@@ -1,0 +1,124 @@
+"""What the plan sees of one job: frozen values, gathered before it is asked. Times are unix seconds."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from torchyard.api.resource import TrainingJob
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
+
+
+class Pod(Struct, frozen=True, kw_only=True):
+    """One pod of the job, as the cluster reports it. Only pods whose controller uid is the job's are ever put into a view."""
+
+    uid: str
+    name: str
+    index: int
+    incarnation: int
+    phase: PodPhase
+    node: str = ""
+    address: str = ""
+    created: float = 0.0
+    started: float | None = None
+    finished: float | None = None
+    deleting: bool = False
+    exit_code: int | None = None
+    reason: str = (
+        ""  # catalogue code of why it waits or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable ...)
+    )
+    message: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes may still run: only a finished or vanished pod is surely gone."""
+        return self.phase not in {"Succeeded", "Failed"}
+
+
+class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What an agent knows of the first failure among its ranks."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    code: int | None = None
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    time: float = 0.0
+    secondary: bool = False
+    phase: str = ""
+    step: int | None = None
+
+
+class RoundExit(Struct, frozen=True, kw_only=True):
+    """How a round ended in one pod."""
+
+    round: int
+    code: int
+    saved: bool = False
+    asked: bool = False
+    time: float = 0.0
+    failure: Failure | None = None
+    lines: tuple[str, ...] = ()
+
+
+class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The newest report of one rank (docs/protocol.md)."""
+
+    round: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    counter: int = 0
+    time: float = 0.0
+    step: int = 0
+    total_steps: int | None = None
+    epoch: float | None = None
+    phase: str = ""
+    phase_since: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    throughput: dict[str, float] = field(default_factory=dict)
+    checkpoint: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One GPU as NVML reports it."""
+
+    uuid: str = ""
+    index: int = 0
+    product: str = ""
+    memory_total_bytes: int = 0
+    memory_used_bytes: int = 0
+    utilization: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """What the agent of one pod last said."""
+
+    pod_uid: str
+    instance: str
+    state: AgentState
+    seen: float  # operator's clock when the last sync arrived
+    connected: bool = True  # a poll is held or the last one ended less than two intervals ago
+    round: int = 0
+    address: str = ""
+    master_port: int = 0
+    procs: int = 1
+    exit: RoundExit | None = None
+    reports: tuple[RankReport, ...] = ()
+    gpus: tuple[GpuReport, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """Everything `plan` may know."""
+
+    job: TrainingJob
+    pods: tuple[Pod, ...]
+    agents: Mapping[str, Agent]  # by pod uid
+    now: float
