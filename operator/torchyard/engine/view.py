@@ -6,6 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from torchyard.api.resource import TrainingJob
+from torchyard.engine.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
@@ -121,4 +122,5 @@ class View(Struct, frozen=True, kw_only=True):
     job: TrainingJob
     pods: tuple[Pod, ...]
     agents: Mapping[str, Agent]  # by pod uid
+    commands: Mapping[str, CommandAgent]  # last command given by this process, by pod uid; empty after a restart
     now: float
