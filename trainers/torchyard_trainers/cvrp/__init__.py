@@ -1,0 +1,1 @@
+"""Capacitated vehicle routing: learn to build short routes with REINFORCE."""

@@ -1,0 +1,38 @@
+"""Batch algebra: how the samples of one optimizer step are spread over ranks and micro-batches. Pure.
+
+The global batch G is a constant of the run. Any world size and any micro-batch carry it exactly: slots beyond G are padding with
+weight 0, every rank has the same number of equally large micro-batches (sharded models gather parameters in each of them, so ranks
+must agree), and the loss is divided by G, never by a local count.
+"""
+
+from typing import NamedTuple
+
+
+class Slots(NamedTuple):
+    """One micro-batch of one rank: positions in the global batch, and which of them count."""
+
+    positions: list[int]  # 0 <= position < G; padding repeats a real position
+    weights: list[float]  # 1.0 for a sample, 0.0 for padding
+
+
+def split(global_batch: int, world: int, rank: int, micro_batch: int | None = None) -> list[Slots]:
+    """Give the micro-batches of `rank`: its samples are positions `[rank::world]` in that order.
+
+    Args:
+        global_batch: samples an optimizer step, over all ranks.
+        world: number of ranks.
+        rank: 0 <= rank < world.
+        micro_batch: largest number of samples in one forward pass; None: all at once.
+    """
+    if min(global_batch, world) < 1 or (micro_batch is not None and micro_batch < 1):
+        raise ValueError(f"global batch {global_batch}, world {world}, micro-batch {micro_batch}: each must be at least 1")
+    assert 0 <= rank < world
+    per_rank = -(-global_batch // world)
+    accumulation = 1 if micro_batch is None else -(-per_rank // micro_batch)
+    size = -(-per_rank // accumulation)
+    mine = list(range(rank, global_batch, world))
+    real = len(mine)
+    padding = size * accumulation - real
+    positions = mine + [mine[-1] if mine else 0] * padding
+    weights = [1.0] * real + [0.0] * padding
+    return [Slots(positions[at : at + size], weights[at : at + size]) for at in range(0, size * accumulation, size)]

@@ -1,0 +1,198 @@
+"""Checkpoints of a gang: save, restore, identity. Collective; rank 0 decides, everyone hears the same answer."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchyard_trainers.core import commits
+from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
+from torchyard_trainers.core.shards import DcpShards, Shards
+from torchyard_trainers.core.world import World, retried
+
+SAVE_ATTEMPTS = 4
+
+
+class Saved(NamedTuple):
+    """A committed checkpoint; the names are those of the report."""
+
+    step: int
+    time: float
+    path: str
+    bytes: int
+    seconds: float
+
+    def report(self) -> dict[str, Any]:
+        """Give the report's `checkpoint` block."""
+        return {"step": self.step, "time": self.time, "path": self.path, "bytes": self.bytes, "saveSeconds": self.seconds}
+
+
+class Restored(NamedTuple):
+    """What was found: the record of `state.json` (None: start anew) and every folder passed over, with the reason."""
+
+    record: dict[str, Any] | None
+    folder: Path | None
+    skipped: list[str]
+
+
+class Checkpoints:
+    """The checkpoint folder as one gang sees it during one round."""
+
+    def __init__(self, root: Path, world: World, *, round_number: int | None, job: str, shards: Shards | None = None) -> None:
+        """Take the folder for this round.
+
+        Raises:
+            SupersededError: a newer round owns it.
+        """
+        self.root = root
+        self._world = world
+        self._job = job
+        self._shards = shards or DcpShards(world)
+
+        def claim() -> int:
+            root.mkdir(parents=True, exist_ok=True)
+            return commits.claim_round(root, round_number, job)
+
+        self.round_number = world.from_leader(claim)
+
+    def identify(self, config: dict[str, Any], identity: dict[str, Any]) -> None:
+        """Write run.json at the first start; later starts must be the same run.
+
+        Raises:
+            DataMismatchError: naming the fields that differ.
+        """
+        path = self.root / "run.json"
+
+        def check_or_write() -> None:
+            if path.exists():
+                compare_identity(path, identity)
+            else:
+                commits.write_atomically(path, json.dumps({"schema": 1, "identity": identity, "config": config}, indent=1))
+
+        self._world.from_leader(check_or_write)
+
+    def save(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int) -> Saved:
+        """Write and commit a checkpoint, then retire old ones; storage errors are retried with back-off.
+
+        Raises:
+            SupersededError: a newer round owns the folder; nothing was committed.
+            StorageError: storage kept failing.
+        """
+        return retried(
+            lambda: self._save_once(step, state, record, keep),
+            attempts=SAVE_ATTEMPTS,
+            pause=lambda attempt: time.sleep(0.5 * 2**attempt),
+            what=f"checkpoint of step {step} in {self.root}",
+        )
+
+    def restore(self, fill: Callable[[Shards, Path], None], *, also: Path | None = None) -> Restored:
+        """Load the newest checkpoint that is whole, else older ones, else one from `also` (then it must exist).
+
+        Args:
+            fill: loads a folder's shards into the model; called on every rank with the same folder.
+            also: another checkpoint folder, or one step folder of it, to start from.
+
+        Raises:
+            CheckpointError: there are committed checkpoints but none can be read.
+        """
+        found = read_newest(self.root, self._world, self._shards, fill)
+        if found.record is not None or also is None:
+            return found
+        elsewhere = read_newest(also, self._world, self._shards, fill)
+        if elsewhere.record is None:
+            raise CheckpointError(f"checkpoint.resumeFrom: {also} holds no readable checkpoint {elsewhere.skipped}")
+        return elsewhere
+
+    def sweep(self) -> None:
+        """Remove what a killed save left behind."""
+
+        def sweep() -> None:
+            for candidate in commits.candidates(self.root):
+                if not candidate.committed:
+                    commits.remove(candidate.folder)
+
+        self._world.from_leader(sweep)
+
+    def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int) -> Saved:
+        started = time.monotonic()
+        folder = commits.step_folder(self.root, step)
+        shard_folder = folder / commits.SHARDS
+
+        def prepare() -> None:
+            commits.check_round(self.root, self.round_number, self._job)
+            commits.remove(folder)
+            shard_folder.mkdir(parents=True)
+
+        self._world.from_leader(prepare)
+        self._shards.save(state, shard_folder)
+
+        def seal_own_files() -> dict[str, Any]:
+            files = self._shards.written_by(self._world.rank, shard_folder)
+            if self._world.leads:
+                commits.write_atomically(folder / commits.STATE, json.dumps(record, indent=1))
+                files.append(folder / commits.STATE)
+            return {str(path.relative_to(folder)): commits.digest(path) for path in files}
+
+        sealed = {name: facts for part in self._world.agree(seal_own_files) for name, facts in part.items()}
+
+        def publish() -> Saved:
+            commits.sync_folder(shard_folder)
+            commits.check_round(self.root, self.round_number, self._job)
+            size = sum(facts["bytes"] for facts in sealed.values())
+            saved = Saved(step, time.time(), str(folder), size, round(time.monotonic() - started, 4))
+            commits.commit(folder, sealed, {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds})
+            commits.write_atomically(self.root / "latest", f"{folder.name}\n")
+            commits.retire(self.root, keep)
+            return saved
+
+        return self._world.from_leader(publish)
+
+
+def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None]) -> Restored:
+    """Load the newest whole checkpoint of a folder (or of one step folder), else the next older one. Collective.
+
+    Raises:
+        CheckpointError: there are committed checkpoints but none can be read.
+    """
+    skipped = []
+    found = world.from_leader(lambda: _candidates_at(path))
+    for candidate in found:
+        fault = candidate.fault or _damage(candidate.folder, world)
+        if fault:
+            skipped.append(f"{candidate.folder.name}: {fault}")
+            continue
+        record = world.from_leader(lambda folder=candidate.folder: json.loads((folder / commits.STATE).read_text()))
+        fill(storage, candidate.folder / commits.SHARDS)
+        return Restored(record, candidate.folder, skipped)
+    if any(candidate.committed for candidate in found):
+        raise CheckpointError(f"{path}: no checkpoint is readable ({'; '.join(skipped)}); repair or empty the folder")
+    return Restored(None, None, skipped)
+
+
+def _damage(folder: Path, world: World) -> str:
+    parts = world.agree(lambda: commits.damaged(folder, world.rank, world.size))
+    names = sorted(name for part in parts for name in part)
+    return f"{', '.join(names)}: digest differs from COMMIT" if names else ""
+
+
+def compare_identity(path: Path, identity: dict[str, Any]) -> None:
+    """Compare a run with the run.json of earlier ones.
+
+    Raises:
+        DataMismatchError: naming the fields that differ, both values and the way out.
+    """
+    try:
+        before = json.loads(path.read_text())["identity"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: unreadable ({error}); repair it or use another checkpoint folder") from error
+    names = sorted(before.keys() | identity.keys())
+    changed = [f"{name} is {identity.get(name)!r} but was {before.get(name)!r}" for name in names if identity.get(name) != before.get(name)]
+    if changed:
+        raise DataMismatchError(f"{', '.join(changed)} in the run of {path.parent}; set it back or use another checkpoint folder")
+
+
+def _candidates_at(path: Path) -> list[commits.Candidate]:
+    if (path / commits.COMMIT).exists():
+        return [candidate for candidate in commits.candidates(path.parent) if candidate.folder == path]
+    return commits.candidates(path)

@@ -1,0 +1,87 @@
+"""The command line, and the guard that turns whatever happens into an exit code and a failure file."""
+
+import argparse
+import faulthandler
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchyard_trainers.core.exits import ConfigError, Exit, PreemptedError, TrainerError, exit_code
+
+PROG = "torchyard_trainers"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run and give the exit code; errors are told on stderr and in `failure.<rank>.json`."""
+    options = parse(arguments)
+    if options.command == "schema":
+        from torchyard_trainers.registry import schema
+
+        sys.stdout.write(schema(options.trainer))
+        return Exit.DONE
+    faulthandler.enable()
+    try:
+        from torchyard_trainers.core.worker import work
+
+        work(options)
+    except Exception as error:  # noqa: BLE001 - the guard: every ending gets its code
+        return end(error)
+    return Exit.DONE
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; without a command it trains."""
+    parser = argparse.ArgumentParser(prog=PROG, description="Train a built-in workload; settings come from TORCHYARD_CONFIG.")
+    parser.set_defaults(command="work")
+    parser.add_argument("--config", type=Path, help="JSON config instead of $TORCHYARD_CONFIG")
+    parser.add_argument("--checkpoint-dir", type=Path, help="instead of $TORCHYARD_CHECKPOINT_DIR; default ./checkpoints")
+    commands = parser.add_subparsers(title="commands", metavar="")
+    describe = commands.add_parser("schema", help="print the JSON Schema of a workload's params")
+    describe.add_argument("trainer")
+    describe.set_defaults(command="schema")
+    return parser.parse_args(arguments)
+
+
+def end(error: Exception) -> Exit:
+    """Tell why this worker ends, leave no process group behind that could wait for lost peers, and give the exit code."""
+    code = exit_code(error)
+    rank = int(os.environ.get("RANK", "0"))
+    if code is Exit.PREEMPTED:
+        if rank == 0:
+            sys.stderr.write(f"{PROG}: {error}\n")
+        return code
+    if isinstance(error, TrainerError):
+        if rank == 0 or not isinstance(error, ConfigError):
+            sys.stderr.write(f"{PROG}: {error}\n")
+    else:
+        traceback.print_exception(error)
+    write_failure(error, code, rank)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def write_failure(error: Exception, code: Exit, rank: int) -> None:
+    """Write `failure.<rank>.json`; an error that peers caused is marked secondary."""
+    run_dir = os.environ.get("TORCHYARD_RUN_DIR")
+    if not run_dir or isinstance(error, PreemptedError):
+        return
+    facts = {
+        "rank": rank,
+        "code": int(code),
+        "exception": type(error).__name__,
+        "message": str(error)[:2000],
+        "traceback": "".join(traceback.format_exception(error))[-6000:],
+        "time": time.time(),
+        "secondary": code is Exit.PEER_LOST,
+    }
+    path = Path(run_dir) / f"failure.{rank}.json"
+    try:
+        path.with_suffix(".tmp").write_text(json.dumps(facts))
+        path.with_suffix(".tmp").replace(path)
+    except OSError as unwritable:
+        sys.stderr.write(f"{PROG}: {path}: {unwritable.strerror}\n")

@@ -1,0 +1,164 @@
+"""The commit protocol of a checkpoint folder, as plain files. Knows nothing of torch, ranks or training.
+
+    <root>/step-00001200/{dcp/..., state.json, COMMIT}     COMMIT is written last and names every file with size and SHA-256
+    <root>/round.lock                                      the newest round that owns the folder: `ROUND JOB_UID`
+    <root>/latest                                          advisory
+
+A step folder without a valid COMMIT does not exist. COMMIT is the first thing deleted.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchyard_trainers.core.exits import SupersededError
+
+COMMIT = "COMMIT"
+STATE = "state.json"
+SHARDS = "dcp"
+_STEP = re.compile(r"step-(\d{8,})")
+_MAX_COMMIT_BYTES = 64 * 1024 * 1024
+
+
+class Candidate(NamedTuple):
+    """A step folder; `fault` says why it does not count, "" if its COMMIT and the sizes of its files are right."""
+
+    step: int
+    folder: Path
+    fault: str
+    committed: bool
+
+
+def step_folder(root: Path, step: int) -> Path:
+    """Name the folder of a step."""
+    return root / f"step-{step:08d}"
+
+
+def candidates(root: Path) -> list[Candidate]:
+    """Give all step folders, newest first."""
+    if not root.is_dir():
+        return []
+    found = ((match, entry) for entry in root.iterdir() if (match := _STEP.fullmatch(entry.name)) and entry.is_dir())
+    steps = sorted(((int(match[1]), entry) for match, entry in found), reverse=True)
+    return [Candidate(step, folder, _fault(folder), (folder / COMMIT).exists()) for step, folder in steps]
+
+
+def digest(path: Path) -> dict[str, Any]:
+    """Give size and SHA-256 of a file."""
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+
+
+def damaged(folder: Path, part: int, parts: int) -> list[str]:
+    """Read every `parts`-th file that COMMIT names, from `part`, and give those that are not what was committed."""
+    files = read_commit(folder)["files"]
+    mine = sorted(files)[part::parts]
+    return [name for name in mine if not (folder / name).is_file() or digest(folder / name) != files[name]]
+
+
+def commit(folder: Path, files: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Make a finished folder exist."""
+    write_atomically(folder / COMMIT, json.dumps({"schema": 1, "files": files, **facts}, indent=1))
+
+
+def read_commit(folder: Path) -> dict[str, Any]:
+    """Read COMMIT; bounded, since anything may lie in a shared folder."""
+    path = folder / COMMIT
+    if path.stat().st_size > _MAX_COMMIT_BYTES:
+        raise ValueError(f"{path} is too large to be a COMMIT")
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+        raise ValueError(f"{path} holds no list of files")  # noqa: TRY004 - a bad file, not a bad argument
+    return found
+
+
+def remove(folder: Path) -> None:
+    """Delete a step folder so that it never half exists."""
+    (folder / COMMIT).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def retire(root: Path, keep: int) -> list[int]:
+    """Delete all but the newest `keep` valid checkpoints; give the deleted steps. The newest valid one always stays."""
+    valid = [candidate for candidate in candidates(root) if not candidate.fault]
+    for candidate in valid[max(keep, 1) :]:
+        remove(candidate.folder)
+    return [candidate.step for candidate in valid[max(keep, 1) :]]
+
+
+def claim_round(root: Path, round_number: int | None, job: str) -> int:
+    """Take the folder for a round; without a round number, the next one. Give the number held.
+
+    Raises:
+        SupersededError: a newer round of the same job already holds it.
+    """
+    held, holder = read_lock(root)
+    if round_number is None:
+        round_number = held + 1
+    if holder == job and held > round_number:
+        raise SupersededError(f"round {held} owns {root}; this is round {round_number} and stops")
+    write_atomically(root / "round.lock", f"{round_number} {job}\n")
+    return round_number
+
+
+def check_round(root: Path, round_number: int, job: str) -> None:
+    """Make sure this round still owns the folder.
+
+    Raises:
+        SupersededError: it does not.
+    """
+    held, holder = read_lock(root)
+    if held > round_number or (holder not in ("", job)):
+        raise SupersededError(f"round {held} took over {root}; round {round_number} stops without writing")
+
+
+def read_lock(root: Path) -> tuple[int, str]:
+    """Give round and job that own the folder: (0, "") if none."""
+    try:
+        number, _, job = (root / "round.lock").read_text()[:512].strip().partition(" ")
+        return int(number), job
+    except (FileNotFoundError, ValueError):
+        return 0, ""
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a crash at any time leaves the old or the new one, on disk."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fault(folder: Path) -> str:
+    try:
+        files = read_commit(folder)["files"]
+    except FileNotFoundError:
+        return "no COMMIT"
+    except (ValueError, OSError) as error:
+        return f"COMMIT is unreadable ({error})"
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != expected.get("bytes"):
+            return f"{name} has {path.stat().st_size} bytes instead of {expected.get('bytes')}"
+    return ""

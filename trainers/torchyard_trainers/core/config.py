@@ -1,0 +1,156 @@
+"""What a trainer is told: `TORCHYARD_CONFIG` as frozen values, or a message that names the field, the value and the fix."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from torchyard_trainers.core.exits import ConfigError
+
+T = TypeVar("T")
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """Base of every section: frozen, camelCase on the wire, no unknown fields."""
+
+
+class Job(Section):
+    """Identity of the job, for logs only."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class Trainer(Section):
+    """Which workload, in which mode, with which parameters."""
+
+    name: str
+    mode: str = "train"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+class Fsdp(Section):
+    """Options of strategy `fsdp`."""
+
+    sharding: Literal["full"] = "full"
+    reshard_after_forward: bool = True
+
+
+class Parallelism(Section):
+    """How the work is spread; none of it changes the mathematics of a step."""
+
+    strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    global_batch_size: Annotated[int, Meta(ge=1)] | None = None
+    micro_batch_size: Annotated[int, Meta(ge=1)] | Literal["auto"] = "auto"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    cpu_offload: bool = False
+    compile: bool = False
+    fsdp: Fsdp = field(default_factory=Fsdp)
+
+
+class Interval(Section):
+    """How often a checkpoint is written; exactly one of the two."""
+
+    steps: Annotated[int, Meta(ge=1)] | None = None
+    seconds: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Checkpoint(Section):
+    """When checkpoints are written, how many stay, and where to start from."""
+
+    interval: Interval | None = None
+    keep_last: Annotated[int, Meta(ge=1)] = 3
+    keep_best: Annotated[int, Meta(ge=0)] = 0
+    resume_from: str | None = None
+    on_preempt: bool = True
+
+
+class Health(Section):
+    """What happens to a broken number."""
+
+    non_finite: Literal["fail", "skip", "rollback"] = "fail"
+
+
+class Logging(Section):
+    """Where curves go besides the report."""
+
+    tensorboard: bool = True
+
+
+class Config(Section):
+    """The whole file."""
+
+    trainer: Trainer
+    schema: Literal[1] = 1
+    job: Job = field(default_factory=Job)
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    health: Health = field(default_factory=Health)
+    logging: Logging = field(default_factory=Logging)
+
+
+def load(path: Path) -> Config:
+    """Read and check a config file.
+
+    Raises:
+        ConfigError: the file is missing, is not JSON, or holds an unknown field or a bad value.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"TORCHYARD_CONFIG {path}: {error.strerror}; give a readable JSON file") from error
+    try:
+        tree = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"TORCHYARD_CONFIG {path}: not valid JSON ({error})") from error
+    config = convert(tree, Config, at="")
+    reject_unimplemented(config)
+    return config
+
+
+def convert(tree: Any, into: type[T], *, at: str) -> T:
+    """Turn decoded JSON into a typed value; `at` is where the tree sits in the config, e.g. `trainer.params`.
+
+    Raises:
+        ConfigError: naming the field, the value and what is expected.
+    """
+    try:
+        return msgspec.convert(tree, into)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `")
+        path = where.rstrip("`").removeprefix("$").removeprefix(".")
+        full = ".".join(part for part in (at, path) if part) or "config"
+        value = _lookup(tree, path)
+        shown = "" if isinstance(value, dict | list) or value is None else f" (is {value!r})"
+        raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}") from error
+
+
+def reject_unimplemented(config: Config) -> None:
+    """Refuse what this version does not do: a field is never silently ignored."""
+    parallelism = config.parallelism
+    missing = {
+        "parallelism.strategy: hsdp": parallelism.strategy == "hsdp",
+        "parallelism.activationCheckpointing": parallelism.activation_checkpointing != "none",
+        "parallelism.cpuOffload": parallelism.cpu_offload,
+        "parallelism.compile": parallelism.compile,
+        "checkpoint.keepBest": config.checkpoint.keep_best > 0,
+        f"health.nonFinite: {config.health.non_finite}": config.health.non_finite != "fail",
+    }
+    for field_name, used in missing.items():
+        if used:
+            raise ConfigError(f"{field_name}: not implemented in this version; leave it out")
+    interval = config.checkpoint.interval
+    if interval is not None and (interval.steps is None) == (interval.seconds is None):
+        raise ConfigError("checkpoint.interval: give exactly one of steps and seconds")
+
+
+def _lookup(tree: Any, path: str) -> Any:
+    for part in path.split("."):
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(part)
+    return tree

@@ -1,0 +1,81 @@
+"""Where numbers go over time: a line on stdout, `metrics.jsonl`, TensorBoard event files. Rank 0 only."""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchyard_trainers.core.report import finite
+
+
+class Speed:
+    """Steps and samples a second over the last few steps; pauses for evaluation and saving count, as they do for the user."""
+
+    def __init__(self, samples_per_step: int, window: int = 64) -> None:
+        """Measure over at most `window` steps."""
+        self._samples = samples_per_step
+        self._times: deque[float] = deque(maxlen=window + 1)
+
+    def tick(self, now: float) -> dict[str, float]:
+        """Count one finished step."""
+        self._times.append(now)
+        elapsed = now - self._times[0]
+        if elapsed <= 0:
+            return {}
+        steps = (len(self._times) - 1) / elapsed
+        return {"stepsPerSecond": steps, "samplesPerSecond": steps * self._samples}
+
+
+class Curves:
+    """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        """Write below `folder`; without the tensorboard package there are no event files."""
+        self._folder = folder
+        self._lines: Any = None
+        self._wants_events = tensorboard
+        self._events: Any = None
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Record the values of a step."""
+        values = finite(values)
+        if self._lines is None:
+            self._lines = (self._folder / "metrics.jsonl").open("a", buffering=1)
+        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        if self._wants_events:
+            self._add_events(step, values)
+
+    def close(self) -> None:
+        """Flush everything."""
+        if self._lines is not None:
+            self._lines.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _add_events(self, step: int, values: Mapping[str, float]) -> None:
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            self._wants_events = False
+            return
+        if self._events is None:
+            self._events = EventFileWriter(str(self._folder / "tensorboard"))
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._events.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+
+
+def say(text: str) -> None:
+    """Print one line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def line(step: int, total: int, values: Mapping[str, float]) -> str:
+    """Put a step on one line: `step   120/1000  12%  loss=-0.0312  cost=5.01 ...`."""
+    numbers = "  ".join(f"{name}={value:.4g}" for name, value in values.items())
+    return f"step {step:>{len(str(total))}}/{total}  {100 * step // max(total, 1):>3}%  {numbers}"

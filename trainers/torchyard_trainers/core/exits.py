@@ -1,0 +1,134 @@
+"""How a trainer ends: one exit code for each kind of ending, and the exceptions that carry them.
+
+The operator decides by these numbers alone what happens next, so a cause must never be reported under another one's code.
+"""
+
+import errno
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of a worker; what the operator does about each is in `docs/checkpoints.md`."""
+
+    DONE = 0
+    USER_ERROR = 1
+    CONFIG = 64
+    DATA = 65
+    DIVERGED = 66
+    CHECKPOINT = 67
+    HARDWARE = 68
+    GPU_MEMORY = 69
+    STORAGE = 74
+    PREEMPTED = 75
+    PEER_LOST = 76
+
+
+class TrainerError(Exception):
+    """An ending that knows its exit code; its text is for the user and names the field, the value and the fix."""
+
+    code = Exit.USER_ERROR
+
+
+class ConfigError(TrainerError, ValueError):
+    """The configuration asks for something that is not valid here."""
+
+    code = Exit.CONFIG
+
+
+class DataMismatchError(TrainerError):
+    """The checkpoint belongs to other data, another seed or another model than the configuration."""
+
+    code = Exit.DATA
+
+
+class DivergedError(TrainerError):
+    """Loss or gradient norm stopped being a finite number."""
+
+    code = Exit.DIVERGED
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint that is needed cannot be read."""
+
+    code = Exit.CHECKPOINT
+
+
+class HardwareError(TrainerError):
+    """The accelerator is there but does not work."""
+
+    code = Exit.HARDWARE
+
+
+class StorageError(TrainerError):
+    """The checkpoint volume refused to work, retries included."""
+
+    code = Exit.STORAGE
+
+
+class PreemptedError(TrainerError):
+    """Asked to stop; everything is saved."""
+
+    code = Exit.PREEMPTED
+
+
+class SupersededError(TrainerError):
+    """A newer round owns the checkpoint folder: this gang is a leftover and must not write."""
+
+    code = Exit.PEER_LOST
+
+
+STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT})
+
+# Backends raise plain RuntimeError for a vanished peer; only their texts tell it from a user's mistake.
+_PEER_LOST = re.compile(
+    r"gloo/|Connection (closed|reset) by peer|Connection refused|Broken pipe|Socket Timeout|NCCL|wait timeout after"
+    r"|remote process exited|failed to recv|Timed out waiting"
+)
+
+
+def exit_code(error: BaseException) -> Exit:
+    """Classify an exception by what the operator should do about it."""
+    for cause in causes(error):
+        if isinstance(cause, TrainerError):
+            return cause.code
+        if isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS:
+            return Exit.STORAGE
+        if _is_out_of_gpu_memory(cause):
+            return Exit.GPU_MEMORY
+        if _is_peer_lost(cause):
+            return Exit.PEER_LOST
+    return Exit.USER_ERROR
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exception and what it wraps: DCP collects the errors of all ranks in one exception, Python chains others."""
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        for wrapped in getattr(current, "failures", {}).values():
+            queue.append(wrapped[0] if isinstance(wrapped, tuple) else wrapped)
+        if current.__cause__ is not None:
+            queue.append(current.__cause__)
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether writing again may help."""
+    return any(isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS for cause in causes(error))
+
+
+def _is_out_of_gpu_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch")
+
+
+def _is_peer_lost(error: BaseException) -> bool:
+    names = {base.__name__ for base in type(error).__mro__}
+    if names & {"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"}:
+        return True
+    return isinstance(error, RuntimeError | ConnectionError) and _PEER_LOST.search(str(error)) is not None

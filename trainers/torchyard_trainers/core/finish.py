@@ -1,0 +1,53 @@
+"""The end of a run: weights for everyone, a summary, and DONE. Without DONE an exit code 0 means nothing."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.world import World
+
+
+def finish(work: Workload, session: Session, metrics: Mapping[str, float], root: Path) -> None:
+    """Write `final/model.safetensors`, `final/summary.json` and DONE."""
+    session.reporter.phase("export")
+    weights = session.parallel.full_state()
+
+    def publish() -> None:
+        from safetensors.torch import save_file
+
+        final = root / "final"
+        final.mkdir(exist_ok=True)
+        scratch = final / ".model.safetensors.tmp"
+        save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, scratch)
+        scratch.replace(final / "model.safetensors")
+        summary = work.summary(metrics)
+        write_atomically(final / "summary.json", json.dumps(summary, indent=1))
+        mark_done(root, work.total_steps, metrics)
+        say(summary["text"])
+
+    session.world.from_leader(publish)
+
+
+def mark_done(root: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Write DONE, the last file of a run."""
+    write_atomically(root / "DONE", json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)}))
+
+
+def is_finished(root: Path, world: World, total_steps: int) -> bool:
+    """Whether an earlier round wrote DONE for at least as many steps; DONE of a shorter run is taken away."""
+
+    def look() -> bool:
+        path = root / "DONE"
+        try:
+            if json.loads(path.read_text())["step"] >= total_steps:
+                return True
+        except (FileNotFoundError, ValueError, KeyError):
+            pass
+        path.unlink(missing_ok=True)
+        return False
+
+    return world.from_leader(look)

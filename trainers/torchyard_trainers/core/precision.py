@@ -1,0 +1,60 @@
+"""Mixed precision as three functions: where to autocast, how FSDP casts, and fp16's loss scaler."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from torchyard_trainers.core.exits import ConfigError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """One precision for a run. Master weights, gradients' reduction, losses and checkpoints are always fp32."""
+
+    def __init__(self, name: str, device: torch.device, *, sharded: bool) -> None:
+        """Resolve `auto` (bf16 where the GPU has it, else fp32); `sharded` parameters are cast when gathered, not by autocast."""
+        if name == "auto":
+            name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+        if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
+        self.name = name
+        self.dtype = DTYPES[name]
+        self._device = device
+        self._autocasts = name != "fp32" and not sharded
+        self._scaler = GradScaler(device.type, enabled=name == "fp16")
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Context of every forward pass."""
+        return torch.autocast(self._device.type, self.dtype) if self._autocasts else nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of a (scaled) loss."""
+        self._scaler.scale(loss).backward()
+
+    def clip(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
+        """Clip the unscaled gradients to a global norm; give that norm before clipping, the same on every rank."""
+        self._scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the parameters; fp16 leaves a step out whose gradients overflowed, and scales the next one less."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    @property
+    def overflows(self) -> bool:
+        """Whether an infinite gradient is the scaler's business and no sign of divergence."""
+        return self.name == "fp16"
+
+    def state(self) -> dict[str, float]:
+        """Give what a resumed run must know; exact in JSON."""
+        return self._scaler.state_dict()
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Continue with the scale of a checkpoint; one of another precision has none to offer."""
+        if state and self._scaler.is_enabled():
+            self._scaler.load_state_dict(state)

@@ -1,0 +1,14 @@
+"""Being asked to stop: a flag file in, a marker file out. SIGTERM keeps its default action, so that a lost peer ends us at once."""
+
+from pathlib import Path
+
+
+def requested(run_dir: Path | None) -> bool:
+    """Whether the agent wants everything saved; ranks see the file at different times and agree in the step's reduction."""
+    return run_dir is not None and (run_dir / "preempt").exists()
+
+
+def mark_saved(run_dir: Path | None, rank: int, step: int) -> None:
+    """Tell the agent that this rank is part of a committed checkpoint."""
+    if run_dir is not None:
+        (run_dir / f"saved.{rank}").write_text(f"{step}\n")

@@ -1,0 +1,115 @@
+"""`report.<local_rank>.json`: what the agent knows of this process, replaced atomically once a second by a thread.
+
+The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it moves.
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PERIOD_SECONDS = 1.0
+MAX_METRICS = 32
+MAX_WARNINGS = 8
+
+
+class Reporter:
+    """Collects facts from the main thread (cheap, no I/O there) and writes them; without a run folder it only collects."""
+
+    def __init__(self, run_dir: Path | None, *, rank: int, local_rank: int, round_number: int, period: float = PERIOD_SECONDS) -> None:
+        """Start in phase `init`; `start` starts the thread."""
+        self._path = run_dir / f"report.{local_rank}.json" if run_dir else None
+        self._period = period
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_writing, name="report", daemon=True)
+        self._facts: dict[str, Any] = {
+            "round": round_number,
+            "rank": rank,
+            "localRank": local_rank,
+            "pid": os.getpid(),
+            "counter": 0,
+            "time": time.time(),
+            "step": 0,
+            "totalSteps": 0,
+            "epoch": 0.0,
+            "phase": "init",
+            "phaseSince": time.time(),
+            "metrics": {},
+            "throughput": {},
+            "warnings": [],
+        }
+
+    def start(self) -> "Reporter":
+        """Write the first report and go on from a thread."""
+        if self._path is not None:
+            self._write()
+            self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Write the last report and end the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._write()
+
+    def phase(self, name: str) -> None:
+        """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
+        self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
+
+    def progress(self, step: int, total_steps: int, epoch: float = 0.0) -> None:
+        """Tell the number of finished optimizer steps."""
+        self._update({"step": step, "totalSteps": total_steps, "epoch": epoch})
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """Merge metrics; a number that is not finite is left out, since JSON has none and a status must not lie."""
+        with self._lock:
+            merged = self._facts["metrics"] | finite(values)
+            self._facts["metrics"] = dict(list(merged.items())[:MAX_METRICS])
+
+    def throughput(self, values: Mapping[str, float]) -> None:
+        """Replace the throughput block."""
+        self._update({"throughput": finite(values)})
+
+    def checkpoint(self, values: Mapping[str, Any]) -> None:
+        """Replace the checkpoint block: step, time, path, bytes, saveSeconds."""
+        self._update({"checkpoint": dict(values)})
+
+    def warn(self, text: str) -> None:
+        """Add a warning; the newest few stay."""
+        with self._lock:
+            self._facts["warnings"] = [*self._facts["warnings"], text[:300]][-MAX_WARNINGS:]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Give a copy of what the next report says."""
+        with self._lock:
+            return dict(self._facts)
+
+    def _update(self, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._facts.update(facts)
+            self._facts["counter"] += 1
+
+    def _keep_writing(self) -> None:
+        while not self._stop.wait(self._period):
+            self._write()
+
+    def _write(self) -> None:
+        assert self._path is not None
+        scratch = self._path.with_suffix(".tmp")
+        try:
+            scratch.write_text(json.dumps(self.facts | {"time": time.time()}))
+            scratch.replace(self._path)
+        except OSError:
+            return  # reporting never stops training: the agent sees an old `time` and says so
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Keep the finite numbers."""
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}

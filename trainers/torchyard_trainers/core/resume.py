@@ -1,0 +1,84 @@
+"""From the checkpoint folder to a model that continues, and the record that makes it possible."""
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchyard_trainers.core import shards
+from torchyard_trainers.core.checkpoint import Checkpoints, compare_identity
+from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.workload import Session, Workload
+
+
+@dataclass
+class Progress:
+    """How far a run is; `fresh` until its first step."""
+
+    step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    fresh: bool = False
+
+
+def restore(work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config) -> Progress:
+    """Load the newest readable checkpoint into model, optimizer and workload; without one, give step 0."""
+    reporter = session.reporter
+    reporter.phase("restore")
+    identity = identity_of(work, session.parallel.module)
+    checkpoints.identify(msgspec.to_builtins(config), identity)
+    elsewhere = Path(config.checkpoint.resume_from) if config.checkpoint.resume_from else None
+    if elsewhere is not None and (home := _home(elsewhere)) is not None:
+        session.world.from_leader(lambda: compare_identity(home, identity))
+
+    def fill(storage: shards.Shards, folder: Path) -> None:
+        state = shards.capture(session.parallel.module, optimizer, work.state())
+        storage.load(state, folder)
+        shards.apply(session.parallel.module, optimizer, state)
+
+    found = checkpoints.restore(fill, also=elsewhere)
+    checkpoints.sweep()
+    for skipped in found.skipped:
+        reporter.warn(f"checkpoint passed over: {skipped}")
+    if found.record is None:
+        return Progress(fresh=True)
+    session.precision.load_state(found.record["scaler"])
+    progress = Progress(found.record["step"], dict(found.record["metrics"]))
+    reporter.progress(progress.step, work.total_steps)
+    reporter.metrics(progress.metrics)
+    reporter.checkpoint({"step": progress.step, "time": found.record["time"], "path": str(found.folder)})
+    return progress
+
+
+def record_of(work: Workload, session: Session, progress: Progress, round_number: int) -> dict[str, Any]:
+    """Give what `state.json` says: all that is not a tensor."""
+    return {
+        "schema": 1,
+        "step": progress.step,
+        "samples": progress.step * work.global_batch,
+        "epoch": 0.0,
+        "time": time.time(),
+        "world": session.world.size,
+        "strategy": session.parallel.strategy,
+        "precision": session.precision.name,
+        "scaler": session.precision.state(),
+        "round": round_number,
+        "versions": {"torch": torch.__version__},
+        "metrics": progress.metrics,
+    }
+
+
+def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
+    """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
+    shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
+    return {**work.identity, "model shape": hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+
+
+def _home(path: Path) -> Path | None:
+    """Find the run.json of a checkpoint folder or of one of its step folders."""
+    return next((folder / "run.json" for folder in (path, path.parent) if (folder / "run.json").is_file()), None)

@@ -1,0 +1,76 @@
+"""One worker from start to end: environment in, the loop, reports out."""
+
+import argparse
+import os
+from pathlib import Path
+
+from torchyard_trainers import registry
+from torchyard_trainers.core import config as configuration
+from torchyard_trainers.core import loop
+from torchyard_trainers.core.evaluate import evaluate
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World, join
+
+
+def work(options: argparse.Namespace) -> None:
+    """Do what the config says; return when it is done, raise when it is not."""
+    source = options.config or os.environ.get("TORCHYARD_CONFIG")
+    if not source:
+        raise ConfigError("no config: set TORCHYARD_CONFIG or give --config FILE")
+    config = configuration.load(Path(source))
+    registry.check(config)
+    run_dir = _folder("TORCHYARD_RUN_DIR")
+    round_text = os.environ.get("TORCHYARD_ROUND")
+    reporter = Reporter(
+        run_dir,
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        round_number=int(round_text or 0),
+    ).start()
+    try:
+        task = registry.build(config)
+        strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
+        with join(config.device, needs_group=strategy != "single") as world:
+            run = loop.Run(
+                config=config,
+                world=world,
+                reporter=reporter,
+                checkpoint_dir=options.checkpoint_dir or _folder("TORCHYARD_CHECKPOINT_DIR") or Path("checkpoints"),
+                run_dir=run_dir,
+                round_number=int(round_text) if round_text else None,
+                job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
+            )
+            session = open_session(task, run, strategy)
+            if config.trainer.mode == "eval":
+                evaluate(task, session, run)
+            else:
+                loop.train(task, session, run)
+        reporter.phase("drain")
+    finally:
+        reporter.stop()
+
+
+def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
+    """Build the model and spread it over the world."""
+    world, settings = run.world, run.config.parallelism
+    model = task.build()
+    if settings.strategy == "auto" and outgrows_one_gpu(model, world):
+        strategy = "fsdp"
+    precision = Precision(settings.precision, world.device, sharded=strategy == "fsdp")
+    blocks = task.blocks(model)
+    parallel = spread(model, blocks, strategy, settings, precision, world)
+    micro_batch = None if settings.micro_batch_size == "auto" else settings.micro_batch_size
+    return Session(parallel, precision, world, run.reporter, micro_batch)
+
+
+def _folder(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    path = Path(value)
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,78 @@
+"""The seam between the loop and what is learned: everything below it is one workload's own folder."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.world import World
+
+
+class MicroBatch(NamedTuple):
+    """What one forward pass works on: global sample ids [m] int64, and weights [m] float32 (0: padding)."""
+
+    ids: Tensor
+    weights: Tensor
+
+
+class Terms(NamedTuple):
+    """Sums over a micro-batch, weighted: the loss (with gradient) and named statistics (without)."""
+
+    loss: Tensor
+    statistics: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model in training, as a workload's methods see it."""
+
+    parallel: Parallel
+    precision: Precision
+    world: World
+    reporter: Reporter
+    micro_batch: int | None  # samples of one forward pass on one rank; None: all that the rank has
+
+
+class Workload(Protocol):
+    """A thing to train. Each step's loss must be a pure function of (parameters, workload state, sample ids)."""
+
+    total_steps: int
+    global_batch: int
+    log_every: int
+    max_grad_norm: float
+    identity: Mapping[str, str | int | float]  # what the data and the model depend on; a resumed run must agree
+
+    def build(self) -> nn.Module:
+        """Make the model on the CPU; the same weights in every process."""
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """Give the units of sharding, in order of use."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Make the optimizer over (possibly sharded) parameters."""
+
+    def learning_rate(self, step: int) -> float:
+        """Give the rate of a step (0 is the first)."""
+
+    def begin(self, session: Session) -> dict[str, float]:
+        """Act once before the first step of a run (not of a resumed one); give metrics."""
+
+    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+        """Run the forward pass."""
+
+    def after_step(self, session: Session, step: int) -> dict[str, float]:
+        """Act after `step` finished steps (evaluate, renew a baseline); give new metrics, the same on every rank."""
+
+    def evaluate(self, session: Session) -> dict[str, float]:
+        """Measure the model on the fixed evaluation set, the same on every rank."""
+
+    def state(self) -> dict[str, Any]:
+        """Give tensors that a resumed run needs besides model and optimizer, replicated; filled in place by a restore."""
+
+    def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Say what was learned."""

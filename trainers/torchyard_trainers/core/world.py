@@ -1,0 +1,152 @@
+"""The processes of a run and what they agree on: rank, device, process group, and the few collectives outside the model."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from torchyard_trainers.core.exits import ConfigError, HardwareError, StorageError, TrainerError, is_storage_error
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """One process of the gang. Every collective is also right for a world of one without a process group."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    grouped: bool
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all ranks, in place; every rank gets the same bits."""
+        if self.grouped:
+            distributed.all_reduce(values)
+        return values
+
+    def merge(self, length: int, positions: list[int], values: Tensor) -> Tensor:
+        """Put each rank's values at their global positions: float64 [length] on the CPU, the same on all ranks, exact."""
+        merged = torch.zeros(length, dtype=torch.float64)
+        merged[torch.tensor(positions, dtype=torch.int64)] = values.detach().double().cpu()
+        return self.total(merged)
+
+    def gather(self, value: T) -> list[T]:
+        """Give every rank the picklable value of each rank, by rank."""
+        if not self.grouped:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def from_leader(self, decide: Callable[[], T]) -> T:
+        """Let rank 0 decide and tell the others; its error is raised on every rank."""
+        return self.agree(decide, on_leader_only=True)[0]
+
+    def agree(self, act: Callable[[], T], *, on_leader_only: bool = False) -> list[T]:
+        """Run `act` on every rank (or rank 0) and give all results; an error anywhere is raised everywhere, so none waits alone."""
+        outcome: tuple[T | None, Exception | None] = (None, None)
+        if self.leads or not on_leader_only:
+            try:
+                outcome = (act(), None)
+            except (OSError, TrainerError) as error:
+                outcome = (None, error)
+        outcomes = self.gather(outcome)
+        for _, error in outcomes:
+            if error is not None:
+                raise error
+        return [result for result, _ in outcomes]  # type: ignore[misc]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.gather(None)
+
+
+@contextmanager
+def join(device: str, *, needs_group: bool) -> Iterator[World]:
+    """Enter the gang described by torchrun's environment (without it: a world of one) and leave it again.
+
+    Args:
+        device: `auto`, `cuda` or `cpu`; `cuda` never falls back.
+        needs_group: make a process group even for a world of one (strategies ddp and fsdp).
+    """
+    rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    chosen = pick_device(device, local_rank)
+    make_deterministic(chosen)
+    grouped = size > 1 or needs_group
+    if grouped:
+        _init_process_group(chosen, size)
+    try:
+        yield World(rank, size, local_rank, chosen, grouped)
+        if grouped:
+            distributed.barrier()
+    finally:
+        if grouped and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+
+
+def pick_device(device: str, local_rank: int) -> torch.device:
+    """Choose this process's device; asking for `cuda` where there is none is an error, never a slow success."""
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if torch.version.cuda is not None and Path("/dev/nvidiactl").exists():
+            raise HardwareError("device: cuda: the NVIDIA driver is loaded but CUDA does not start; check the GPU")
+        raise ConfigError("device: cuda, but this process sees no CUDA device; give it a GPU or set device: cpu")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(f"device: cuda: process {local_rank} of this node has no GPU ({count} seen); lower procsPerNode")
+    chosen = torch.device("cuda", local_rank)
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
+def make_deterministic(device: torch.device) -> None:
+    """Make the same world compute the same bits; filling fresh memory would cost time and change no result."""
+    if device.type == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def _init_process_group(device: torch.device, size: int) -> None:
+    backend, bound = ("cpu:gloo,cuda:nccl", device) if device.type == "cuda" else ("gloo", None)
+    if "MASTER_ADDR" in os.environ:
+        distributed.init_process_group(backend, device_id=bound)
+    elif size == 1:
+        distributed.init_process_group(backend, device_id=bound, store=distributed.HashStore(), rank=0, world_size=1)
+    else:
+        raise ConfigError(f"WORLD_SIZE is {size} but MASTER_ADDR is not set; start with torchrun")
+
+
+def retried(act: Callable[[], T], *, attempts: int, pause: Callable[[int], None], what: str) -> T:
+    """Repeat `act` while storage errors may pass; `act` fails on all ranks or on none, so all repeat together.
+
+    Raises:
+        StorageError: it still fails after the last attempt.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            return act()
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            if attempt == attempts:
+                raise StorageError(f"{what}: {error}; free space or repair the volume") from error
+            pause(attempt)
+    raise AssertionError("attempts must be at least 1")

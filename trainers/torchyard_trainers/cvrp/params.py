@@ -1,0 +1,154 @@
+"""Parameters of the `cvrp` workload. Imports no torch: the operator's schema is made from this file."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.exits import ConfigError
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+def doc(text: str) -> Meta:
+    """Describe a field; the text reaches the JSON Schema."""
+    return Meta(description=text)
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """REINFORCE on the capacitated vehicle routing problem. What is absent comes from the preset."""
+
+    preset: Annotated[
+        Literal["tiny", "cvrp20", "cvrp50", "cvrp100"],
+        doc("Sizes to start from: tiny (10 customers) learns on one CPU core in about a minute, the others are the standard problems."),
+    ] = "tiny"
+    steps: Annotated[Count | None, doc("Optimizer steps.")] = None
+    seed: Annotated[Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, instances and sampled routes.")] = 1
+    model: Annotated[
+        Literal["am", "gt"], doc("am: attention model (Kool 2019); gt: graph transformer with a learned distance bias per head.")
+    ] = "am"
+    baseline: Annotated[
+        Literal["rollout", "shared"],
+        doc("rollout: greedy routes of a frozen copy that a t-test renews (Kool 2019); shared: mean of the instance's samples (POMO)."),
+    ] = "shared"
+    customers: Annotated[Annotated[int, Meta(ge=2, le=1000)] | None, doc("Customers of an instance.")] = None
+    capacity: Annotated[Annotated[int, Meta(ge=10, le=100000)] | None, doc("Vehicle capacity, in units of demand.")] = None
+    distribution: Annotated[
+        Literal["uniform", "grid-1-10"],
+        doc("uniform: coordinates in the unit square, demands 1 to 9; grid-1-10: a 101 x 101 grid, demands 1 to 10."),
+    ] = "uniform"
+    batch: Annotated[Count | None, doc("Instances of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")] = None
+    samples: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None, doc("Routes sampled for an instance: at least 2 for shared, always 1 for rollout.")
+    ] = None
+    lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
+    lr_final: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, doc("Learning rate of the last step; cosine in between.")] = None
+    embedding: Annotated[Annotated[int, Meta(ge=8, le=4096)] | None, doc("Width of the model, a multiple of heads.")] = None
+    heads: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, doc("Attention heads.")] = None
+    layers: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, doc("Encoder layers.")] = None
+    eval_instances: Annotated[Count | None, doc("Instances of the fixed evaluation set.")] = None
+    eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
+    eval_batch: Annotated[Count | None, doc("Instances of one forward pass of an evaluation.")] = None
+    baseline_instances: Annotated[Annotated[int, Meta(ge=32)] | None, doc("Instances of the t-test of baseline rollout.")] = None
+    baseline_every: Annotated[Count | None, doc("Optimizer steps between two t-tests of baseline rollout.")] = None
+    log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 20
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Parameters with every preset value filled in."""
+
+    steps: int
+    seed: int
+    model: str
+    baseline: str
+    customers: int
+    capacity: int
+    distribution: str
+    batch: int
+    samples: int
+    lr: float
+    lr_final: float
+    embedding: int
+    heads: int
+    layers: int
+    eval_instances: int
+    eval_every: int
+    eval_batch: int
+    baseline_instances: int
+    baseline_every: int
+    log_every: int
+
+
+_STANDARD = {
+    "batch": 512,
+    "samples": 16,
+    "lr": 1e-4,
+    "lr_final": 1e-6,
+    "embedding": 128,
+    "heads": 8,
+    "layers": 3,
+    "eval_instances": 10_000,
+    "eval_every": 500,
+    "eval_batch": 1024,
+    "baseline_instances": 10_000,
+    "baseline_every": 2500,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "customers": 10,
+        "capacity": 20,
+        "steps": 500,
+        "batch": 64,
+        "samples": 8,
+        "lr": 1e-3,
+        "lr_final": 5e-5,
+        "embedding": 64,
+        "heads": 8,
+        "layers": 2,
+        "eval_instances": 1000,
+        "eval_every": 100,
+        "eval_batch": 500,
+        "baseline_instances": 1000,
+        "baseline_every": 50,
+    },
+    "cvrp20": {**_STANDARD, "customers": 20, "capacity": 30, "steps": 10_000},
+    "cvrp50": {**_STANDARD, "customers": 50, "capacity": 40, "steps": 50_000},
+    "cvrp100": {**_STANDARD, "customers": 100, "capacity": 50, "steps": 100_000, "batch": 256},
+}
+# One route an instance with baseline rollout: as many trajectories a step as shared has with its samples.
+ROLLOUT_BATCH = {"tiny": 512}
+
+
+def read(raw: dict[str, Any]) -> Params:
+    """Check the `params` of a config.
+
+    Raises:
+        ConfigError: naming the field, the value and what is expected.
+    """
+    return convert(raw, Params, at="trainer.params")
+
+
+def settle(params: Params, parallelism: Parallelism) -> Settings:
+    """Fill in the preset and check what fields require of each other.
+
+    Raises:
+        ConfigError: fields contradict each other.
+    """
+    preset = dict(PRESETS[params.preset])
+    if params.baseline == "rollout":
+        preset |= {"samples": 1, "batch": ROLLOUT_BATCH.get(params.preset, preset["batch"])}
+    given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    if parallelism.global_batch_size is not None:
+        given["batch"] = parallelism.global_batch_size
+    settings = msgspec.convert({**preset, **given}, Settings)
+    if settings.embedding % settings.heads:
+        raise ConfigError(f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads})")
+    if settings.baseline == "shared" and settings.samples < 2:
+        raise ConfigError(f"trainer.params.samples: {settings.samples}, but baseline shared compares at least 2; use rollout for 1")
+    if settings.baseline == "rollout" and settings.samples != 1:
+        raise ConfigError(f"trainer.params.samples: {settings.samples}, but baseline rollout samples 1; use shared for more")
+    largest_demand = 10 if settings.distribution == "grid-1-10" else 9
+    assert settings.capacity >= largest_demand
+    return settings

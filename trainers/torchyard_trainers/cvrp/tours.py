@@ -1,0 +1,95 @@
+"""The routing problem as tensors: S tours at once for each of B instances, no loop over either, no host round trip."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchyard_trainers.cvrp.instances import Instances
+
+
+class Tours(NamedTuple):
+    """Vehicles on their way."""
+
+    node: Tensor  # [B, S] int64, where they are
+    load: Tensor  # [B, S] float32, capacity left; whole numbers, so comparisons are exact
+    visited: Tensor  # [B, S, n] bool; the depot never counts
+
+
+class InvalidTourError(AssertionError):
+    """A decoder produced tours that are no solution: a bug, never a bad result."""
+
+
+def depart(instances: Instances, samples: int) -> Tours:
+    """Put `samples` full vehicles at the depot of each instance."""
+    batch, nodes = instances.demand.shape
+    device = instances.demand.device
+    return Tours(
+        torch.zeros(batch, samples, dtype=torch.int64, device=device),
+        instances.capacity.expand(batch, samples),
+        torch.zeros(batch, samples, nodes, dtype=torch.bool, device=device),
+    )
+
+
+def served(tours: Tours) -> Tensor:
+    """Which tours have seen every customer: [B, S] bool."""
+    return tours.visited[..., 1:].all(-1)
+
+
+def feasible(instances: Instances, tours: Tours) -> Tensor:
+    """Where each vehicle may go next: [B, S, n] bool, never all false.
+
+    Customers not seen yet whose demand fits; the depot unless the vehicle stands there with work left.
+    """
+    options = ~tours.visited & (instances.demand[:, None, :] <= tours.load[..., None])
+    options[..., 0] = (tours.node != 0) | served(tours)
+    return options
+
+
+def visit(instances: Instances, tours: Tours, node: Tensor) -> Tours:
+    """Move each vehicle to `node` [B, S]; the depot fills it up."""
+    load = torch.where(node == 0, instances.capacity, tours.load - instances.demand.gather(1, node))
+    seen = torch.nn.functional.one_hot(node, tours.visited.shape[-1]).bool()
+    seen[..., 0] = False
+    return Tours(node, load, tours.visited | seen)
+
+
+def longest(customers: int) -> int:
+    """Give the most moves a tour can need: the depot after every customer."""
+    return 2 * customers
+
+
+def length(instances: Instances, moves: Tensor) -> Tensor:
+    """Give the length of tours that start and end at the depot; moves [B, S, T] int64 -> [B, S] float32."""
+    batch, samples, _ = moves.shape
+    stops = torch.nn.functional.pad(moves, (1, 1))
+    xy = instances.xy[:, None].expand(batch, samples, -1, 2)
+    places = xy.gather(2, stops[..., None].expand(-1, -1, -1, 2))
+    return (places[:, :, 1:] - places[:, :, :-1]).square().sum(-1).sqrt().sum(-1)
+
+
+def check(instances: Instances, moves: Tensor, claimed: Tensor) -> None:
+    """Make sure that tours are solutions of the length they claim, independently of how they were made.
+
+    Args:
+        instances: B problems.
+        moves: [B, S, T] nodes in order of visit.
+        claimed: [B, S] lengths.
+
+    Raises:
+        InvalidTourError: a customer is missed or seen twice, a vehicle is overloaded, or a length is wrong.
+    """
+    batch, samples, steps = moves.shape
+    nodes = instances.demand.shape[1]
+    counts = torch.zeros(batch, samples, nodes, dtype=torch.int64, device=moves.device)
+    counts.scatter_add_(2, moves, torch.ones_like(moves))
+    if (wrong := (counts[..., 1:] != 1).any(-1)).any():
+        raise InvalidTourError(f"{int(wrong.sum())} of {wrong.numel()} tours do not see each customer exactly once")
+    demand = instances.demand[:, None].expand(-1, samples, -1).gather(2, moves)
+    carried = torch.zeros(batch, samples, device=moves.device)
+    for step in range(steps):
+        carried = torch.where(moves[..., step] == 0, 0.0, carried + demand[..., step])
+        if (wrong := carried > instances.capacity).any():
+            raise InvalidTourError(f"{int(wrong.sum())} of {wrong.numel()} tours carry more than the capacity at move {step + 1}")
+    if not torch.allclose(length(instances, moves), claimed.float(), rtol=1e-4, atol=1e-4):
+        raise InvalidTourError("claimed lengths differ from the lengths of the tours")
