@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from torchyard.api.status import TrainingJobStatus
 
 
-class CreatePod(Struct, frozen=True, kw_only=True, tag=True):
+class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Create the pod of one index; its name is deterministic, an existing pod of ours is success."""
 
     name: str
@@ -15,7 +15,7 @@ class CreatePod(Struct, frozen=True, kw_only=True, tag=True):
     incarnation: int
 
 
-class DeletePod(Struct, frozen=True, kw_only=True, tag=True):
+class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Delete one pod, with its uid as precondition."""
 
     uid: str
@@ -24,7 +24,7 @@ class DeletePod(Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
-class CommandAgent(Struct, frozen=True, kw_only=True, tag=True):
+class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Make this the wished-for command of one pod's agent (docs/protocol.md)."""
 
     pod_uid: str
@@ -41,14 +41,14 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True):
     dump_id: int = 0
 
 
-class WriteStatus(Struct, frozen=True, kw_only=True, tag=True):
+class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Replace the status. `urgent`: a state, condition, round or restart changed, write before anything else is done."""
 
     status: TrainingJobStatus
     urgent: bool
 
 
-class EmitEvent(Struct, frozen=True, kw_only=True, tag=True):
+class EmitEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """One event a transition."""
 
     type: Literal["Normal", "Warning"]
@@ -56,7 +56,7 @@ class EmitEvent(Struct, frozen=True, kw_only=True, tag=True):
     message: str
 
 
-class DeleteJob(Struct, frozen=True, kw_only=True, tag=True):
+class DeleteJob(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Delete the finished job itself (TTL), with its uid as precondition."""
 
     uid: str
