@@ -1,0 +1,64 @@
+# TorchYard: every target does the set-up it needs. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+INSTALLED := $(VENV)/.installed
+# One thread a process: ranks share the machine's cores, and reductions keep one order.
+export OMP_NUM_THREADS ?= 1
+
+help: ## list every target
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## make .venv with everything pinned; leaves .venv/bin/torchyard
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	  f"PYTHON={sys.executable} is Python {v[0]}.{v[1]}; TorchYard needs 3.11 to 3.13: make PYTHON=python3.12 install")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "python3 -m venv failed: install your system's venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip sync --system-certs --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --system-certs --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it learned
+	@$(BIN)/torchyard demo
+
+test: check test-unit test-e2e test-learning ## all that this machine can run, cheapest first
+
+check: $(INSTALLED) ## lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-unit: $(INSTALLED) ## unit and property tests
+	$(BIN)/pytest -q -m "not e2e and not learning"
+
+test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
+	$(BIN)/pytest -q -m e2e
+
+test-learning: $(INSTALLED) ## workloads that must really learn, three seeds each
+	$(BIN)/pytest -q -m learning
+
+generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
+	$(BIN)/python hack/generate.py
+
+lock: ## resolve dependencies again into requirements.lock
+	$(BIN)/uv pip compile --system-certs --quiet pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
+
+format: $(INSTALLED) ## format and mend what can be mended by machine
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what was built here, .venv included
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help install demo test check test-unit test-e2e test-learning generate lock format clean
