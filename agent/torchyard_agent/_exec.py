@@ -1,0 +1,38 @@
+"""Become the worker: `python -I -S -c THIS PARENT LOG FAILURE ARGV...`, between fork and exec of a cold start.
+
+Runs alone, without the package: ties the process to its parent, sends its output to the log, then execs. What cannot
+be started exits 127 (not found) or 126 (not executable) and says so in the failure file.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+parent, log, failure, *argv = sys.argv[1:]
+rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+except (OSError, AttributeError):
+    pass  # less guarded, still trains
+if os.getppid() != int(parent):
+    os._exit(137)
+output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+os.dup2(output, 1)
+os.dup2(output, 2)
+for number in range(1, signal.NSIG):
+    if signal.getsignal(number) is signal.SIG_IGN:  # Python ignores SIGPIPE, and an exec would pass that on
+        signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+try:
+    os.execvp(argv[0], argv)
+except OSError as error:
+    code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
+    message = "%s: cannot start: %s" % (argv[0], error.strerror)
+    os.write(2, (message + "\n").encode())
+    document = {"rank": int(rank), "code": code, "exception": None, "message": message, "time": time.time()}
+    with open(failure.replace("{rank}", rank), "w") as file:
+        json.dump(document, file)
+    os._exit(code)

@@ -1,0 +1,453 @@
+"""The agent: one loop that hears signals, children and the operator, and makes one move at a time.
+
+Threads only carry: the sync client, the local HTTP server, NVML and the echo of output. Everything is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from torchyard_agent import dump, failure, local_http
+from torchyard_agent.command import Plain, Torchrun, classify, torchrun_interpreter
+from torchyard_agent.echo import Echo
+from torchyard_agent.environment import REMOVED_FROM_WORKERS, worker_environment, write_hooks
+from torchyard_agent.files import write_json
+from torchyard_agent.gpus import Gpus
+from torchyard_agent.ports import ReservedPort
+from torchyard_agent.process import become_subreaper, catches, kill_descendants
+from torchyard_agent.reports import from_kubeflow, trimmed
+from torchyard_agent.round_run import KILL_SECONDS, RoundRun, round_spec
+from torchyard_agent.rounds import Move, Standing, next_move
+from torchyard_agent.settings import Settings
+from torchyard_agent.sync import Sync
+from torchyard_agent.warm import Zygote
+
+PREEMPTED, TERMINATED = 75, 143
+_TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
+_SAVE_RESERVE_SECONDS = 5.0
+_LEAVE_SECONDS = 5.0
+_ZYGOTES = 3
+_FORWARDED = (signal.SIGHUP, signal.SIGUSR1)
+_TERMINATION_LOG_BYTES = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class Agent:
+    """PID 1 of one training container."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.instance = secrets.token_hex(16)
+        self.standing = Standing()
+        self.round: Optional[RoundRun] = None
+        self.exit: Optional[Dict[str, Any]] = None
+        self.last_reports: List[Dict[str, Any]] = []
+        self.dumped: Optional[Dict[str, Any]] = None
+        self.leaving: Optional[int] = None  # the code to exit with, once no worker is left
+        self.terminated = False
+        self.notices: List[str] = []
+        self.port = ReservedPort()
+        self.echo = Echo(sys.stdout)
+        self.gpus = Gpus()
+        self.zygote: Optional[Zygote] = None
+        self.zygotes = 0
+        self.statuses: Dict[int, int] = {}
+        self._signals: List[int] = []
+        self._wake_read, self._wake_write = os.pipe()
+        self._published: Any = None
+        self._bad_command = 0
+
+    def run(self) -> int:
+        """Serve until told to exit; the exit code of the pod."""
+        self._open()
+        while True:
+            self._wait()
+            self._reap()
+            self._hear_signals()
+            now = time.monotonic()
+            self._tend_round(now)
+            code = self._move(now)
+            self._publish()
+            if code is not None:
+                return self._close(code)
+
+    # Opening and closing
+
+    def _open(self) -> None:
+        settings = self.settings
+        for folder in (settings.run_dir, settings.log_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        for descriptor in (self._wake_read, self._wake_write):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, *_FORWARDED):
+            signal.signal(sig, lambda number, _frame: self._signals.append(number))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        if os.getpid() != 1 and not become_subreaper():
+            self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
+        token = secrets.token_hex(16)
+        token_file = settings.run_dir / "progress.token"
+        with open(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(token)
+        server = local_http.serve(settings.listen, token, self.status, self._progress)
+        host, port = str(server.server_address[0]), int(server.server_address[1])
+        self.env = worker_environment(
+            os.environ, settings, f"http://{host}:{port}{local_http.PROGRESS_PATH}", token_file
+        )
+        write_hooks(settings)
+        write_json(
+            settings.run_dir / "agent.json",
+            {"pid": os.getpid(), "port": port, "instance": self.instance, "startTime": time.time()},
+        )
+        self.gpus.start()
+        if self.gpus.notice:
+            self.notices.append(self.gpus.notice)
+        self.procs = settings.procs or self.gpus.count() or 1
+        interpreter = torchrun_interpreter(settings.command[0])
+        self.kind = classify(settings.command, interpreter)
+        self._start_zygote()
+        self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self._wake)
+        self._publish()
+        self.sync.start()
+
+    def _close(self, code: int) -> int:
+        self.echo.close()
+        if not self.sync.superseded:
+            self.sync.flush(2.0)
+        self.sync.close()
+        self.gpus.stop()
+        if self.zygote is not None:
+            self.zygote.close()
+        kill_descendants(os.getpid())
+        self._write_termination_log(code)
+        logger.info("exit %d", code)
+        return code
+
+    def _write_termination_log(self, code: int) -> None:
+        if self.settings.termination_log is None:
+            return
+        ended = self.exit or {}
+        cause = dict(ended.get("failure") or {})
+        document = {"code": code, "round": ended.get("round"), "failure": cause or None}
+        while len(json.dumps(document).encode()) > _TERMINATION_LOG_BYTES and cause.get("traceback"):
+            cause["traceback"] = cause["traceback"][len(cause["traceback"]) // 2 + 1 :]
+            document["failure"] = cause
+        try:
+            # Written in place: the kubelet mounts this file, it cannot be replaced.
+            with open(self.settings.termination_log, "w", encoding="utf-8") as file:
+                file.write(json.dumps(document)[:_TERMINATION_LOG_BYTES])
+        except OSError as error:
+            logger.warning("termination log: %s", error)
+
+    # What is heard
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            return
+
+    def _wait(self) -> None:
+        watched: List[Any] = [self._wake_read]
+        if self.zygote is not None and self.zygote.state != "failed":
+            watched.append(self.zygote.socket)
+        readable, _, _ = select.select(watched, [], [], _TICK_RUNNING if self.round else _TICK_IDLE)
+        if self._wake_read in readable:
+            os.read(self._wake_read, 4096)
+        if self.zygote is not None and self.zygote.socket in readable:
+            for message in self.zygote.receive():
+                self._hear_zygote(message)
+            if self.zygote.state == "failed":
+                self._zygote_failed()
+
+    def _hear_zygote(self, message: Dict[str, Any]) -> None:
+        if "started" in message and self.round is not None and not self.round.launcher:
+            self.round.launcher = message["started"]
+        elif "ended" in message:
+            self.statuses[message["ended"]] = message["status"]
+        elif "ready" in message:
+            logger.info("warm: %s has torch imported", message["ready"])
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            if self.zygote is not None and pid == self.zygote.pid and self.zygote.state != "failed":
+                self.zygote.state, self.zygote.reason = "failed", failure.describe(failure.exit_code(code))
+                self._zygote_failed()
+            elif self.round is not None and pid == self.round.launcher:
+                self.statuses[pid] = code
+
+    def _hear_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._terminate()
+            elif number == signal.SIGUSR2:
+                logger.info("stacks:\n%s", dump.dump(self.settings.run_dir, self.round.workers() if self.round else {}))
+            elif self.round is not None:
+                for pid in self.round.workers().values():
+                    if catches(pid, number):
+                        os.kill(pid, number)
+
+    def _terminate(self) -> None:
+        """SIGTERM: save within the grace period and leave; the second one: leave now."""
+        now = time.monotonic()
+        again, self.terminated = self.terminated, True
+        if self.round is None:
+            self.leaving = PREEMPTED if (self.exit or {}).get("saved") else TERMINATED
+        elif again or self.round.kill_deadline is not None:
+            self._stop_round(now)
+        elif self.round.save_deadline is None:
+            self.round.ask_to_save(max(0.0, self.settings.grace_seconds - _SAVE_RESERVE_SECONDS), now)
+
+    # The zygote
+
+    def _start_zygote(self) -> None:
+        if not (self.settings.warm_start and isinstance(self.kind, Torchrun)) or self.zygotes >= _ZYGOTES:
+            return
+        env = dict(self.env)
+        for name in REMOVED_FROM_WORKERS:
+            env.setdefault(name, "1")
+        if self.procs > 1:
+            env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
+        self.zygotes += 1
+        self.zygote = Zygote(self.kind.interpreter, env, self.settings.preload)
+        if self.zygote.state == "failed":
+            self._zygote_failed()
+
+    def _zygote_failed(self) -> None:
+        assert self.zygote is not None
+        reason, pid = self.zygote.reason, self.zygote.pid
+        self.zygote.close()
+        self.zygote = None
+        if self.round is not None and self.round.launcher and not self.round.cold:
+            self.statuses.setdefault(self.round.launcher, -signal.SIGKILL)
+        import_failed = reason not in ("the zygote died",) and not reason.startswith("killed by")
+        if import_failed:
+            self.zygotes = _ZYGOTES
+        logger.warning("zygote %d: %s", pid, reason)
+        if self.zygotes >= _ZYGOTES:
+            self.notices.append(f"warm start is off: {reason}")
+        else:
+            self._start_zygote()
+
+    # The round
+
+    def _tend_round(self, now: float) -> None:
+        run = self.round
+        if run is None:
+            return
+        for rank, lines in run.follow().items():
+            self.echo.say(rank, lines)
+        if run.launcher in self.statuses:
+            self._round_ended(self.statuses.pop(run.launcher))
+            return
+        if run.save_deadline is not None and run.kill_deadline is None:
+            if run.saved():
+                run.save_deadline = min(run.save_deadline, now + _LEAVE_SECONDS)  # they leave by themselves
+                if not run.still_leaving():
+                    run.save_deadline = now
+            if now >= run.save_deadline:
+                self._stop_round(now)
+        if run.kill_deadline is not None and now >= run.kill_deadline:
+            spared = () if self.zygote is None else (self.zygote.pid,)
+            logger.warning("round %d: killed what was left of the workers", run.number)
+            kill_descendants(os.getpid(), spared)
+
+    def _stop_round(self, now: float) -> None:
+        run = self.round
+        assert run is not None
+        run.asked = True
+        if run.kill_deadline is None and run.launcher:
+            run.kill_deadline = now + KILL_SECONDS + 0.5
+            try:
+                os.kill(run.launcher, signal.SIGTERM)
+            except ProcessLookupError:
+                return
+
+    def _round_ended(self, status: int) -> None:
+        run = self.round
+        assert run is not None
+        spared = () if self.zygote is None else (self.zygote.pid,)
+        left = kill_descendants(os.getpid(), spared)
+        for rank, lines in run.follow().items():
+            self.echo.say(rank, lines)
+        self.exit = run.ended(status)
+        self.last_reports = run.reports.all()
+        self.round = None
+        self._reap()
+        logger.info("round %d ended: code %d%s", run.number, self.exit["code"], f", {left} killed" if left else "")
+        if self.terminated:
+            self.leaving = {0: 0, PREEMPTED: PREEMPTED}.get(self.exit["code"], TERMINATED)
+
+    def _start_round(self, command: Dict[str, Any], number: int) -> None:
+        if self.zygote is not None and self.zygote.state == "starting":
+            return  # the round begins as soon as torch is imported
+        spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
+        self.port.release()
+        self.standing = Standing(accepted=number, fence=self.standing.fence, dumped=self.standing.dumped)
+        run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
+        self.round = run
+        logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
+        run.cold = self.zygote is None
+        try:
+            if self.zygote is not None:
+                self.zygote.ask(run.spec_path)
+            else:
+                run.start_cold(self.kind.interpreter if isinstance(self.kind, Torchrun) else sys.executable, self.env)
+        except OSError as error:
+            logger.warning("round %d: %s", number, error)
+            run.launcher = -1
+            self.statuses[-1] = 127
+
+    # Commands
+
+    def _standing(self) -> Standing:
+        run = self.round
+        return Standing(
+            accepted=self.standing.accepted,
+            fence=self.standing.fence,
+            running=run.number if run else None,
+            ending=bool(run and (run.save_deadline is not None or run.kill_deadline is not None)),
+            saving=bool(run and run.save_deadline is not None and run.kill_deadline is None),
+            dumped=self.standing.dumped,
+        )
+
+    def _move(self, now: float) -> Optional[int]:
+        """Make the next move; the exit code when it is to leave."""
+        if self.sync.superseded and self.leaving is None:
+            logger.warning("another instance of this pod is newer: leaving")
+            self.leaving = TERMINATED
+            if self.round is not None:
+                self._stop_round(now)
+        if self.leaving is not None or self.terminated:
+            return self.leaving if self.round is None else None
+        command = self.sync.command
+        try:
+            move = next_move(self._standing(), command)
+            self._make(move, command, now)
+        except ValueError as error:
+            if self.sync.revision != self._bad_command:
+                self._bad_command = self.sync.revision
+                logger.warning("%s", error)
+                self.notices.append(str(error))
+        if self.leaving is None and self._orphaned(now):
+            self.leaving = 0
+        return self.leaving if self.round is None else None
+
+    def _make(self, move: Move, command: Dict[str, Any], now: float) -> None:
+        if move.verb == "start":
+            self._start_round(command, move.round)
+        elif move.verb == "stop":
+            self._fence(command)
+            self._stop_round(now)
+        elif move.verb == "save" and self.round is not None:
+            self._fence(command)
+            self.round.ask_to_save(move.seconds, now)
+        elif move.verb == "dump":
+            self._dump(move.dump)
+        elif move.verb == "exit":
+            self.leaving = move.code
+
+    def _fence(self, command: Dict[str, Any]) -> None:
+        if command["verb"] in ("stop", "save-and-stop"):
+            fence = max(self.standing.fence, int(command["round"]))
+            self.standing = Standing(accepted=self.standing.accepted, fence=fence, dumped=self.standing.dumped)
+
+    def _dump(self, number: int) -> None:
+        text = dump.dump(self.settings.run_dir, self.round.workers() if self.round else {})
+        (self.settings.log_dir / f"dump-{number}.txt").write_text(text, encoding="utf-8")
+        self.dumped = {"id": number, "text": dump.shorten(text)}
+        self.standing = Standing(accepted=self.standing.accepted, fence=self.standing.fence, dumped=number)
+
+    def _orphaned(self, now: float) -> bool:
+        done = self.round is None and self.exit is not None and self.exit["code"] == 0
+        silent = now - max(self.sync.answered_at, self._ended_at()) > self.settings.orphan_seconds
+        return done and silent
+
+    def _ended_at(self) -> float:
+        ended = (self.exit or {}).get("time", 0.0)
+        return time.monotonic() - (time.time() - ended) if ended else 0.0
+
+    # What is told
+
+    def _state(self) -> str:
+        if self.leaving is not None or self.terminated:
+            return "exiting" if self.round is None else "stopping"
+        if self.round is not None:
+            return "stopping" if self._standing().ending else "running"
+        if self.zygote is not None and self.zygote.state == "starting":
+            return "starting"
+        return "ready"
+
+    def _document(self) -> Dict[str, Any]:
+        reports = self.round.reports.all() if self.round else self.last_reports
+        document = {
+            "state": self._state(),
+            "round": self.standing.accepted,
+            "address": self.settings.address,
+            "masterPort": self.port.number(),
+            "procs": self.procs,
+            "gpus": self.gpus.latest(),
+            "reports": trimmed(reports),
+            "notices": self.notices[-8:],
+        }
+        if self.exit is not None:
+            document["exit"] = self.exit
+        if self.dumped is not None:
+            document["dump"] = self.dumped
+        return document
+
+    def _publish(self) -> None:
+        document = self._document()
+        ended = self.exit or {}
+        news = (
+            document["state"],
+            document["round"],
+            (ended.get("round"), ended.get("time")),
+            (self.dumped or {}).get("id"),
+            len(self.notices),
+            _checkpoint_step(document["reports"]),
+        )
+        self.sync.publish(document, urgent=news != self._published)
+        self._published = news
+
+    def status(self) -> Dict[str, Any]:
+        """The answer to `/status`; called from the HTTP thread."""
+        reports = self.round.reports.all() if self.round else self.last_reports
+        return {
+            **self._document(),
+            "instance": self.instance,
+            "job": self.settings.job,
+            "pod": self.settings.pod_name,
+            "reports": reports,
+            "workers": self.round.workers() if self.round else {},
+            "warm": self.zygote is not None and self.zygote.state == "ready",
+            "operatorConnected": self.sync.trouble is None and self.sync.revision > 0,
+        }
+
+    def _progress(self, body: Dict[str, Any]) -> None:
+        """A progress call of rank 0, from the HTTP thread."""
+        fields = from_kubeflow(body)
+        run = self.round
+        if run is not None:
+            run.reports.add(0, fields)
+
+
+def _checkpoint_step(reports: List[Dict[str, Any]]) -> Any:
+    return [(report.get("checkpoint") or {}).get("step") for report in reports]

@@ -1,0 +1,65 @@
+"""Build the zipapp: `python -m torchyard_agent.build OUT.pyz`. The same sources give the same bytes.
+
+pynvml.py of the installed nvidia-ml-py is packed into it; it is never copied into the repository.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+import zipapp
+from pathlib import Path
+
+_EPOCH = 315532800  # 1980-01-01, the first time a zip archive can hold
+_MAIN = "from torchyard_agent.__main__ import main\n\nmain()\n"
+
+
+def build(target: Path) -> None:
+    """Write the zipapp to `target`.
+
+    Raises:
+        ValueError: nvidia-ml-py is not installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        package = root / "torchyard_agent"
+        package.mkdir()
+        for source in sorted(Path(__file__).parent.glob("*.py")):
+            shutil.copyfile(source, package / source.name)
+        shutil.copyfile(_pynvml(), root / "pynvml.py")
+        (root / "__main__.py").write_text(_MAIN, encoding="utf-8")
+        for path in root.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+            os.utime(path, (_EPOCH, _EPOCH))
+        # Zip entries hold local time: the same bytes anywhere need one time zone.
+        zone = os.environ.get("TZ")
+        os.environ["TZ"] = "UTC"
+        _tzset()
+        try:
+            zipapp.create_archive(root, target, interpreter="/usr/bin/env python3", compressed=True)
+        finally:
+            os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
+            _tzset()
+
+
+def _tzset() -> None:
+    import time
+
+    time.tzset()
+
+
+def _pynvml() -> Path:
+    try:
+        distribution = importlib.metadata.distribution("nvidia-ml-py")
+    except importlib.metadata.PackageNotFoundError:
+        raise ValueError("nvidia-ml-py is not installed: `pip install nvidia-ml-py`, then build again") from None
+    return Path(str(distribution.locate_file("pynvml.py")))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m torchyard_agent.build OUT.pyz")
+    build(Path(sys.argv[1]))

@@ -1,0 +1,69 @@
+"""What COMMAND means: a torchrun command line, to be run through torch's own launcher, or any other program (pure)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Sequence, Tuple
+
+_PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
+_FLAGS = re.compile(r"^-[uOEsIBq]+$")
+_RUN_MODULE = "torch.distributed.run"
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """`torchrun ARGS`, to be run by the torch of `interpreter`."""
+
+    interpreter: str
+    args: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A program that is started once in every pod, as given."""
+
+    argv: Tuple[str, ...]
+
+
+def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> "Torchrun | Plain":
+    """Tell `torchrun ...` and `python -m torch.distributed.run ...` from everything else.
+
+    Args:
+        argv: the command, at least one word.
+        interpreter_of: the Python behind `torchrun`, found by `torchrun_interpreter`.
+    """
+    name = os.path.basename(argv[0])
+    if name == "torchrun":
+        return Torchrun(interpreter_of or sys.executable, tuple(argv[1:]))
+    if _PYTHON.match(name):
+        rest = list(argv[1:])
+        while rest and _FLAGS.match(rest[0]):
+            rest.pop(0)
+        if rest[:2] == ["-m", _RUN_MODULE]:
+            return Torchrun(argv[0], tuple(rest[2:]))
+    return Plain(tuple(argv))
+
+
+def torchrun_interpreter(program: str) -> str:
+    """The interpreter in the first line of the `torchrun` script, which may not be the one the agent runs on."""
+    path = shutil.which(program)
+    if path is None:
+        return sys.executable
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1024).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return sys.executable
+    for line in head[:3]:  # a long path hides behind `#!/bin/sh` and `'''exec' /path/python "$0" "$@"`
+        for word in line.replace("#!", " ").replace('"', " ").replace("'", " ").split():
+            if _PYTHON.match(os.path.basename(word)):
+                found = shutil.which(word)
+                if found:
+                    return found
+    beside = Path(path).with_name("python")
+    return str(beside) if os.access(beside, os.X_OK) else sys.executable

@@ -1,0 +1,54 @@
+"""The environment workers inherit, and the hooks folder on their PYTHONPATH."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, List, Mapping
+
+from torchyard_agent.hooks import SITECUSTOMIZE
+from torchyard_agent.settings import Settings
+from torchyard_agent.warm import LOCATION
+
+# Set for the zygote alone, unless the user did: its import must start no thread and no CUDA.
+_ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
+REMOVED_FROM_WORKERS: List[str] = [name for name in _ZYGOTE_ONLY if name not in os.environ]
+
+
+def worker_environment(env: Mapping[str, str], settings: Settings, progress_url: str, token: Path) -> Dict[str, str]:
+    """Everything of the agent's environment but its token file, and what workers of every round need.
+
+    Args:
+        env: the agent's own environment.
+        settings: its settings.
+        progress_url: where Hugging Face's Kubeflow callback is to post. Plain HTTP on loopback: the callback hands the
+            URL to urllib and builds a TLS context only if a CA is given; what it insists on is a token file.
+        token: file with the token of that call.
+    """
+    workers = {name: value for name, value in env.items() if name != "TORCHYARD_TOKEN_FILE"}
+    path = [str(hooks_folder(settings))] if settings.hooks else []
+    path += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    workers["PYTHONPATH"] = os.pathsep.join([*path, LOCATION])
+    workers["TORCHYARD_RUN_DIR"] = str(settings.run_dir)
+    workers["TORCHYARD_LOG_DIR"] = str(settings.log_dir)
+    workers.setdefault("PYTHONUNBUFFERED", "1")
+    workers.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(settings.run_dir / "fr" / "rank_"))
+    if "KUBEFLOW_TRAINER_SERVER_URL" not in env:
+        workers["KUBEFLOW_TRAINER_SERVER_URL"] = progress_url
+        workers["KUBEFLOW_TRAINER_SERVER_TOKEN"] = str(token)
+        for name in ("no_proxy", "NO_PROXY"):
+            workers[name] = ",".join(filter(None, [env.get(name, ""), "127.0.0.1"]))
+    return workers
+
+
+def hooks_folder(settings: Settings) -> Path:
+    """Where `sitecustomize.py` is put."""
+    return settings.run_dir / "hooks"
+
+
+def write_hooks(settings: Settings) -> None:
+    """Put `sitecustomize.py` into its folder."""
+    (settings.run_dir / "fr").mkdir(exist_ok=True)
+    folder = hooks_folder(settings)
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")

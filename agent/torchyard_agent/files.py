@@ -1,0 +1,29 @@
+"""Small JSON files exchanged through the run folder: written atomically, read with a bound."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+MAX_BYTES = 256 * 1024
+
+
+def write_json(path: Path, document: Dict[str, Any]) -> None:
+    """Replace `path` atomically; readers see the old document or the new one, never half of one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(document, file, default=str)
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Optional[Dict[str, Any]]:
+    """The object in `path`; None if it is missing, too large, not JSON or not an object."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        document = json.loads(data) if len(data) <= MAX_BYTES else None
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None

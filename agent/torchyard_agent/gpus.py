@@ -1,0 +1,87 @@
+"""GPUs of this pod through NVML: inventory and load. Without a driver there are none, which is said once."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from typing import Any, Callable, Dict, List, Optional
+
+_INTERVAL = 5.0
+
+
+class Gpus:
+    """Polls NVML in a thread of its own: a driver in trouble may block a call for minutes."""
+
+    def __init__(self) -> None:
+        self.notice: Optional[str] = None
+        self._nvml: Any = None
+        self._handles: List[Any] = []
+        self._latest: List[Dict[str, Any]] = []
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Open NVML, read once, and go on reading in the background."""
+        try:
+            self._nvml = importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._handles = [
+                self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())
+            ]
+        except ImportError:
+            self.notice = "nvidia-ml-py is not packed into this agent: GPU metrics are off"
+            return
+        except Exception as error:  # noqa: BLE001 - NVMLError is only known once the import worked
+            missing = type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
+            self.notice = "no NVIDIA driver: GPU metrics are off" if missing else f"NVML: {error}: GPU metrics are off"
+            return
+        self._read()
+        threading.Thread(target=self._run, name="nvml", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+
+    def latest(self) -> List[Dict[str, Any]]:
+        """What was read last, a dictionary a GPU; what a GPU does not support is left out."""
+        return self._latest
+
+    def count(self) -> int:
+        """GPUs a worker of this pod can use; 0 without a driver."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None and self._handles:
+            return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+        return len(self._handles)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL):
+            self._read()
+
+    def _read(self) -> None:
+        self._latest = [self._one(index, handle) for index, handle in enumerate(self._handles)]
+
+    def _one(self, index: int, handle: Any) -> Dict[str, Any]:
+        nvml = self._nvml
+        memory = _try(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        found = {
+            "uuid": _text(_try(lambda: nvml.nvmlDeviceGetUUID(handle))),
+            "product": _text(_try(lambda: nvml.nvmlDeviceGetName(handle))),
+            "index": index,
+            "memoryTotalBytes": memory and int(memory.total),
+            "memoryUsedBytes": memory and int(memory.used),
+            "utilization": _try(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            "temperatureC": _try(lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+            "powerW": _try(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _try(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception:  # noqa: BLE001 - every call may be unsupported on some board; the others still tell
+        return None
+
+
+def _text(value: Any) -> Optional[str]:
+    return value.decode() if isinstance(value, bytes) else value

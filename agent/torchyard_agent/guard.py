@@ -1,0 +1,57 @@
+"""The launcher's guard: workers and all they started end when they are told to, or when the agent is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Callable, List
+
+from torchyard_agent.process import die_with_parent, is_alive, kill_descendants, signal_groups
+
+GRACE_SECONDS = 5.0
+_PARENT_DIED = signal.SIGUSR1
+_GUARDED = (signal.SIGTERM, _PARENT_DIED)
+
+
+def hold_signals() -> None:
+    """Block the guarded signals in the launcher; call before workers start, so that none is lost before `watch`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _GUARDED)
+
+
+def release_signals() -> None:
+    """Undo `hold_signals` in a forked worker and give every signal its default action back."""
+    for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(sig, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def watch(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None:
+    """Start the guard thread. `stopped` is called after a SIGTERM has ended all `workers`, before the launcher exits.
+
+    A thread in `sigwait`, because torch's store blocks the main thread in C++, where Python handlers never run.
+    """
+    threading.Thread(target=_guard, args=(workers, stopped), name="guard", daemon=True).start()
+    die_with_parent(_PARENT_DIED, os.getppid())
+
+
+def _guard(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None:
+    if signal.sigwait(_GUARDED) == _PARENT_DIED:
+        signal_groups(workers(), signal.SIGKILL)
+        kill_descendants(os.getpid())
+        os._exit(128 + signal.SIGKILL)
+    end_workers(workers())
+    kill_descendants(os.getpid())
+    stopped()
+    os._exit(128 + signal.SIGTERM)
+
+
+def end_workers(pids: List[int], grace: float = GRACE_SECONDS) -> None:
+    """SIGTERM to the groups of `pids`, SIGKILL to what is left of them after `grace` seconds."""
+    signal_groups(pids, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    signal_groups(pids, signal.SIGKILL)

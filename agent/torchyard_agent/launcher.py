@@ -1,0 +1,241 @@
+"""One round of a torchrun command line: torch's own elastic launcher, given size, rank and rendezvous by the round.
+
+Runs in a process of its own (a fork of the zygote, or a fresh interpreter) whose exit code is that of the first
+failing worker, and which leaves `failure.json` behind. torchrun itself would exit 1 whatever happened.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import signal
+import pkgutil
+import socket
+import sys
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from torchyard_agent import failure, guard, worker
+from torchyard_agent.files import read_json, write_json
+from torchyard_agent.process import die_with_parent
+
+SAVED = 75
+_SAVE_SKEW_SECONDS = 10.0
+
+
+def main() -> None:
+    """Cold start: run the round described in the file given as the first argument; the second is the agent's process id."""
+    die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    with open(sys.argv[1], encoding="utf-8") as file:
+        sys.exit(run(json.load(file), warm=False))
+
+
+def run(spec: Dict[str, Any], *, warm: bool) -> int:
+    """Run the round `spec` (see `round_spec`) to its end; the exit code of this pod."""
+    for name in spec["unset"]:
+        os.environ.pop(name, None)
+    os.environ.update(spec["env"])
+    # A DNS that does not answer costs ten seconds for each fully qualified name torch puts into its own log records.
+    socket.getfqdn = lambda name="": name or socket.gethostname()
+    launch = Launch(spec)
+    try:
+        return launch(warm=warm)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return launch.refuse(127, f"torchrun: {sys.executable} has no torch")
+
+
+class Launch:
+    """The launcher process of one round."""
+
+    def __init__(self, spec: Dict[str, Any]) -> None:
+        self.spec = spec
+        self.run_dir = Path(spec["runDir"])
+        self.exits: Dict[int, Dict[str, Any]] = {}
+        self.pids: Dict[int, int] = {}
+        self.first_saved = 0.0
+
+    def __call__(self, *, warm: bool) -> int:
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher import api
+
+        args = self._arguments()
+        refusal = _cannot_start(args)
+        if refusal:
+            return self.refuse(127, refusal)
+        in_fork = warm and not args.no_python
+        config, entrypoint, arguments = _config(args, in_fork=in_fork)
+        if in_fork:
+            config.start_method = "fork"
+            entrypoint = worker.run
+            arguments = ["module" if args.module else "script", args.training_script, *args.training_script_args]
+        else:
+            arguments = exec_arguments(self.spec, [entrypoint, *arguments])
+            entrypoint = sys.executable
+        api.LocalElasticAgent = self._agent_class(api.LocalElasticAgent)
+        try:
+            api.elastic_launch(config, entrypoint)(*arguments)
+        except ChildFailedError as error:
+            return self._failed(error)
+        self._write(0, [])
+        return 0
+
+    def _arguments(self) -> Any:
+        """The user's torchrun options, parsed by torchrun's parser; what the round decides replaces what they say."""
+        from torch.distributed.run import get_args_parser
+
+        args = get_args_parser().parse_args(self.spec["args"])
+        decided = {
+            "nnodes": str(self.spec["nodes"]),
+            "node_rank": self.spec["nodeRank"],
+            "nproc_per_node": str(self.spec["procs"]),
+            "master_addr": self.spec["masterAddress"],
+            "master_port": self.spec["masterPort"],
+            "local_addr": self.spec["address"],
+            "rdzv_backend": "static",
+            "rdzv_endpoint": "",
+            "rdzv_id": f"{self.spec['job']}-{self.spec['round']}",
+            "standalone": False,
+            "max_restarts": 0,  # restarts are rounds: the operator opens them
+            "redirects": "0",
+            "tee": "0",
+            "log_dir": str(self.run_dir / "elastic"),
+            "run_path": False,
+        }
+        for name, value in decided.items():
+            setattr(args, name, value)
+        return args
+
+    def _agent_class(launch, base: Any) -> Any:  # noqa: N805 - `self` is the agent's below
+        """torch's agent, guarded, and told to note which workers ended by themselves before it ends the others."""
+        from torch.distributed.elastic.agent.server import api
+
+        class Agent(base):  # type: ignore[misc]
+            def _start_workers(self, group: Any) -> Any:
+                guard.hold_signals()
+                started = super()._start_workers(group)
+                launch.pids = dict(self._pcontext.pids())
+                launch.announce({worker.global_rank: started[worker.local_rank] for worker in group.workers})
+                guard.watch(lambda: list(launch.pids.values()), launch.stopped)
+                return started
+
+            def _monitor_workers(self, group: Any) -> Any:
+                ended = _ended(self._pcontext)
+                if any(ended.values()):
+                    now = time.time()
+                    if launch.still_saving(ended, now):
+                        return api.RunResult(state=api.WorkerState.HEALTHY)
+                    for local_rank, status in ended.items():
+                        if status:
+                            launch.note(group.workers[local_rank].global_rank, local_rank, status, now)
+                    guard.end_workers([pid for rank, pid in launch.pids.items() if rank not in ended])
+                return super()._monitor_workers(group)
+
+        return Agent
+
+    def announce(self, pids: Dict[int, int]) -> None:
+        """Tell the agent who the workers are: `workers.json`, global rank to process id."""
+        write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
+
+    def still_saving(self, ended: Dict[int, int], now: float) -> bool:
+        """Whether to leave the others alone for now: those that ended had saved, and a save ends on all ranks."""
+        if set(ended.values()) != {SAVED} or len(ended) == len(self.pids):
+            return False
+        self.first_saved = self.first_saved or now
+        return now - self.first_saved < _SAVE_SKEW_SECONDS
+
+    def note(self, rank: int, local_rank: int, status: int, now: float) -> None:
+        """Remember that a worker ended by itself with `status` (negative: a signal)."""
+        self.exits[rank] = {
+            "local_rank": local_rank,
+            "pid": self.pids.get(local_rank, 0),
+            "code": failure.exit_code(status),
+            "time": now,
+        }
+
+    def stopped(self) -> None:
+        """Last act of the guard after a SIGTERM."""
+        self._write(143, [])
+
+    def refuse(self, code: int, message: str) -> int:
+        """End the round before it starts: `message` says what is missing."""
+        print(message, file=sys.stderr, flush=True)
+        rank = self.spec["nodeRank"] * self.spec["procs"]
+        found = {"message": message, "secondary": False}
+        self._write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
+        return code
+
+    def _failed(self, error: Any) -> int:
+        if not self.exits:  # torch saw a failure that was gone from our view: take its word
+            for rank, process in error.failures.items():
+                self.note(rank, process.local_rank, process.exitcode, time.time())
+        failures = []
+        for rank, facts in self.exits.items():
+            found = read_json(self.run_dir / f"failure.{rank}.json")
+            failures.append(failure.record(rank=rank, found=found, **facts))
+        cause = failure.first_cause(failures)
+        code = cause["code"] if cause else 1
+        self._write(code, failures)
+        return int(code)
+
+    def _write(self, code: int, failures: List[Dict[str, Any]]) -> None:
+        document = {
+            "round": self.spec["round"],
+            "code": code,
+            "failure": failure.first_cause(failures),
+            "failures": failures,
+        }
+        write_json(self.run_dir / "failure.json", document)
+
+
+def exec_arguments(spec: Dict[str, Any], argv: List[str]) -> List[str]:
+    """Arguments for a Python that becomes `argv` with its output in the rank's log; see `_exec.py`."""
+    code = (pkgutil.get_data("torchyard_agent", "_exec.py") or b"").decode()
+    log = os.path.join(spec["logDir"], "rank-{rank}.log")
+    said = os.path.join(spec["runDir"], "failure.{rank}.json")
+    return ["-I", "-S", "-c", code, str(os.getpid()), log, said, *argv]
+
+
+def _config(args: Any, *, in_fork: bool) -> Any:
+    import torch
+    from torch.distributed.run import config_from_args
+
+    if in_fork:
+        # LaunchConfig counts accelerators to choose a NUMA default. Counting starts CUDA, which no fork survives.
+        torch.accelerator.is_available = lambda: False
+    config, entrypoint, arguments = config_from_args(args)
+    config.signals_to_handle = "SIGINT"
+    return config, entrypoint, arguments
+
+
+def _cannot_start(args: Any) -> Optional[str]:
+    """Why the training script cannot be found; None if it can, or if only trying will tell."""
+    script = args.training_script
+    if args.no_python:
+        return None
+    if args.module:
+        path = [os.getcwd(), *sys.path[1:]]
+        package = script.partition(".")[0]
+        found = package in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(package, path)
+        return None if found else f"{script}: no module named `{package}` on the Python path"
+    if not os.path.exists(script):
+        return f"{script}: no such file; the working directory is {os.getcwd()}"
+    return None
+
+
+def _ended(context: Any) -> Dict[int, int]:
+    """Exit status of each local rank that has ended; negative for signals."""
+    handlers = getattr(context, "subprocess_handlers", None)
+    if handlers is not None:
+        statuses = {rank: handler.proc.poll() for rank, handler in handlers.items()}
+    else:
+        processes = context._pc.processes  # noqa: SLF001 - there is no public way to single exit codes
+        for process in processes:
+            if wait([process.sentinel], 0):
+                process.join(1.0)  # its pipe closes a moment before it can be waited for
+        statuses = {rank: process.exitcode for rank, process in enumerate(processes)}
+    return {rank: status for rank, status in statuses.items() if status is not None}

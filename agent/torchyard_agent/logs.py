@@ -1,0 +1,97 @@
+"""Output of one rank: followed in its log file, its last lines kept, metrics read from it by pattern."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections import deque
+from pathlib import Path
+from typing import Deque, Dict, List, Pattern, Sequence, Tuple
+
+KEPT_LINES = 200
+_LINE_CHARACTERS = 1000
+_CHUNK = 1 << 20
+ROTATE_BYTES = 64 << 20
+
+
+class RankLog:
+    """Follows `rank-<R>.log` from where it ends now."""
+
+    def __init__(self, log_dir: Path, rank: int, patterns: Sequence[Pattern[str]] = ()) -> None:
+        self.path = log_dir / f"rank-{rank}.log"
+        self.rank = rank
+        self.lines: Deque[str] = deque(maxlen=KEPT_LINES)
+        self.metrics: Dict[str, float] = {}
+        self._patterns = patterns
+        self._partial = b""
+        self._offset = self._size()
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
+    def follow(self) -> List[str]:
+        """Whole lines written since the last call, at most a megabyte of them; metrics are updated on the way."""
+        size = self._size()
+        if size < self._offset:  # someone truncated it
+            self._offset = 0
+        if size == self._offset:
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read(_CHUNK)
+        self._offset += len(data)
+        if self._offset == size > ROTATE_BYTES:
+            self._rotate()
+        *whole, self._partial = (self._partial + data).split(b"\n")
+        self._partial = self._partial[-_LINE_CHARACTERS:]  # a progress bar never ends its line
+        lines = [line.decode("utf-8", "replace").rpartition("\r")[2][:_LINE_CHARACTERS] for line in whole]
+        for line in lines:
+            self._match(line)
+        self.lines.extend(lines)
+        return lines
+
+    def finish(self) -> None:
+        """Read what is left; a last line without an end counts."""
+        while self.follow():
+            pass
+        if self._partial:
+            self.lines.append(self._partial.decode("utf-8", "replace").rpartition("\r")[2])
+            self._partial = b""
+
+    def last(self, count: int, size: int) -> List[str]:
+        """The last `count` lines, fewer if they do not fit into `size` bytes."""
+        kept: List[str] = []
+        for line in list(self.lines)[: -count - 1 : -1]:
+            size -= len(line.encode()) + 1
+            if size < 0:
+                break
+            kept.append(line)
+        return kept[::-1]
+
+    def _rotate(self) -> None:
+        # The worker appends, so it goes on at the new end; lines of the instant between copy and cut are lost.
+        shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
+        os.truncate(self.path, 0)
+        self._offset = 0
+
+    def _match(self, line: str) -> None:
+        for pattern in self._patterns:
+            match = pattern.search(line)
+            if match:
+                self.metrics.update(_numbers(match.groupdict().items()))
+
+
+def _numbers(items: "Sequence[Tuple[str, str]] | object") -> Dict[str, float]:
+    numbers = {}
+    for name, text in items:  # type: ignore[attr-defined]
+        try:
+            value = float((text or "").replace(",", ""))
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            numbers[name] = value
+    return numbers

@@ -1,0 +1,51 @@
+"""One round of a plain command: started once, as given, in a session of its own, by a small guarded launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from torchyard_agent import failure, guard
+from torchyard_agent.files import read_json, write_json
+from torchyard_agent.process import die_with_parent
+from torchyard_agent.launcher import exec_arguments
+
+
+def main() -> None:
+    """Run the round described in the file given as the first argument; the second is the agent's process id."""
+    die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    with open(sys.argv[1], encoding="utf-8") as file:
+        sys.exit(run(json.load(file)))
+
+
+def run(spec: Dict[str, Any]) -> int:
+    """Run the round `spec` to its end; the exit code of the command, or 128 + signal."""
+    os.environ.update(spec["env"])
+    run_dir, rank = Path(spec["runDir"]), int(spec["nodeRank"])
+    pids: List[int] = []
+
+    def write(code: int, failures: List[Dict[str, Any]]) -> None:
+        cause = failure.first_cause(failures)
+        document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
+        write_json(run_dir / "failure.json", document)
+
+    guard.hold_signals()
+    process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
+    pids.append(process.pid)
+    write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
+    guard.watch(lambda: pids, lambda: write(143, []))
+    code = failure.exit_code(process.wait())
+    failures = []
+    if code:
+        found = read_json(run_dir / f"failure.{rank}.json")
+        failures.append(
+            failure.record(rank=rank, local_rank=0, pid=process.pid, code=code, time=time.time(), found=found)
+        )
+    write(code, failures)
+    return code

@@ -1,0 +1,113 @@
+"""What Linux offers to keep a family of processes together: parent-death signals, subreaping, whole-tree kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Dict, Iterable, List, Set
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(sig: int, parent: int) -> None:
+    """Ask the kernel to send `sig` to this process when the thread that started it ends; exit now if it already has."""
+    _prctl(_PR_SET_PDEATHSIG, sig)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def become_subreaper() -> bool:
+    """Make orphans of our descendants our children, as PID 1 gets them anyway. False where the kernel cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):  # an interpreter without libffi still trains, only less guarded
+        return False
+
+
+def descendants(root: int) -> List[int]:
+    """Every living process below `root`, children before grandchildren."""
+    children: Dict[int, List[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields and fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found: List[int] = []
+    front = [root]
+    while front:
+        front = [child for pid in front for child in children.get(pid, ())]
+        found += front
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether `pid` still runs; a zombie does not."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def _stat(pid: int) -> List[str]:
+    """Fields of /proc/PID/stat from the state on (`state ppid pgrp session ...`); empty when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text[text.rfind(")") + 2 :].split()  # the name in parentheses may hold anything, spaces too
+
+
+def thread_count() -> int:
+    """Threads of this process as the kernel counts them, those of C libraries included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def catches(pid: int, sig: int) -> bool:
+    """Whether `pid` has a handler for `sig`: sending it is then no death sentence."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (sig - 1) & 1)
+    return False
+
+
+def signal_groups(leaders: Iterable[int], sig: int) -> None:
+    """Send `sig` to each leader and to the process group it leads."""
+    for pid in leaders:
+        for send in (os.killpg, os.kill):
+            try:
+                send(pid, sig)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def kill_descendants(root: int, spare: Iterable[int] = ()) -> int:
+    """SIGKILL everything below `root` but `spare`, until nothing is left; how many were killed.
+
+    Loops because a dying process may have forked since the last look.
+    """
+    spared = set(spare)
+    killed: Set[int] = set()
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        left = [pid for pid in descendants(root) if pid not in spared]
+        if not left:
+            break
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+            killed.add(pid)
+        time.sleep(0.005)
+    return len(killed)

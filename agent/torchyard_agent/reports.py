@@ -1,0 +1,128 @@
+"""Progress of the local ranks: their report files, joined with what Hugging Face posts and what patterns find."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from torchyard_agent.files import read_json
+
+_TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time")
+_MAX_METRICS = 32
+# Names Hugging Face's progress call gives to what a report has fields for.
+_FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
+_PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
+
+
+def from_kubeflow(body: Dict[str, Any]) -> Dict[str, Any]:
+    """Fields of a report from the body of a Kubeflow progress call: `{"trainerStatus": {"metrics": [...], ...}}`.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    status = body.get("trainerStatus")
+    if not isinstance(status, dict) or not isinstance(status.get("metrics") or [], list):
+        raise ValueError("`trainerStatus` must be an object, `trainerStatus.metrics` a list of {name, value}")
+    numbers = {}
+    for metric in status.get("metrics") or []:
+        try:
+            numbers[str(metric["name"])] = float(metric["value"])
+        except (TypeError, KeyError, ValueError):
+            continue
+    return _split(numbers, _FIELDS)
+
+
+def from_patterns(metrics: Dict[str, float]) -> Dict[str, Any]:
+    """Fields of a report from named groups of metric patterns."""
+    return _split(metrics, _PATTERN_FIELDS)
+
+
+def _split(numbers: Dict[str, float], fields: Dict[str, str]) -> Dict[str, Any]:
+    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    report: Dict[str, Any] = {fields[name]: value for name, value in finite.items() if name in fields}
+    for name in ("step", "totalSteps"):
+        if name in report:
+            report[name] = int(report[name])
+    metrics = {name: value for name, value in finite.items() if name not in fields}
+    if metrics:
+        report["metrics"] = metrics
+    return report
+
+
+def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """`report` with the fields of `extra` laid over it; of two step counts the larger is the truer one.
+
+    A count of optimizer steps starts at 0 again in a resumed program, whose own count does not.
+    """
+    if not extra:
+        return report
+    base = dict(report or {})
+    joined = {**base, **extra}
+    joined["metrics"] = {**base.get("metrics", {}), **extra.get("metrics", {})}
+    if "step" in base or "step" in extra:
+        joined["step"] = max(int(base.get("step", 0)), int(extra.get("step", 0)))
+    return joined if "step" in joined else None
+
+
+def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Reports as they go to the operator: local rank 0 whole, of the others only where they are."""
+    out = []
+    for report in reports:
+        if report.get("localRank", 0) == 0:
+            whole = dict(report)
+            whole["metrics"] = dict(list((report.get("metrics") or {}).items())[:_MAX_METRICS])
+            whole["warnings"] = [str(text)[:200] for text in (report.get("warnings") or [])[-5:]]
+            out.append(whole)
+        else:
+            out.append({name: report[name] for name in _TRIMMED if name in report})
+    return out
+
+
+class Reports:
+    """The newest report of each local rank of one round."""
+
+    def __init__(self, run_dir: Path, round_number: int, first_rank: int, procs: int) -> None:
+        self._run_dir = run_dir
+        self._round = round_number
+        self._first_rank = first_rank
+        self._mtimes: Dict[int, int] = {}
+        self._files: Dict[int, Dict[str, Any]] = {}
+        self._extra: Dict[int, Dict[str, Any]] = {}
+        self._procs = procs
+
+    def read(self) -> None:
+        """Look at the files again; those that are broken or of another round are as if they were not there."""
+        for local_rank in range(self._procs):
+            path = self._run_dir / f"report.{local_rank}.json"
+            try:
+                mtime = path.stat().st_mtime_ns
+            except OSError:
+                continue
+            if self._mtimes.get(local_rank) == mtime:
+                continue
+            self._mtimes[local_rank] = mtime
+            report = read_json(path)
+            if report is not None and self._is_ours(report):
+                self._files[local_rank] = dict(report, localRank=local_rank)
+
+    def _is_ours(self, report: Dict[str, Any]) -> bool:
+        step = report.get("step")
+        return report.get("round") == self._round and isinstance(step, int) and isinstance(report.get("rank"), int)
+
+    def add(self, local_rank: int, fields: Dict[str, Any]) -> None:
+        """Lay `fields` over what the file of `local_rank` says, or stand in for it."""
+        known = self._extra.get(local_rank, {})
+        metrics = {**known.get("metrics", {}), **fields.get("metrics", {})}
+        self._extra[local_rank] = {**known, **fields, "metrics": metrics, "time": time.time()}
+
+    def all(self) -> List[Dict[str, Any]]:
+        """One report a local rank, in order of rank; ranks that never reported are left out."""
+        found = []
+        for local_rank in range(self._procs):
+            report = join(self._files.get(local_rank), self._extra.get(local_rank, {}))
+            if report is not None:
+                rank = self._first_rank + local_rank
+                found.append({"round": self._round, "rank": rank, "localRank": local_rank, "phase": "step", **report})
+        return found

@@ -1,0 +1,205 @@
+"""One round in this pod: its description, its launcher process, its logs and reports, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from torchyard_agent import failure
+from torchyard_agent.command import Torchrun
+from torchyard_agent.files import read_json, write_json
+from torchyard_agent.logs import RankLog
+from torchyard_agent.process import is_alive
+from torchyard_agent.reports import Reports, from_patterns
+from torchyard_agent.settings import Settings
+from torchyard_agent.warm import python_code
+
+KILL_SECONDS = 5.0
+_LAST_LINES, _LAST_BYTES = 20, 4096
+SAVED, ENDED_BY_REQUEST = 75, 143
+
+
+def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: int, unset: List[str]) -> Dict[str, Any]:
+    """The round of a `run` command, complete for the launcher. `env` holds strings only.
+
+    Raises:
+        ValueError: a field is missing or of the wrong kind.
+    """
+    try:
+        numbers = {name: int(command[name]) for name in ("round", "nodes", "nodeRank", "masterPort")}
+        master = str(command["masterAddress"])
+        procs = int(command.get("procs") or procs)
+        extra = {str(name): str(value) for name, value in (command.get("env") or {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"command `run`: field {error} is missing or of the wrong kind") from None
+    return {
+        **numbers,
+        "job": settings.job,
+        "masterAddress": master,
+        "procs": procs,
+        "address": settings.address,
+        "args": list(kind.args if isinstance(kind, Torchrun) else kind.argv),
+        "runDir": str(settings.run_dir),
+        "logDir": str(settings.log_dir),
+        "unset": unset,
+        "env": {**_round_environment(numbers, master, procs, settings), **extra},
+    }
+
+
+def _round_environment(numbers: Dict[str, int], master: str, procs: int, settings: Settings) -> Dict[str, str]:
+    env = {
+        "PET_NNODES": str(numbers["nodes"]),
+        "PET_NPROC_PER_NODE": str(procs),
+        "PET_NODE_RANK": str(numbers["nodeRank"]),
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": str(numbers["masterPort"]),
+        "PET_LOCAL_ADDR": settings.address,
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(numbers["masterPort"]),
+        "NODE_RANK": str(numbers["nodeRank"]),
+        "TORCHYARD_ROUND": str(numbers["round"]),
+        # Every pod starts the same number of workers: ranks need no exchange through the store.
+        "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
+    }
+    if settings.loopback:
+        # Members on one machine: gloo and NCCL would otherwise look the host name up and offer its outer address.
+        env.update({name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ})
+    return env
+
+
+class RoundRun:
+    """A round from its start to its end here."""
+
+    def __init__(self, settings: Settings, spec: Dict[str, Any], *, plain: bool) -> None:
+        self.settings, self.spec, self.plain = settings, spec, plain
+        self.number = int(spec["round"])
+        procs = 1 if plain else int(spec["procs"])
+        first = int(spec["nodeRank"]) * procs
+        self.ranks = list(range(first, first + procs))
+        self.launcher = 0
+        self.cold = False
+        self.preempted = False
+        self.asked = False
+        self.save_deadline: Optional[float] = None
+        self.kill_deadline: Optional[float] = None
+        _clean(settings.run_dir)
+        self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
+        self.reports = Reports(settings.run_dir, self.number, first, procs)
+        self.spec_path = settings.run_dir / "round.json"
+        write_json(self.spec_path, spec)
+
+    def start_cold(self, interpreter: str, env: Dict[str, str]) -> None:
+        """Start the launcher as a fresh interpreter.
+
+        Raises:
+            OSError: the interpreter cannot be started.
+        """
+        program = [sys.executable, "-S"] if self.plain else [interpreter]
+        code = python_code("plain" if self.plain else "launcher")
+        # In a session of its own: a signal to the agent's process group must not take the guard of the workers away.
+        process = subprocess.Popen(
+            [*program, "-u", "-c", code, str(self.spec_path), str(os.getpid())],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.launcher = process.pid
+        process.returncode = 0  # reaped by the agent's own loop, not by Popen
+
+    def follow(self) -> Dict[int, List[str]]:
+        """Read logs and reports; new lines of each rank."""
+        fresh = {}
+        for local_rank, log in enumerate(self.logs):
+            lines = log.follow()
+            if lines:
+                fresh[log.rank] = lines
+            if log.metrics:
+                self.reports.add(local_rank, from_patterns(log.metrics))
+        self.reports.read()
+        return fresh
+
+    def workers(self) -> Dict[int, int]:
+        """Process id of each worker by rank, once the launcher has told."""
+        found = read_json(self.settings.run_dir / "workers.json") or {}
+        if found.get("round") != self.number:
+            return {}
+        return {int(rank): int(pid) for rank, pid in found["pids"].items()}
+
+    def ask_to_save(self, seconds: float, now: float) -> None:
+        """Touch `preempt`; the workers have `seconds` to write `saved.<rank>`."""
+        self.preempted = True
+        self.save_deadline = now + seconds
+        (self.settings.run_dir / "preempt").touch()
+
+    def saved(self) -> bool:
+        """Whether every local rank has answered a request to save."""
+        return self.preempted and all((self.settings.run_dir / f"saved.{rank}").exists() for rank in self.ranks)
+
+    def still_leaving(self) -> bool:
+        """Whether ranks that have saved are still on their own way out."""
+        return any(is_alive(pid) for pid in self.workers().values())
+
+    def ended(self, status: int) -> Dict[str, Any]:
+        """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal."""
+        for log in self.logs:
+            log.finish()
+        self.reports.read()
+        written = read_json(self.settings.run_dir / "failure.json") or {}
+        if written.get("round") != self.number:
+            written = {}
+        code = int(written.get("code", failure.exit_code(status)))
+        cause = written.get("failure")
+        saved = self.saved()
+        asked = self.asked and not (cause and cause["code"] != SAVED)
+        if code and saved:
+            code, cause = SAVED, None
+        elif code and asked:
+            code, cause = ENDED_BY_REQUEST, None
+        elif code and cause is None:
+            cause = failure.record(
+                rank=self.ranks[0],
+                local_rank=0,
+                pid=self.launcher,
+                code=code,
+                time=time.time(),
+                found={"message": f"the launcher ended before the workers did: {failure.describe(code)}"},
+            )
+        return {
+            "round": self.number,
+            "code": code,
+            "saved": saved,
+            "asked": asked or (self.asked and saved),
+            "time": time.time(),
+            "failure": cause and self._completed(cause),
+            "lines": self._lines(cause),
+        }
+
+    def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
+        report = next((one for one in self.reports.all() if one["rank"] == cause["rank"]), {})
+        known = {"step": report.get("step"), "phase": report.get("phase")}
+        if cause["exception"] is None and cause["code"] < 126:
+            printed = failure.from_lines(list(self._log(cause["rank"]).lines))
+            if printed:
+                known.update(printed)
+                known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
+        return {**cause, **{name: value for name, value in known.items() if value is not None}}
+
+    def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:
+        return self._log(cause["rank"] if cause else self.ranks[0]).last(_LAST_LINES, _LAST_BYTES)
+
+    def _log(self, rank: int) -> RankLog:
+        return next((log for log in self.logs if log.rank == rank), self.logs[0])
+
+
+def _clean(run_dir: Path) -> None:
+    """Remove what the round before left: a flag or a report of another round must not speak for this one."""
+    patterns = ("report.*.json", "saved.*", "failure.*json", "stacks.*.txt", "workers.json", "preempt")
+    for path in (path for pattern in patterns for path in run_dir.glob(pattern)):
+        try:
+            path.unlink()
+        except OSError:
+            continue

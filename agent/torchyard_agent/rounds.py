@@ -1,0 +1,87 @@
+"""Which move answers a command: the fencing rules of a round (pure). See the table of verbs in docs/protocol.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where this agent stands.
+
+    Attributes:
+        accepted: newest round ever accepted.
+        fence: newest round ever stopped; it and older ones are never started.
+        running: the round whose workers run now.
+        ending: those workers have been told to end, or to save and end.
+        dumped: id of the newest dump made.
+    """
+
+    accepted: int = 0
+    fence: int = 0
+    running: Optional[int] = None
+    ending: bool = False
+    saving: bool = False
+    dumped: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """What to do next: `start`, `stop`, `save`, `dump`, `exit` or `nothing`."""
+
+    verb: str
+    round: int = 0
+    seconds: float = 0.0
+    code: int = 0
+    dump: int = 0
+
+
+NOTHING = Move("nothing")
+
+
+def next_move(standing: Standing, command: Dict[str, Any]) -> Move:
+    """The next step towards what `command` wishes; ask again after it was made, until it is `nothing`.
+
+    Raises:
+        ValueError: a field of the command is missing or of the wrong kind.
+    """
+    verb = command.get("verb")
+    if verb == "exit":
+        code = _integer(command, "code")
+        return Move("exit", code=code) if standing.running is None else _stop(standing)
+    if verb == "dump" and _integer(command, "id") > standing.dumped:
+        return Move("dump", dump=_integer(command, "id"))
+    if verb == "run" or (verb == "dump" and "round" in command):
+        return _run(standing, _integer(command, "round"))
+    if verb in ("stop", "save-and-stop"):
+        if standing.running is None or standing.running > _integer(command, "round"):
+            return NOTHING
+        if verb == "stop":
+            return _stop(standing)
+        return NOTHING if standing.ending else Move("save", seconds=_seconds(command))
+    return NOTHING
+
+
+def _run(standing: Standing, wished: int) -> Move:
+    if wished <= max(standing.accepted, standing.fence):
+        return NOTHING
+    return Move("start", round=wished) if standing.running is None else _stop(standing)
+
+
+def _stop(standing: Standing) -> Move:
+    return NOTHING if standing.ending and not standing.saving else Move("stop")
+
+
+def _integer(command: Dict[str, Any], name: str) -> int:
+    value = command.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"command `{command.get('verb')}`: `{name}` must be an integer, got {value!r}")
+    return value
+
+
+def _seconds(command: Dict[str, Any]) -> float:
+    value = command.get("graceSeconds", 0)
+    if not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"command `save-and-stop`: `graceSeconds` must be a number >= 0, got {value!r}")
+    return float(value)

@@ -1,0 +1,148 @@
+"""A warm worker: forked with torch imported, it becomes the user's program as `python -u script args` would be.
+
+It differs from a fresh interpreter only in what is already imported; `__main__`, `sys.argv`, `sys.path`, signal
+handlers, random state, output and exit codes are set as Python sets them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+from torchyard_agent import hooks
+from torchyard_agent.guard import release_signals
+from torchyard_agent.process import die_with_parent
+
+# Taken before the launcher replaces it for itself; a worker resolves names as usual.
+GETFQDN = socket.getfqdn
+
+
+def run(kind: str, target: str, *argv: str) -> None:
+    """Entry point given to torch's launcher: run `target` (`script` or `module`) in this process.
+
+    Returns when the program ended well, as torch expects of a function; any other end leaves the process here, with
+    the exit code Python would have given.
+    """
+    _become_worker()
+    code = _execute(kind, target, argv)
+    if code == 0:
+        return
+    os._exit(code)
+
+
+def _become_worker() -> None:
+    parent = os.getppid()
+    os.setsid()
+    release_signals()
+    die_with_parent(signal.SIGKILL, parent)
+    socket.getfqdn = GETFQDN
+    log = os.path.join(os.environ["TORCHYARD_LOG_DIR"], f"rank-{os.environ['RANK']}.log")
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, _reconfigurable()):
+            stream.reconfigure(line_buffering=True, write_through=True)
+    _fresh_randomness()
+    _threads_as_asked()
+    hooks.register_stacks(Path(os.environ["TORCHYARD_RUN_DIR"]))
+    hooks.install()
+
+
+def _reconfigurable() -> type:
+    import io
+
+    return io.TextIOWrapper
+
+
+def _fresh_randomness() -> None:
+    # A fork inherits the zygote's generators: unseeded programs would draw the same numbers on every rank, every round.
+    random.seed()
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _threads_as_asked() -> None:
+    # OpenMP read its environment when the zygote loaded it; this round's value may differ.
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    torch: Any = sys.modules.get("torch")
+    if asked.isdigit() and int(asked) > 0 and torch is not None and torch.get_num_threads() != int(asked):
+        torch.set_num_threads(int(asked))
+
+
+def _execute(kind: str, target: str, argv: Any) -> int:
+    sys.argv = [target, *argv]
+    program = types.ModuleType("__main__")
+    sys.modules["__main__"] = program
+    start = {"script": _script, "module": _module}[kind]
+    code = _guarded(lambda: start(target, program.__dict__))
+    for last_words in (_join_threads, _run_atexit):
+        code = code or _guarded(last_words)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120  # what Python exits with when its last flush fails
+    return code
+
+
+def _script(path: str, namespace: Dict[str, Any]) -> None:
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        sys.path[0] = path
+        runpy.run_path(path, run_name="__main__")
+        return
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    # By hand instead of runpy.run_path: `__main__` must stay in place for threads, atexit and unpickling in children.
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    namespace.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None, __annotations__={})
+    exec(code, namespace)  # noqa: S102 - running the user's script is what a worker is for
+
+
+def _module(name: str, namespace: Dict[str, Any]) -> None:
+    sys.path[0] = os.getcwd()
+    namespace["__builtins__"] = __builtins__
+    # What `python -m` itself calls: unlike runpy.run_module it leaves the module in place as `__main__`.
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _join_threads() -> None:
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _run_atexit() -> None:
+    atexit._run_exitfuncs()  # noqa: SLF001 - multiprocessing leaves a fork through os._exit, which skips them
+
+
+def _guarded(act: Callable[[], None]) -> int:
+    """Run `act`; the exit code Python gives to how it ended, with the traceback printed as Python prints it."""
+    try:
+        act()
+    except SystemExit as request:
+        if request.code is None or isinstance(request.code, int):
+            return (request.code or 0) & 0xFF
+        print(request.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001 - the last frame of a program
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+            trace = trace.tb_next
+        hooks.write_failure(type(error), error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0

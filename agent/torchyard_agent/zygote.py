@@ -1,0 +1,115 @@
+"""The warm zygote: has torch imported, never touched CUDA, has one thread; forks a launcher for each round.
+
+Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"ready": ...}`, `{"started": PID}`,
+`{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, Dict, List, Optional
+
+from torchyard_agent import launcher
+from torchyard_agent.process import die_with_parent, thread_count
+
+# torch._dynamo takes a second, and the first optimizer step of every program imports it.
+_ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim", "torch._dynamo")
+
+
+def main() -> None:
+    """Serve the agent on the socket whose descriptor is the first argument; the others are modules to import."""
+    agent = socket.socket(fileno=int(sys.argv[1]))
+    die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    failed = _import(sys.argv[3:])
+    if failed:
+        _say(agent, {"failed": failed})
+        return
+    gc.collect()
+    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
+    _say(agent, {"ready": sys.executable})
+    _serve(agent, wake_read, wake_write)
+
+
+def _import(preload: List[str]) -> Optional[str]:
+    for name in (*_ALWAYS, *preload):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - whatever an import does, the agent falls back to a cold start
+            if name != "torch._dynamo":
+                return f"import {name}: {type(error).__name__}: {error}"
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_initialized():
+        return f"importing {', '.join(preload)} touched CUDA"
+    if thread_count() > 1:
+        return f"{thread_count()} threads after importing torch and {', '.join(preload) or 'nothing else'}"
+    return None
+
+
+def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> None:
+    pending = b""
+    while True:
+        ready, _, _ = select.select([agent, wake_read], [], [])
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+            _reap(agent)
+        if agent in ready:
+            data = agent.recv(65536)
+            if not data:
+                return  # the agent is gone; the kernel ends the launchers after us
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                _fork(agent, json.loads(line)["spec"], (wake_read, wake_write))
+
+
+def _reap(agent: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _say(agent, {"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _fork(agent: socket.socket, spec_path: str, wake: Any) -> None:
+    zygote = os.getpid()
+    pid = os.fork()
+    if pid:
+        _say(agent, {"started": pid})
+        return
+    code = 1
+    try:
+        os.setsid()
+        die_with_parent(signal.SIGKILL, zygote)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for descriptor in (agent.detach(), *wake):
+            os.close(descriptor)
+        with open(spec_path, encoding="utf-8") as file:
+            code = launcher.run(json.load(file), warm=True)
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else 1
+    except BaseException as error:  # noqa: BLE001 - the last frame of the launcher
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _say(agent: socket.socket, message: Dict[str, Any]) -> None:
+    agent.sendall(json.dumps(message).encode() + b"\n")
