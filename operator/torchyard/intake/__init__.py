@@ -1,1 +1,1 @@
-"""Where agents call in: the HTTP server, authentication, and the book of what they said."""
+"""Where agents call in: one HTTP endpoint, state up, command down. Implements the engine's port `Agents`."""

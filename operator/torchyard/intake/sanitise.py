@@ -1,0 +1,166 @@
+"""What users' programs wrote, made safe to keep and to print.
+
+Finite numbers, bounded texts without control characters, bounded lists.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.status import MAX_METRICS
+from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
+
+MAX_REPORTS = 256
+MAX_GPUS = 64
+MAX_NOTICES = 16
+MAX_LINES = 20
+MAX_LINES_CHARACTERS = 4096
+MAX_LINE = 512
+MAX_WORD = 128
+MAX_TRACEBACK = 4096
+MAX_DUMP = 6 * 1024
+MAX_WARNINGS = 8
+# Python integers have no end; a status field has 64 bits.
+MAX_INTEGER = 2**63 - 1
+
+S = TypeVar("S", bound=Struct)
+
+_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029))
+_CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not in {0x09, 0x0A}}
+
+
+def line(text: object, limit: int = MAX_LINE) -> str:
+    """One line: no control characters (a terminal would obey them), at most `limit` characters."""
+    return text[: 4 * limit].translate(_CONTROL)[:limit] if isinstance(text, str) else ""
+
+
+def lines(text: object, limit: int) -> str:
+    """Several lines: tabs and line feeds stay; the end is kept, where tracebacks say what happened."""
+    return text.translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
+
+
+def numbers(values: object) -> dict[str, float]:
+    """The finite numbers among the first 32 entries that are one, by name."""
+    if not isinstance(values, dict):
+        return {}
+    kept: dict[str, float] = {}
+    for name, value in values.items():
+        if len(kept) == MAX_METRICS:
+            break
+        clean = line(name, 64)
+        if clean and _finite(value):
+            kept[clean] = float(value)
+    return kept
+
+
+def report(raw: object) -> RankReport | None:
+    """One rank's report; None if it lacks what every program must say: round, rank and step."""
+    if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "rank", "step")):
+        return None
+    read = _fields(raw, RankReport, without=("metrics", "throughput", "checkpoint", "warnings", "phase"))
+    return msgspec.structs.replace(
+        read,
+        phase=line(raw.get("phase"), 32),
+        metrics=numbers(raw.get("metrics")),
+        throughput=numbers(raw.get("throughput")),
+        checkpoint=_checkpoint(raw.get("checkpoint")),
+        warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
+    )
+
+
+def reports(raw: Iterable[object]) -> tuple[RankReport, ...]:
+    """The readable reports."""
+    return tuple(read for one in list(raw)[:MAX_REPORTS] if (read := report(one)) is not None)
+
+
+def round_exit(raw: object) -> RoundExit | None:
+    """How a round ended; None if it does not say which round and which code."""
+    if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "code")):
+        return None
+    read = _fields(raw, RoundExit, without=("failure", "lines"))
+    return msgspec.structs.replace(read, failure=_failure(raw.get("failure")), lines=_last_lines(raw.get("lines")))
+
+
+def gpus(raw: Iterable[object]) -> tuple[GpuReport, ...]:
+    """The GPUs of a pod."""
+    read = []
+    for one in list(raw)[:MAX_GPUS]:
+        if isinstance(one, dict):
+            gpu = _fields(one, GpuReport, without=("uuid", "product"))
+            names = {"uuid": line(one.get("uuid"), MAX_WORD), "product": line(one.get("product"), MAX_WORD)}
+            read.append(msgspec.structs.replace(gpu, **names))
+    return tuple(read)
+
+
+def notices(raw: Iterable[object]) -> tuple[str, ...]:
+    """What the agent wants people to know."""
+    return _texts(list(raw), MAX_NOTICES)
+
+
+def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
+    """The struct with every plain field that can be read; the others keep their default."""
+    values = {}
+    for field in msgspec.structs.fields(type_):
+        value = raw.get(field.encode_name)
+        if field.name in without or value is None or (isinstance(value, float) and not math.isfinite(value)):
+            continue
+        try:
+            converted = msgspec.convert(value, field.type, strict=False)
+        except msgspec.ValidationError:
+            continue
+        if isinstance(converted, str):
+            converted = line(converted)
+        elif isinstance(converted, int | float) and not _finite(converted) and not isinstance(converted, bool):
+            continue
+        values[field.name] = converted
+    return type_(**values)
+
+
+def _failure(raw: object) -> Failure | None:
+    if not isinstance(raw, dict):
+        return None
+    read = _fields(raw, Failure, without=("exception", "message", "traceback", "phase"))
+    return msgspec.structs.replace(
+        read,
+        exception=line(raw.get("exception"), MAX_WORD),
+        message=line(raw.get("message"), 2 * MAX_LINE),
+        traceback=lines(raw.get("traceback"), MAX_TRACEBACK),
+        phase=line(raw.get("phase"), 32),
+    )
+
+
+def _checkpoint(raw: object) -> dict[str, Any] | None:
+    if not isinstance(raw, dict) or not _whole(raw.get("step")):
+        return None
+    known = {name: raw[name] for name in ("step", "time", "bytes", "saveSeconds") if _finite(raw.get(name))}
+    return known | {"path": line(raw.get("path"), 1024)}
+
+
+def _last_lines(raw: object) -> tuple[str, ...]:
+    """The newest lines whose lengths together stay in bounds, in their order."""
+    kept: list[str] = []
+    room = MAX_LINES_CHARACTERS
+    for text in reversed(raw[-MAX_LINES:] if isinstance(raw, list) else []):
+        clean = line(text)
+        room -= len(clean)
+        if room < 0:
+            break
+        kept.append(clean)
+    return tuple(reversed(kept))
+
+
+def _texts(raw: object, most: int) -> tuple[str, ...]:
+    return tuple(clean for text in (raw[:most] if isinstance(raw, list) else []) if (clean := line(text)))
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+
+
+def _whole(value: object) -> bool:
+    return _finite(value) and float(value).is_integer() and value >= 0  # type: ignore[arg-type,operator]

@@ -1,0 +1,102 @@
+"""The messages of `POST /v1/sync`, word for word those of docs/protocol.md.
+
+The frame (who speaks, in which order, what state) is strict: a wrong type is the agent's mistake and answered with 400.
+What a user's program wrote (reports, failures, metrics) is not: it goes through `sanitise`, which drops what it cannot
+read, so that a script with an odd report never costs its pod the heartbeat.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchyard.engine.actions import CommandAgent
+from torchyard.engine.view import AgentState
+
+PROTOCOL = 1
+MAX_BODY_BYTES = 16 * 1024
+
+Text = Annotated[str, Meta(max_length=256)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class DumpAnswer(Struct, frozen=True):
+    """Stacks of a pod's workers, in answer to the dump command of this id."""
+
+    id: Count
+    text: str = ""
+
+
+class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What an agent says. Raw values are what users' programs may have written; `sanitise` reads them."""
+
+    protocol: int
+    instance: Annotated[str, Meta(min_length=1, max_length=128)]
+    sequence: Count
+    state: AgentState
+    time: Seconds = 0.0
+    wait: Seconds = 0.0
+    revision: Count = 0
+    round: Count = 0
+    address: Text = ""
+    master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    procs: Annotated[int, Meta(ge=0, le=4096)] = 1
+    exit: dict[str, Any] | None = None
+    reports: list[Any] = []
+    gpus: list[Any] = []
+    notices: list[Any] = []
+    dump: DumpAnswer | None = None
+
+
+class SyncAnswer(Struct, frozen=True, kw_only=True):
+    """What the agent is told; `interval`: the longest time between two syncs, seconds."""
+
+    revision: int
+    interval: float
+    command: dict[str, Any]
+
+
+def decode(body: bytes) -> SyncRequest:
+    """Read a request.
+
+    Raises:
+        ValueError: the body is not one; the text is a sentence for the agent's log.
+    """
+    try:
+        request = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"The body is not a sync request: {error}.") from None
+    if request.protocol != PROTOCOL:
+        raise ValueError(
+            f"`protocol` is {request.protocol}, this operator speaks {PROTOCOL}: use the agent of its version."
+        )
+    return request
+
+
+def command_document(command: CommandAgent | None) -> dict[str, Any]:
+    """A command as the agent reads it: only the fields its verb has."""
+    if command is None:
+        return {"verb": "wait"}
+    fields = {"verb": command.verb}
+    return fields | {name: getattr(command, attribute) for name, attribute in _FIELDS[command.verb].items()}
+
+
+_RUN = {
+    "round": "round",
+    "nodes": "nodes",
+    "nodeRank": "node_rank",
+    "masterAddress": "master_address",
+    "masterPort": "master_port",
+    "procs": "procs",
+    "env": "env",
+}
+_FIELDS: dict[str, dict[str, str]] = {
+    "wait": {},
+    "run": _RUN,
+    "stop": {"round": "round"},
+    "save-and-stop": {"round": "round", "graceSeconds": "grace_seconds"},
+    "dump": {"id": "dump_id", **_RUN},
+    "exit": {"code": "code"},
+}
+_DECODER = msgspec.json.Decoder(SyncRequest)
