@@ -1,0 +1,1 @@
+"""TorchYard's trainers: programs that torchrun starts, and that read an environment and write files."""

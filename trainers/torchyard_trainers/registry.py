@@ -18,7 +18,9 @@ def check(config: Config) -> None:
     """
     require(config.trainer.name)
     if config.trainer.mode not in MODES:
-        raise ConfigError(f"trainer.mode: {config.trainer.mode} is not implemented in this version; use one of {', '.join(MODES)}")
+        raise ConfigError(
+            f"trainer.mode: {config.trainer.mode} is not implemented in this version; use one of {', '.join(MODES)}"
+        )
 
 
 def build(config: Config) -> Any:

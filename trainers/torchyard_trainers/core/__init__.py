@@ -1,0 +1,1 @@
+"""What every workload shares: one loop, one data order, one checkpoint format, strategy as a setting."""

@@ -1,8 +1,8 @@
 """Batch algebra: how the samples of one optimizer step are spread over ranks and micro-batches. Pure.
 
-The global batch G is a constant of the run. Any world size and any micro-batch carry it exactly: slots beyond G are padding with
-weight 0, every rank has the same number of equally large micro-batches (sharded models gather parameters in each of them, so ranks
-must agree), and the loss is divided by G, never by a local count.
+The global batch G is a constant of the run. Any world size and any micro-batch carry it exactly: slots beyond G are
+padding with weight 0, every rank has the same number of equally large micro-batches (sharded models gather parameters
+in each of them, so ranks must agree), and the loss is divided by G, never by a local count.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,9 @@ def split(global_batch: int, world: int, rank: int, micro_batch: int | None = No
         micro_batch: largest number of samples in one forward pass; None: all at once.
     """
     if min(global_batch, world) < 1 or (micro_batch is not None and micro_batch < 1):
-        raise ValueError(f"global batch {global_batch}, world {world}, micro-batch {micro_batch}: each must be at least 1")
+        raise ValueError(
+            f"global batch {global_batch}, world {world}, micro-batch {micro_batch}: each must be at least 1"
+        )
     assert 0 <= rank < world
     per_rank = -(-global_batch // world)
     accumulation = 1 if micro_batch is None else -(-per_rank // micro_batch)

@@ -25,7 +25,13 @@ class Saved(NamedTuple):
 
     def report(self) -> dict[str, Any]:
         """Give the report's `checkpoint` block."""
-        return {"step": self.step, "time": self.time, "path": self.path, "bytes": self.bytes, "saveSeconds": self.seconds}
+        return {
+            "step": self.step,
+            "time": self.time,
+            "path": self.path,
+            "bytes": self.bytes,
+            "saveSeconds": self.seconds,
+        }
 
 
 class Restored(NamedTuple):
@@ -39,7 +45,9 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The checkpoint folder as one gang sees it during one round."""
 
-    def __init__(self, root: Path, world: World, *, round_number: int | None, job: str, shards: Shards | None = None) -> None:
+    def __init__(
+        self, root: Path, world: World, *, round_number: int | None, job: str, shards: Shards | None = None
+    ) -> None:
         """Take the folder for this round.
 
         Raises:
@@ -68,7 +76,9 @@ class Checkpoints:
             if path.exists():
                 compare_identity(path, identity)
             else:
-                commits.write_atomically(path, json.dumps({"schema": 1, "identity": identity, "config": config}, indent=1))
+                commits.write_atomically(
+                    path, json.dumps({"schema": 1, "identity": identity, "config": config}, indent=1)
+                )
 
         self._world.from_leader(check_or_write)
 
@@ -141,7 +151,11 @@ class Checkpoints:
             commits.check_round(self.root, self.round_number, self._job)
             size = sum(facts["bytes"] for facts in sealed.values())
             saved = Saved(step, time.time(), str(folder), size, round(time.monotonic() - started, 4))
-            commits.commit(folder, sealed, {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds})
+            commits.commit(
+                folder,
+                sealed,
+                {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds},
+            )
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
             commits.retire(self.root, keep)
             return saved
@@ -187,9 +201,15 @@ def compare_identity(path: Path, identity: dict[str, Any]) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: unreadable ({error}); repair it or use another checkpoint folder") from error
     names = sorted(before.keys() | identity.keys())
-    changed = [f"{name} is {identity.get(name)!r} but was {before.get(name)!r}" for name in names if identity.get(name) != before.get(name)]
+    changed = [
+        f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
+        for name in names
+        if identity.get(name) != before.get(name)
+    ]
     if changed:
-        raise DataMismatchError(f"{', '.join(changed)} in the run of {path.parent}; set it back or use another checkpoint folder")
+        raise DataMismatchError(
+            f"{', '.join(changed)} in the run of {path.parent}; set it back or use another checkpoint folder"
+        )
 
 
 def _candidates_at(path: Path) -> list[commits.Candidate]:

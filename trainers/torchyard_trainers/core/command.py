@@ -35,10 +35,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line; without a command it trains."""
-    parser = argparse.ArgumentParser(prog=PROG, description="Train a built-in workload; settings come from TORCHYARD_CONFIG.")
+    parser = argparse.ArgumentParser(
+        prog=PROG, description="Train a built-in workload; settings come from TORCHYARD_CONFIG."
+    )
     parser.set_defaults(command="work")
     parser.add_argument("--config", type=Path, help="JSON config instead of $TORCHYARD_CONFIG")
-    parser.add_argument("--checkpoint-dir", type=Path, help="instead of $TORCHYARD_CHECKPOINT_DIR; default ./checkpoints")
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, help="instead of $TORCHYARD_CHECKPOINT_DIR; default ./checkpoints"
+    )
     commands = parser.add_subparsers(title="commands", metavar="")
     describe = commands.add_parser("schema", help="print the JSON Schema of a workload's params")
     describe.add_argument("trainer")
@@ -47,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def end(error: Exception) -> Exit:
-    """Tell why this worker ends, leave no process group behind that could wait for lost peers, and give the exit code."""
+    """Tell why this worker ends and give the exit code."""
     code = exit_code(error)
     rank = int(os.environ.get("RANK", "0"))
     if code is Exit.PREEMPTED:

@@ -1,8 +1,8 @@
 """The commit protocol of a checkpoint folder, as plain files. Knows nothing of torch, ranks or training.
 
-    <root>/step-00001200/{dcp/..., state.json, COMMIT}     COMMIT is written last and names every file with size and SHA-256
-    <root>/round.lock                                      the newest round that owns the folder: `ROUND JOB_UID`
-    <root>/latest                                          advisory
+    <root>/step-00001200/{dcp/..., state.json, COMMIT}   COMMIT is last and names every file with size and SHA-256
+    <root>/round.lock                                    the newest round that owns the folder: `ROUND JOB_UID`
+    <root>/latest                                        advisory
 
 A step folder without a valid COMMIT does not exist. COMMIT is the first thing deleted.
 """

@@ -1,4 +1,4 @@
-"""What a trainer is told: `TORCHYARD_CONFIG` as frozen values, or a message that names the field, the value and the fix."""
+"""What a trainer is told: `TORCHYARD_CONFIG` as frozen values, or a message that names field, value and fix."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar

@@ -12,7 +12,7 @@ from torchyard_trainers.core.report import finite
 
 
 class Speed:
-    """Steps and samples a second over the last few steps; pauses for evaluation and saving count, as they do for the user."""
+    """Steps and samples a second over the last few steps; pauses to evaluate or save count, as they do for the user."""
 
     def __init__(self, samples_per_step: int, window: int = 64) -> None:
         """Measure over at most `window` steps."""

@@ -28,7 +28,9 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
 
     found = read_newest(root, session.world, shards.DcpShards(session.world), fill)
     if found.record is None:
-        raise CheckpointError(f"trainer.mode: eval needs a checkpoint, but {root} holds none {found.skipped or ''}".rstrip())
+        raise CheckpointError(
+            f"trainer.mode: eval needs a checkpoint, but {root} holds none {found.skipped or ''}".rstrip()
+        )
     step = found.record["step"]
     reporter.progress(step, step)
     reporter.phase("eval")

@@ -1,6 +1,7 @@
 """How a trainer ends: one exit code for each kind of ending, and the exceptions that carry them.
 
-The operator decides by these numbers alone what happens next, so a cause must never be reported under another one's code.
+The operator decides by these numbers alone what happens next, so a cause must never be reported under another one's
+code.
 """
 
 import errno
@@ -103,7 +104,7 @@ def exit_code(error: BaseException) -> Exit:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception and what it wraps: DCP collects the errors of all ranks in one exception, Python chains others."""
+    """Yield the exception and what it wraps: DCP collects the errors of all ranks in one, Python chains others."""
     seen: set[int] = set()
     queue: list[BaseException] = [error]
     while queue:
@@ -112,8 +113,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(current))
         yield current
-        for wrapped in getattr(current, "failures", {}).values():
-            queue.append(wrapped[0] if isinstance(wrapped, tuple) else wrapped)
+        wrapped = getattr(current, "failures", {}).values()
+        queue.extend(inner[0] if isinstance(inner, tuple) else inner for inner in wrapped)
         if current.__cause__ is not None:
             queue.append(current.__cause__)
 

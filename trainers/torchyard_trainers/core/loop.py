@@ -109,8 +109,9 @@ def optimize(
 ) -> Totals:
     """Do one optimizer step. One reduction carries loss, statistics and flags (true if any rank says so).
 
-    DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides the order of
-    summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same bits after a restart.
+    DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides
+    the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
+    bits after a restart.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = samples_of_step(step, work.global_batch)
@@ -120,11 +121,15 @@ def optimize(
         optimizer.zero_grad(set_to_none=True)
     sums = _accumulate(work, session, ids, micro_batches)
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
-    facts = torch.stack([*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())])
+    facts = torch.stack(
+        [*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())]
+    )
     *totals, grad_norm = torch.cat([world.total(facts), norm.double().reshape(1)]).tolist()
     metrics = {name: total / work.global_batch for name, total in zip(sums, totals, strict=False)}
     if not math.isfinite(metrics["loss"]) or not (math.isfinite(grad_norm) or precision.overflows):
-        raise DivergedError(f"step {step + 1}: loss {metrics['loss']}, gradient norm {grad_norm}; lower params.lr or use fp32")
+        raise DivergedError(
+            f"step {step + 1}: loss {metrics['loss']}, gradient norm {grad_norm}; lower params.lr or use fp32"
+        )
     precision.step(optimizer)
     optimizer.zero_grad(set_to_none=True)
     said = dict(zip(flags, (total > 0 for total in totals[len(sums) :]), strict=True))

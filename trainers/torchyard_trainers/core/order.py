@@ -1,7 +1,7 @@
 """Data order: the samples of a step as a pure function of (fingerprint, seed, step). No state, no file, O(1) memory.
 
-A finite set is walked in a keyed permutation that is new every epoch; an endless (procedural) one is counted through, and each
-sample is made from its number.
+A finite set is walked in a keyed permutation that is new every epoch; an endless (procedural) one is counted through,
+and each sample is made from its number.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def samples_of_step(step: int, global_batch: int, *, size: int | None = None, ke
 
 
 def permutation(size: int, key: int) -> Callable[[int], int]:
-    """Give a keyed bijection of [0, size): a Feistel network on the next even power of two, walked until it lands inside."""
+    """Give a keyed bijection of [0, size): a Feistel network on an even power of two, walked until it lands inside."""
     half_bits = max(1, -(-max(1, (size - 1).bit_length()) // 2))
     mask = (1 << half_bits) - 1
     round_keys = [order_key(str(key), number) for number in range(ROUNDS)]

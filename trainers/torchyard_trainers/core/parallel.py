@@ -1,7 +1,7 @@
 """Strategies as functions on a plain module: `single`, `ddp`, `fsdp`. A setting, never three programs.
 
-Losses are sums over the rank's samples divided by the *global* count; both wrappers average gradients over ranks, so the loop
-multiplies by the world size. Then every strategy at every size computes the same step.
+Losses are sums over the rank's samples divided by the *global* count; both wrappers average gradients over ranks, so
+the loop multiplies by the world size. Then every strategy at every size computes the same step.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,13 @@ def outgrows_one_gpu(model: nn.Module, world: World) -> bool:
 
 
 def spread(
-    model: nn.Module, blocks: list[nn.Module], strategy: str, settings: Parallelism, precision: Precision, world: World
+    model: nn.Module,
+    blocks: list[nn.Module],
+    strategy: str,
+    *,
+    settings: Parallelism,
+    precision: Precision,
+    world: World,
 ) -> Parallel:
     """Move a freshly built model to the device and wrap it; `blocks` are its units of sharding, in order of use."""
     model = model.to(world.device)
@@ -82,7 +88,9 @@ def _replicate(model: nn.Module, world: World) -> nn.Module:
     return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def _shard(model: nn.Module, blocks: list[nn.Module], settings: Parallelism, precision: Precision, world: World) -> None:
+def _shard(
+    model: nn.Module, blocks: list[nn.Module], settings: Parallelism, precision: Precision, world: World
+) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -15,9 +15,11 @@ class Precision:
     """One precision for a run. Master weights, gradients' reduction, losses and checkpoints are always fp32."""
 
     def __init__(self, name: str, device: torch.device, *, sharded: bool) -> None:
-        """Resolve `auto` (bf16 where the GPU has it, else fp32); `sharded` parameters are cast when gathered, not by autocast."""
+        """Resolve `auto` (bf16 where the GPU has it, else fp32); `sharded` parameters are cast when gathered."""
         if name == "auto":
-            name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+            name = (
+                "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+            )
         if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
             raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
         self.name = name

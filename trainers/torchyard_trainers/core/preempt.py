@@ -1,10 +1,13 @@
-"""Being asked to stop: a flag file in, a marker file out. SIGTERM keeps its default action, so that a lost peer ends us at once."""
+"""Being asked to stop: a flag file in, a marker file out.
+
+SIGTERM keeps its default action, so that a worker whose peer is lost ends at once.
+"""
 
 from pathlib import Path
 
 
 def requested(run_dir: Path | None) -> bool:
-    """Whether the agent wants everything saved; ranks see the file at different times and agree in the step's reduction."""
+    """Whether the agent wants everything saved; ranks see it at different times and agree in the step's reduction."""
     return run_dir is not None and (run_dir / "preempt").exists()
 
 

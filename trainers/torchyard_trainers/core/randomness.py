@@ -1,8 +1,9 @@
 """Random numbers that belong to a sample, not to a process.
 
-Every number is a hash of where it is used: (seed, stream, sample id, ...). World size, micro-batch and restarts cannot move it, there
-is no generator state to save, and it is made where the model lives with no host round trip. 32-bit arithmetic in int64 tensors, since
-torch has no unsigned multiply on all devices; the mixer is lowbias32 (Wellons 2018, bias 0.17 of 1000).
+Every number is a hash of where it is used: (seed, stream, sample id, ...). World size, micro-batch and restarts cannot
+move it, there is no generator state to save, and it is made where the model lives with no host round trip. 32-bit
+arithmetic in int64 tensors, since torch has no unsigned multiply on all devices; the mixer is lowbias32 (Wellons 2018,
+bias 0.17 of 1000).
 """
 
 import hashlib

@@ -18,9 +18,11 @@ MAX_WARNINGS = 8
 
 
 class Reporter:
-    """Collects facts from the main thread (cheap, no I/O there) and writes them; without a run folder it only collects."""
+    """Collects facts from the main thread (no I/O there) and writes them; without a run folder it only collects."""
 
-    def __init__(self, run_dir: Path | None, *, rank: int, local_rank: int, round_number: int, period: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self, run_dir: Path | None, *, rank: int, local_rank: int, round_number: int, period: float = PERIOD_SECONDS
+    ) -> None:
         """Start in phase `init`; `start` starts the thread."""
         self._path = run_dir / f"report.{local_rank}.json" if run_dir else None
         self._period = period

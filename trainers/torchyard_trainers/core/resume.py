@@ -26,7 +26,9 @@ class Progress:
     fresh: bool = False
 
 
-def restore(work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config) -> Progress:
+def restore(
+    work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config
+) -> Progress:
     """Load the newest readable checkpoint into model, optimizer and workload; without one, give step 0."""
     reporter = session.reporter
     reporter.phase("restore")

@@ -13,7 +13,7 @@ from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, 
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.core.world import World, join
+from torchyard_trainers.core.world import join
 
 
 def work(options: argparse.Namespace) -> None:
@@ -62,7 +62,7 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
         strategy = "fsdp"
     precision = Precision(settings.precision, world.device, sharded=strategy == "fsdp")
     blocks = task.blocks(model)
-    parallel = spread(model, blocks, strategy, settings, precision, world)
+    parallel = spread(model, blocks, strategy, settings=settings, precision=precision, world=world)
     micro_batch = None if settings.micro_batch_size == "auto" else settings.micro_batch_size
     return Session(parallel, precision, world, run.reporter, micro_batch)
 

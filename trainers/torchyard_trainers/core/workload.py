@@ -72,7 +72,7 @@ class Workload(Protocol):
         """Measure the model on the fixed evaluation set, the same on every rank."""
 
     def state(self) -> dict[str, Any]:
-        """Give tensors that a resumed run needs besides model and optimizer, replicated; filled in place by a restore."""
+        """Give further tensors that a resumed run needs, replicated; a restore fills them in place."""
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Say what was learned."""

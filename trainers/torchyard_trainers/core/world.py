@@ -1,4 +1,4 @@
-"""The processes of a run and what they agree on: rank, device, process group, and the few collectives outside the model."""
+"""The processes of a run and what they agree on: rank, device, and the few collectives outside the model."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class World:
         return values
 
     def merge(self, length: int, positions: list[int], values: Tensor) -> Tensor:
-        """Put each rank's values at their global positions: float64 [length] on the CPU, the same on all ranks, exact."""
+        """Put each rank's values at their global positions: float64 [length] on the CPU, exact, the same everywhere."""
         merged = torch.zeros(length, dtype=torch.float64)
         merged[torch.tensor(positions, dtype=torch.int64)] = values.detach().double().cpu()
         return self.total(merged)
@@ -55,7 +55,7 @@ class World:
         return self.agree(decide, on_leader_only=True)[0]
 
     def agree(self, act: Callable[[], T], *, on_leader_only: bool = False) -> list[T]:
-        """Run `act` on every rank (or rank 0) and give all results; an error anywhere is raised everywhere, so none waits alone."""
+        """Run `act` on every rank (or rank 0) and give all results; an error anywhere is raised everywhere."""
         outcome: tuple[T | None, Exception | None] = (None, None)
         if self.leads or not on_leader_only:
             try:
@@ -109,7 +109,9 @@ def pick_device(device: str, local_rank: int) -> torch.device:
         raise ConfigError("device: cuda, but this process sees no CUDA device; give it a GPU or set device: cpu")
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise ConfigError(f"device: cuda: process {local_rank} of this node has no GPU ({count} seen); lower procsPerNode")
+        raise ConfigError(
+            f"device: cuda: process {local_rank} of this node has no GPU ({count} seen); lower procsPerNode"
+        )
     chosen = torch.device("cuda", local_rank)
     torch.cuda.set_device(chosen)
     return chosen

@@ -1,5 +1,8 @@
-"""Encoders `am` and `gt`: from an instance to one vector a node. Every normalisation looks at one instance or one node only, so that
-neither world size nor micro-batch can change a result (Kool's BatchNorm would)."""
+"""Encoders `am` and `gt`: from an instance to one vector a node.
+
+Every normalisation looks at one instance or one node only, so that neither world size nor micro-batch can change a
+result (Kool's BatchNorm would).
+"""
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +61,7 @@ class AttentionBlock(nn.Module):
 
 
 class GraphBlock(nn.Module):
-    """A graph-transformer layer: pre-norm, each head sees distances through its own learned slope, gated feed-forward."""
+    """A graph-transformer layer: pre-norm, a learned slope over distances for each head, gated feed-forward."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

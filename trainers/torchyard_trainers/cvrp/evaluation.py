@@ -13,7 +13,7 @@ from torchyard_trainers.cvrp.params import Settings
 
 @torch.no_grad()
 def greedy_costs(session: Session, policy: nn.Module, settings: Settings, stream: str, count: int) -> Tensor:
-    """Give the policy's greedy tour length for each of `count` instances: [count] float64, the same on all ranks. Collective."""
+    """Give the policy's greedy tour length for each of `count` instances: [count] float64. Collective."""
     world = session.world
     positions: list[int] = []
     costs: list[Tensor] = []
@@ -29,7 +29,7 @@ def greedy_costs(session: Session, policy: nn.Module, settings: Settings, stream
 
 
 def nearest_cost(session: Session, settings: Settings, stream: str, count: int) -> float:
-    """Give the mean tour length of the nearest-neighbour heuristic on a set; every rank does all of it, which is cheap."""
+    """Give the mean tour length of the nearest-neighbour heuristic on a set; cheap, so every rank does all of it."""
     total = 0.0
     for slots in split(count, 1, 0, settings.eval_batch):
         instances = make(settings, stream, torch.tensor(slots.positions, device=session.world.device))

@@ -1,4 +1,4 @@
-"""CVRP instances, made on the device from (seed, stream, sample id): the same instance wherever and whenever it is asked for."""
+"""CVRP instances, made on the device from (seed, stream, sample id): the same ones wherever they are asked for."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ class Instances(NamedTuple):
     capacity: Tensor  # [] float32
 
 
-def generate(seed: int, stream: str, ids: Tensor, *, customers: int, capacity: int, distribution: str = "uniform") -> Instances:
+def generate(
+    seed: int, stream: str, ids: Tensor, *, customers: int, capacity: int, distribution: str = "uniform"
+) -> Instances:
     """Make one instance for each global sample id.
 
-    The standard of Kool 2019 (`uniform`): depot and customers uniform in the unit square, demands uniform on 1..9. `grid-1-10`:
-    coordinates on a 101 x 101 grid and demands 1..10.
+    The standard of Kool 2019 (`uniform`): depot and customers uniform in the unit square, demands uniform on 1..9.
+    `grid-1-10`: coordinates on a 101 x 101 grid and demands 1..10.
     """
     nodes = customers + 1
     keys = sample_keys(stream_key(seed, f"instances/{stream}"), ids)

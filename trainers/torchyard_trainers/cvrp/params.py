@@ -21,36 +21,48 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
 
     preset: Annotated[
         Literal["tiny", "cvrp20", "cvrp50", "cvrp100"],
-        doc("Sizes to start from: tiny (10 customers) learns on one CPU core in about a minute, the others are the standard problems."),
+        doc("Sizes to start from: tiny (10 customers) learns on a CPU in a minute, the others are the standard."),
     ] = "tiny"
     steps: Annotated[Count | None, doc("Optimizer steps.")] = None
     seed: Annotated[Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, instances and sampled routes.")] = 1
     model: Annotated[
-        Literal["am", "gt"], doc("am: attention model (Kool 2019); gt: graph transformer with a learned distance bias per head.")
+        Literal["am", "gt"],
+        doc("am: attention model (Kool 2019); gt: graph transformer with a learned distance bias per head."),
     ] = "am"
     baseline: Annotated[
         Literal["rollout", "shared"],
-        doc("rollout: greedy routes of a frozen copy that a t-test renews (Kool 2019); shared: mean of the instance's samples (POMO)."),
+        doc("rollout: greedy routes of a frozen copy (Kool 2019); shared: mean over the instance's samples (POMO)."),
     ] = "shared"
     customers: Annotated[Annotated[int, Meta(ge=2, le=1000)] | None, doc("Customers of an instance.")] = None
-    capacity: Annotated[Annotated[int, Meta(ge=10, le=100000)] | None, doc("Vehicle capacity, in units of demand.")] = None
+    capacity: Annotated[Annotated[int, Meta(ge=10, le=100000)] | None, doc("Vehicle capacity, in units of demand.")] = (
+        None
+    )
     distribution: Annotated[
         Literal["uniform", "grid-1-10"],
         doc("uniform: coordinates in the unit square, demands 1 to 9; grid-1-10: a 101 x 101 grid, demands 1 to 10."),
     ] = "uniform"
-    batch: Annotated[Count | None, doc("Instances of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")] = None
+    batch: Annotated[
+        Count | None, doc("Instances of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")
+    ] = None
     samples: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | None, doc("Routes sampled for an instance: at least 2 for shared, always 1 for rollout.")
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        doc("Routes sampled for an instance: at least 2 for shared, always 1 for rollout."),
     ] = None
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
-    lr_final: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, doc("Learning rate of the last step; cosine in between.")] = None
-    embedding: Annotated[Annotated[int, Meta(ge=8, le=4096)] | None, doc("Width of the model, a multiple of heads.")] = None
+    lr_final: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, doc("Learning rate of the last step; cosine in between.")
+    ] = None
+    embedding: Annotated[
+        Annotated[int, Meta(ge=8, le=4096)] | None, doc("Width of the model, a multiple of heads.")
+    ] = None
     heads: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, doc("Attention heads.")] = None
     layers: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, doc("Encoder layers.")] = None
     eval_instances: Annotated[Count | None, doc("Instances of the fixed evaluation set.")] = None
     eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
     eval_batch: Annotated[Count | None, doc("Instances of one forward pass of an evaluation.")] = None
-    baseline_instances: Annotated[Annotated[int, Meta(ge=32)] | None, doc("Instances of the t-test of baseline rollout.")] = None
+    baseline_instances: Annotated[
+        Annotated[int, Meta(ge=32)] | None, doc("Instances of the t-test of baseline rollout.")
+    ] = None
     baseline_every: Annotated[Count | None, doc("Optimizer steps between two t-tests of baseline rollout.")] = None
     log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 20
 
@@ -146,9 +158,13 @@ def settle(params: Params, parallelism: Parallelism) -> Settings:
     if settings.embedding % settings.heads:
         raise ConfigError(f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads})")
     if settings.baseline == "shared" and settings.samples < 2:
-        raise ConfigError(f"trainer.params.samples: {settings.samples}, but baseline shared compares at least 2; use rollout for 1")
+        raise ConfigError(
+            f"trainer.params.samples: {settings.samples}, but baseline shared compares at least 2; use rollout for 1"
+        )
     if settings.baseline == "rollout" and settings.samples != 1:
-        raise ConfigError(f"trainer.params.samples: {settings.samples}, but baseline rollout samples 1; use shared for more")
+        raise ConfigError(
+            f"trainer.params.samples: {settings.samples}, but baseline rollout samples 1; use shared for more"
+        )
     largest_demand = 10 if settings.distribution == "grid-1-10" else 9
     assert settings.capacity >= largest_demand
     return settings

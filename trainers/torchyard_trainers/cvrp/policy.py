@@ -43,7 +43,8 @@ class Policy(nn.Module):
 
         Args:
             instances: B problems.
-            keys: [B, S] random keys: S sampled routes an instance, each a function of its key alone. None: one greedy route.
+            keys: [B, S] random keys: S sampled routes an instance, each a function of its key alone. None: one greedy
+            route.
         """
         samples = 1 if keys is None else keys.shape[1]
         nodes = self.encoder(instances)
@@ -65,7 +66,8 @@ class Policy(nn.Module):
             likelihoods.append(F.log_softmax(logits, -1).gather(-1, node[..., None])[..., 0])
             moves.append(node)
             state = tours.visit(instances, state, node)
-            # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with probability 1.
+            # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
+            # probability 1.
             if node.device.type == "cpu" and bool((tours.served(state) & (state.node == 0)).all()):
                 break
         taken = torch.stack(moves, -1)

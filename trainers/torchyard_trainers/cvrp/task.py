@@ -98,7 +98,7 @@ class Cvrp:
         return metrics
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Mean greedy tour length on the evaluation set, and how it compares with nearest neighbour (negative gap: shorter)."""
+        """Mean greedy tour length on the evaluation set, and its gap to nearest neighbour (negative: shorter)."""
         count = self.settings.eval_instances
         cost = float(greedy_costs(session, session.parallel.module, self.settings, "evaluation", count).mean())
         if self._nearest is None:
@@ -116,7 +116,8 @@ class Cvrp:
         better = "shorter" if cost < nearest else "longer"
         text = (
             f"CVRP with {self.settings.customers} customers: tours of {cost:.3f} after {self.total_steps} steps, "
-            f"{abs(metrics['gapPercent']):.1f} % {better} than nearest neighbour ({nearest:.3f}); untrained {untrained:.3f}"
+            f"{abs(metrics['gapPercent']):.1f} % {better} than nearest neighbour ({nearest:.3f}); "
+            f"untrained {untrained:.3f}"
         )
         return {
             "trainer": "cvrp",

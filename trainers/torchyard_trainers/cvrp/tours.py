@@ -90,6 +90,8 @@ def check(instances: Instances, moves: Tensor, claimed: Tensor) -> None:
     for step in range(steps):
         carried = torch.where(moves[..., step] == 0, 0.0, carried + demand[..., step])
         if (wrong := carried > instances.capacity).any():
-            raise InvalidTourError(f"{int(wrong.sum())} of {wrong.numel()} tours carry more than the capacity at move {step + 1}")
+            raise InvalidTourError(
+                f"{int(wrong.sum())} of {wrong.numel()} tours carry more than the capacity at move {step + 1}"
+            )
     if not torch.allclose(length(instances, moves), claimed.float(), rtol=1e-4, atol=1e-4):
         raise InvalidTourError("claimed lengths differ from the lengths of the tours")

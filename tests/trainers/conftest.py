@@ -1,0 +1,21 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gangs import ForkServer, Yard  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def yard(fork_server: ForkServer, tmp_path: Path) -> Yard:
+    return Yard(fork_server, tmp_path)

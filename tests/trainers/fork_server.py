@@ -1,0 +1,58 @@
+"""A warm parent of test workers: imports torch once, then forks each gang; what torchrun does, without the import time.
+
+Reads one JSON request a line on stdin and answers each with one JSON line on stdout.
+    {"start": [{"env": {...}, "log": PATH, "arguments": [...]}, ...]}   -> {"pids": [...]}
+    {"wait": [pid, ...], "seconds": 60}                                 -> {"codes": [0, -9, null, ...]}
+"""
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+
+import torch
+
+import torchyard_trainers.preload  # noqa: F401
+from torchyard_trainers.core.command import main
+
+codes: dict[int, int] = {}
+
+
+def start(worker: dict) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    log = os.open(worker["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(worker["env"])
+    torch.set_num_threads(1)
+    code = 1
+    try:
+        code = main(worker["arguments"])
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def wait(pids: list[int], seconds: float) -> list[int | None]:
+    deadline = time.monotonic() + seconds
+    while any(pid not in codes for pid in pids) and time.monotonic() < deadline:
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+                continue
+        time.sleep(0.01)
+    return [codes.get(pid) for pid in pids]
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "start" in request:
+        answer = {"pids": [start(worker) for worker in request["start"]]}
+    else:
+        answer = {"codes": wait(request["wait"], request["seconds"])}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,176 @@
+"""Starts real gangs of workers for the tests and looks at what they leave behind."""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TINY = {
+    "steps": 12,
+    "seed": 7,
+    "customers": 6,
+    "capacity": 20,
+    "samples": 4,
+    "batch": 12,
+    "embedding": 16,
+    "heads": 2,
+    "layers": 1,
+    "evalInstances": 32,
+    "evalEvery": 6,
+    "baselineInstances": 64,
+    "baselineEvery": 3,
+    "logEvery": 1,
+}
+
+
+def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    """A config of a run that takes a second."""
+    given = TINY | (params or {})
+    if given.get("baseline") == "rollout":
+        given = given | {"samples": 1}
+    return {
+        "trainer": {"name": "cvrp", "params": given},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        **sections,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Gang:
+    """Workers of one round."""
+
+    pids: list[int]
+    logs: list[Path]
+    server: "ForkServer"
+
+    def wait(self, seconds: float = 90) -> list[int]:
+        """Exit codes by rank (negative: signal); kills what is left at the deadline."""
+        codes = self.server.ask({"wait": self.pids, "seconds": seconds})["codes"]
+        if None in codes:
+            self.kill()
+            raise TimeoutError(f"{codes} after {seconds} s\n{self.output()}")
+        return codes
+
+    def kill(self, *ranks: int) -> None:
+        for rank in ranks or range(len(self.pids)):
+            try:
+                os.kill(self.pids[rank], signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def output(self) -> str:
+        return "\n".join(f"[{log.name}]\n{log.read_text()}" for log in self.logs if log.exists())
+
+
+class ForkServer:
+    """One warm parent for all tests of a session."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("fork_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+@dataclass
+class Yard:
+    """One test's folders: a checkpoint folder that outlives rounds, a run folder that does not."""
+
+    server: ForkServer
+    root: Path
+    checkpoints: Path = field(init=False)
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.checkpoints = self.root / "checkpoints"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / f"run-{self.rounds}"
+
+    def start(self, settings: dict[str, Any], world: int = 1, *, env: dict[str, str] | None = None) -> Gang:
+        self.rounds += 1
+        self.run_dir.mkdir(exist_ok=True)
+        file = self.root / f"config-{self.rounds}.json"
+        file.write_text(json.dumps(settings))
+        common = {
+            "TORCHYARD_CONFIG": str(file),
+            "TORCHYARD_RUN_DIR": str(self.run_dir),
+            "TORCHYARD_CHECKPOINT_DIR": str(self.checkpoints),
+            "TORCHYARD_ROUND": str(self.rounds),
+            "TORCHYARD_JOB_UID": "job-1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(world),
+            **(env or {}),
+        }
+        logs = [self.root / f"round-{self.rounds}-rank-{rank}.log" for rank in range(world)]
+        workers = [
+            {"env": common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, "log": str(log), "arguments": []}
+            for rank, log in enumerate(logs)
+        ]
+        return Gang(self.server.ask({"start": workers})["pids"], logs, self.server)
+
+    def train(self, settings: dict[str, Any], world: int = 1, **more: Any) -> None:
+        """Run a round that must end well."""
+        gang = self.start(settings, world, **more)
+        codes = gang.wait()
+        assert codes == [0] * world, gang.output()
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step; of two lines with one step the later counts."""
+        lines = (self.checkpoints / "metrics.jsonl").read_text().splitlines()
+        return {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
+
+    def weights(self) -> str:
+        """SHA-256 of the final weights."""
+        return hashlib.sha256((self.checkpoints / "final" / "model.safetensors").read_bytes()).hexdigest()
+
+    def committed(self) -> list[int]:
+        """Steps of committed checkpoints."""
+        return sorted(int(path.parent.name[5:]) for path in self.checkpoints.glob("step-*/COMMIT"))
+
+    def record(self, step: int) -> dict[str, Any]:
+        return json.loads((self.checkpoints / f"step-{step:08d}" / "state.json").read_text())
+
+    def failure(self, rank: int = 0) -> dict[str, Any]:
+        return json.loads((self.run_dir / f"failure.{rank}.json").read_text())
+
+    def report(self, rank: int = 0) -> dict[str, Any]:
+        return json.loads((self.run_dir / f"report.{rank}.json").read_text())
+
+
+def until(condition: Any, seconds: float = 60) -> Any:
+    """Wait for a truth, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise TimeoutError(f"not true within {seconds} s")

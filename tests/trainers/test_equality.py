@@ -1,0 +1,87 @@
+"""World size, strategy and accumulation never change the mathematics; a kill never changes a bit."""
+
+import pytest
+from gangs import Yard, config, until
+
+pytestmark = pytest.mark.e2e
+
+ROLLOUT = {"baseline": "rollout", "model": "gt", "batch": 48}
+
+
+def at_most(step: int, **sections):
+    """Stop after `step` steps of a run of 12, as an undisturbed run would have gone: the schedule stays that of 12."""
+    return config(params={"lrFinal": 1e-3, "steps": step}, **sections)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fork_server, tmp_path_factory):
+    """Losses of one process, nothing accumulated, never stopped."""
+    losses = {}
+    for name, params in {"shared": {}, "rollout": ROLLOUT}.items():
+        yard = Yard(fork_server, tmp_path_factory.mktemp(name))
+        yard.train(config(params={"lrFinal": 1e-3, **params}))
+        losses[name] = yard.losses()
+    return losses
+
+
+def assert_same(losses, expected):
+    assert losses.keys() == expected.keys()
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
+def test_one_two_and_three_processes_resume_each_other(yard, undisturbed):
+    yard.train(at_most(4))
+    yard.train(at_most(8), world=2)
+    yard.train(at_most(12), world=3)
+    assert_same(yard.losses(), undisturbed["shared"])
+    assert [yard.record(step)["world"] for step in (4, 8, 12)] == [1, 2, 3]
+
+
+def test_ddp_fsdp_and_single_resume_each_other(yard, undisturbed):
+    yard.train(at_most(4, parallelism={"strategy": "ddp"}), world=2)
+    yard.train(at_most(8, parallelism={"strategy": "fsdp"}), world=2)
+    yard.train(at_most(12, parallelism={"strategy": "single"}))
+    assert_same(yard.losses(), undisturbed["shared"])
+    assert [yard.record(step)["strategy"] for step in (4, 8, 12)] == ["ddp", "fsdp", "single"]
+
+
+def test_accumulating_in_four_micro_batches_is_the_same_step(yard, undisturbed):
+    yard.train(at_most(6))
+    yard.train(at_most(12, parallelism={"microBatchSize": 3}))
+    assert_same(yard.losses(), undisturbed["shared"])
+
+
+def test_a_world_that_does_not_divide_the_batch_is_the_same_run(yard, undisturbed):
+    yard.train(at_most(12, parallelism={"microBatchSize": 2, "strategy": "fsdp"}), world=5)
+    assert_same(yard.losses(), undisturbed["shared"])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_rollout_baseline_comes_to_the_same_verdict_at_any_size(yard, undisturbed, strategy):
+    settings = config(params={"lrFinal": 1e-3, **ROLLOUT}, parallelism={"strategy": strategy, "microBatchSize": 10})
+    yard.train(
+        {**settings, "trainer": {**settings["trainer"], "params": {**settings["trainer"]["params"], "steps": 5}}}, 2
+    )
+    yard.train(settings, 3)
+    assert_same(yard.losses(), undisturbed["rollout"])
+
+
+@pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2)])
+def test_killed_at_any_moment_a_run_ends_with_the_same_bits(yard, fork_server, tmp_path, strategy, world):
+    settings = config(
+        params={"steps": 16, "baseline": "rollout", "batch": 24},
+        parallelism={"strategy": strategy},
+        checkpoint={"interval": {"steps": 3}},
+    )
+    (tmp_path / "calm").mkdir()
+    calm = Yard(fork_server, tmp_path / "calm")
+    calm.train(settings, world)
+    for moment in (1, 2):
+        gang = yard.start(settings, world)
+        until(lambda steps=moment: len(yard.committed()) >= steps or (yard.checkpoints / "DONE").exists())
+        gang.kill(world - 1)
+        codes = gang.wait()
+        assert codes[-1] in (-9, 0)
+        assert all(code in (76, 0) for code in codes[:-1]), gang.output()
+    yard.train(settings, world)
+    assert yard.weights() == calm.weights()
