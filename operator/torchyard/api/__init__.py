@@ -1,1 +1,1 @@
-"""The TrainingJob resource: typed models, defaults, rules and what is generated from them. Pure; imports nothing of ours."""
+"""The TrainingJob resource: typed models, defaults, rules and what is generated from them. Pure."""

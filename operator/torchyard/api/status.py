@@ -1,13 +1,14 @@
 """The status of a TrainingJob: always there, never stale, bounded.
 
-Times are RFC 3339 strings in UTC with seconds (`2026-11-21T06:30:00Z`); figures are plain numbers with their unit in the description.
+Times are RFC 3339 strings in UTC with seconds (`2026-11-21T06:30:00Z`); figures are plain numbers with their unit in
+the description.
 """
 
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
-from torchyard.api.spec import doc
+from torchyard.api.forms import doc
 
 State = Literal[
     "Pending", "Queued", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed"
@@ -34,7 +35,7 @@ class StatusModel(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     """Base of every status section: frozen; unknown fields of a newer version are ignored."""
 
 
-class Condition(StatusModel, omit_defaults=False):
+class Condition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """One aspect of the job, as the Kubernetes API conventions define conditions."""
 
     type: Annotated[str, doc("Aspect.")]
@@ -45,7 +46,7 @@ class Condition(StatusModel, omit_defaults=False):
     observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
 
 
-class Nodes(StatusModel, omit_defaults=False):
+class Nodes(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """Pods of the gang."""
 
     desired: Annotated[int, doc("Pods wanted.")] = 0
@@ -53,7 +54,7 @@ class Nodes(StatusModel, omit_defaults=False):
     lost: Annotated[int, doc("Pods lost since the job started.")] = 0
 
 
-class Restarts(StatusModel, omit_defaults=False):
+class Restarts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """Rounds that ended before the job was done."""
 
     total: Annotated[int, doc("All restarts.")] = 0
@@ -63,7 +64,7 @@ class Restarts(StatusModel, omit_defaults=False):
     ] = 0
 
 
-class Progress(StatusModel):
+class Progress(StatusModel, frozen=True, kw_only=True):
     """How far training is."""
 
     step: Annotated[int, doc("Newest optimizer step reported.")] = 0
@@ -75,7 +76,7 @@ class Progress(StatusModel):
     phase: Annotated[str, doc("What rank 0 is doing: init, compile, restore, step, eval, save, export, drain.")] = ""
 
 
-class Throughput(StatusModel):
+class Throughput(StatusModel, frozen=True, kw_only=True):
     """How fast training is, over all ranks."""
 
     steps_per_second: Annotated[float | None, doc("Optimizer steps a second.")] = None
@@ -84,7 +85,7 @@ class Throughput(StatusModel):
     mfu: Annotated[float | None, doc("Model FLOP utilisation, 0 to 1; absent on unknown devices.")] = None
 
 
-class Gpus(StatusModel):
+class Gpus(StatusModel, frozen=True, kw_only=True):
     """GPUs of the gang; figures are means unless named."""
 
     count: Annotated[int, doc("GPUs seen by the agents.")] = 0
@@ -95,7 +96,7 @@ class Gpus(StatusModel):
     power_w: Annotated[float | None, doc("Power of all GPUs, watts.")] = None
 
 
-class CheckpointStatus(StatusModel):
+class CheckpointStatus(StatusModel, frozen=True, kw_only=True):
     """The newest complete checkpoint."""
 
     step: Annotated[int, doc("Optimizer step it holds.")] = 0
@@ -106,7 +107,7 @@ class CheckpointStatus(StatusModel):
     steps_at_risk: Annotated[int | None, doc("Steps that a failure now would lose.")] = None
 
 
-class Cause(StatusModel):
+class Cause(StatusModel, frozen=True, kw_only=True):
     """The first cause of a round's end."""
 
     rank: Annotated[int | None, doc("Global rank.")] = None
@@ -118,7 +119,7 @@ class Cause(StatusModel):
     lines: Annotated[list[str], doc("Last lines of the failing rank.")] = field(default_factory=list)
 
 
-class Attempt(StatusModel):
+class Attempt(StatusModel, frozen=True, kw_only=True):
     """One round: why it ended and what it cost."""
 
     round: Annotated[int, doc("Round number.")]
@@ -133,7 +134,7 @@ class Attempt(StatusModel):
     seconds_lost: Annotated[float, doc("Seconds from the failure to the next round's first step.")] = 0.0
 
 
-class Artifact(StatusModel):
+class Artifact(StatusModel, frozen=True, kw_only=True):
     """Something the job made."""
 
     name: Annotated[str, doc("Name.")]
@@ -142,14 +143,14 @@ class Artifact(StatusModel):
     bytes: Annotated[int | None, doc("Size.")] = None
 
 
-class Gang(StatusModel):
+class Gang(StatusModel, frozen=True, kw_only=True):
     """Who places the gang."""
 
     enforced_by: Annotated[str, doc("native, kueue, volcano, coscheduling or none.")] = "none"
     admitted: Annotated[bool, doc("Whether the queue let the gang in.")] = True
 
 
-class Rendezvous(StatusModel):
+class Rendezvous(StatusModel, frozen=True, kw_only=True):
     """The newest round as the engine persisted it before any agent was told: what a restarted operator goes on from."""
 
     open: Annotated[bool, doc("Whether the round is open.")] = False
@@ -159,7 +160,7 @@ class Rendezvous(StatusModel):
     next_round_time: Annotated[str | None, doc("Back-off: no round opens before this time.")] = None
 
 
-class Goodput(StatusModel):
+class Goodput(StatusModel, frozen=True, kw_only=True):
     """All wall time since creation, attributed."""
 
     percent: Annotated[float, doc("Share of wall time that made steps which survived.")] = 0.0
@@ -169,7 +170,7 @@ class Goodput(StatusModel):
     ] = field(default_factory=dict)
 
 
-class TrainingJobStatus(StatusModel):
+class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0

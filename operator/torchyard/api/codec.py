@@ -1,0 +1,95 @@
+"""Between typed models and plain documents (dicts of JSON values)."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
+
+T = TypeVar("T")
+
+
+def read_job(document: Mapping[str, Any]) -> TrainingJob:
+    """Decode an object as the API server or a run folder holds it. Null and absent mean the same.
+
+    Raises:
+        ValueError: naming the field; files that people write go through `validate` instead, which names them all.
+    """
+    return _convert(document, TrainingJob)
+
+
+def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
+    """Decode a status; unknown fields of a newer version are ignored.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    return _convert(document, TrainingJobStatus)
+
+
+def status_document(status: TrainingJobStatus) -> dict[str, Any]:
+    """Give the status as JSON values; fields at their default are left out."""
+    document: dict[str, Any] = msgspec.to_builtins(status)
+    return document
+
+
+def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any]:
+    """Give the whole object as JSON values, in the order people write it; fields at their default are left out."""
+    document: dict[str, Any] = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": msgspec.to_builtins(job.metadata),
+        "spec": _sparse(job.spec),
+    }
+    if with_status:
+        document["status"] = status_document(job.status)
+    return document
+
+
+def resolved(model: msgspec.Struct) -> dict[str, Any]:
+    """Give a model as JSON values with every default filled in, None included."""
+    return {
+        wire_name: _resolved(getattr(model, name))
+        for name, wire_name in zip(model.__struct_fields__, model.__struct_encode_fields__, strict=True)
+    }
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return resolved(value)
+    if isinstance(value, list | tuple):
+        return [_resolved(item) for item in value]
+    return value
+
+
+def _sparse(model: msgspec.Struct) -> dict[str, Any]:
+    """As people write it: msgspec itself leaves out plain defaults but keeps sections that hold nothing else."""
+    return {
+        item.encode_name: _sparse(value) if isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)
+        for item in msgspec.structs.fields(model)
+        if (value := getattr(model, item.name)) != _default(item)
+    }
+
+
+def _default(item: msgspec.structs.FieldInfo) -> Any:
+    return item.default if item.default_factory is msgspec.NODEFAULT else item.default_factory()
+
+
+def _convert(document: Mapping[str, Any], into: type[T]) -> T:
+    try:
+        return msgspec.convert(_without_nulls(document), into)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        # What a trainer's parameters mean by null is the trainer's business.
+        return {
+            key: item if key == "params" else _without_nulls(item) for key, item in value.items() if item is not None
+        }
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

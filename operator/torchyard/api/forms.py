@@ -1,0 +1,50 @@
+"""The forms that values of the resource take: durations, quantities, names; and the base of every section."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+# Bounded digits keep every duration below what Go and CEL can hold (292 years).
+DURATION_PATTERN = r"^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?$"
+DURATION_OR_AUTO_PATTERN = r"^(auto|([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?)$"
+QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+ABSOLUTE_PATH_PATTERN = r"^/"
+COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
+
+Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
+DurationOrAuto = Annotated[str, Meta(pattern=DURATION_OR_AUTO_PATTERN, min_length=2, max_length=32)]
+Quantity = Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
+ObjectName = Annotated[str, Meta(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
+LabelKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=253)]
+EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN, min_length=1, max_length=256)]
+AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
+ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
+LabelValue = Annotated[str, Meta(max_length=63)]
+Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
+Argument = Annotated[str, Meta(max_length=32768)]
+
+# What a pattern means to the reader of an error.
+FORMS = {
+    DURATION_PATTERN: "a duration such as 90s, 5m or 1h30m",
+    DURATION_OR_AUTO_PATTERN: "auto or a duration such as 90s, 5m or 1h30m",
+    QUANTITY_PATTERN: "a quantity such as 8, 500m, 16Gi or 64G",
+    ENV_NAME_PATTERN: "letters, digits and underscores, not starting with a digit",
+    DNS_LABEL_PATTERN: "lower-case letters, digits and '-', starting and ending with a letter or digit",
+    LABEL_KEY_PATTERN: "a label key such as topology.kubernetes.io/zone",
+    MODULE_PATTERN: "the dotted name of a Python module",
+    ABSOLUTE_PATH_PATTERN: "an absolute path",
+    COMPUTE_CAPABILITY_PATTERN: "a compute capability such as 8.0",
+}
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel", kw_only=True):
+    """Base of every spec section: frozen, camelCase on the wire, no unknown fields."""
+
+
+def doc(text: str) -> Meta:
+    """Describe a field; the text reaches `kubectl explain`."""
+    return Meta(description=text)

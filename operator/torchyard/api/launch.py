@@ -1,0 +1,78 @@
+"""What is started in a pod: the command after the agent's `--`, its environment, and the config of a trainer."""
+
+import json
+from typing import Any
+
+from torchyard.api.codec import resolved
+from torchyard.api.durations import seconds
+from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
+
+CONFIG_SCHEMA = 1
+
+# Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process.
+DEFAULT_ENV = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def worker_command(spec: TrainingJobSpec, script_path: str | None) -> list[str]:
+    """Argument vector of the gang's workers.
+
+    Args:
+        spec: a valid spec.
+        script_path: where `spec.script` was written in the pod; needed exactly then.
+
+    Raises:
+        ValueError: there is a script but no path.
+    """
+    if spec.trainer is not None:
+        return ["torchrun", "-m", "torchyard_trainers"]
+    if spec.script is not None:
+        if script_path is None:
+            raise ValueError("spec.script: write it to a file first and give its path")
+        return ["torchrun", script_path, *spec.args]
+    return [*spec.command, *spec.args]
+
+
+def trainer_config(job: TrainingJob) -> dict[str, Any]:
+    """Give the document behind TORCHYARD_CONFIG (docs/protocol.md), every default filled in."""
+    spec = resolved(job.spec)
+    checkpoint = {name: value for name, value in spec["checkpoint"].items() if name != "volume"}
+    interval = checkpoint["interval"]
+    if interval is not None:
+        checkpoint["interval"] = {unit: count for unit, count in interval.items() if count is not None}
+    return {
+        "schema": CONFIG_SCHEMA,
+        "job": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": job.metadata.uid},
+        "trainer": spec["trainer"],
+        "device": spec["device"],
+        "parallelism": spec["parallelism"],
+        "checkpoint": checkpoint,
+        "health": {"nonFinite": spec["health"]["nonFinite"]},
+        "logging": {"tensorboard": spec["logging"]["tensorboard"]},
+    }
+
+
+def worker_env(spec: TrainingJobSpec) -> dict[str, str]:
+    """Environment of the workers beyond what agent and launcher set: our defaults, then the user's own."""
+    return {**DEFAULT_ENV, **{variable.name: variable.value for variable in spec.env}}
+
+
+def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
+    """Settings of the agent that come from the spec (docs/protocol.md); identity and addresses are the cluster's."""
+    env = {
+        "TORCHYARD_PROCS": str(spec.procs_per_node),
+        "TORCHYARD_GRACE_SECONDS": f"{seconds(spec.grace_period):g}",
+        "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
+    }
+    if spec.preload:
+        env["TORCHYARD_PRELOAD"] = ",".join(spec.preload)
+    if spec.metrics.patterns:
+        env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
+    return env

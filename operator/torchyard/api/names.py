@@ -1,0 +1,11 @@
+"""Names of what belongs to a job. Deterministic, so that creating a thing twice is creating it once."""
+
+MAX_NAME = 63
+MAX_NODES = 4096
+# `<job>-<incarnation>-<index>` must fit a DNS label: 5 digits of incarnation, 4 of index, 2 hyphens.
+MAX_JOB_NAME = MAX_NAME - 2 - 5 - len(str(MAX_NODES - 1))
+
+
+def pod_name(job_name: str, incarnation: int, index: int) -> str:
+    """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
+    return f"{job_name}-{incarnation}-{index}"

@@ -1,0 +1,95 @@
+"""Where a gang runs: size bounds, GPUs, resources, scheduling and volumes."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from torchyard.api.forms import (
+    AbsolutePath,
+    ComputeCapability,
+    Duration,
+    LabelKey,
+    LabelValue,
+    Model,
+    ObjectName,
+    Quantity,
+    doc,
+)
+
+
+class Elastic(Model, frozen=True, kw_only=True):
+    """Bounds of an elastic gang; the global batch stays what the spec says."""
+
+    min_nodes: Annotated[int, Meta(ge=1, le=4096, description="Fewest nodes a round may open with.")]
+    max_nodes: Annotated[int, Meta(ge=1, le=4096, description="Most nodes a round may open with.")]
+
+
+class Gpu(Model, frozen=True, kw_only=True):
+    """Which GPUs will do."""
+
+    products: Annotated[
+        list[Annotated[str, Meta(max_length=63)]],
+        Meta(max_length=16, description="Accepted product names, as GPU feature labels spell them."),
+    ] = field(default_factory=list)
+    min_memory: Annotated[Quantity | None, doc("Least memory of one GPU, for instance 40Gi.")] = None
+    min_compute_capability: Annotated[
+        ComputeCapability | None,
+        doc("Least CUDA compute capability, for instance 8.0."),
+    ] = None
+    ids: Annotated[
+        list[Annotated[str, Meta(max_length=64)]], Meta(max_length=16, description="GPU UUIDs to use; local runs only.")
+    ] = field(default_factory=list)
+
+
+class Resources(Model, frozen=True, kw_only=True):
+    """What each pod requests; limits equal requests."""
+
+    cpu: Annotated[Quantity | None, doc("CPU cores a pod, for instance 8 or 500m.")] = None
+    memory: Annotated[Quantity | None, doc("Memory a pod, for instance 64Gi.")] = None
+    shm: Annotated[Quantity | None, doc("Size of /dev/shm, a memory volume that counts towards memory.")] = None
+
+
+class Toleration(Model, frozen=True, kw_only=True):
+    """A taint that pods tolerate, as Kubernetes defines it."""
+
+    key: Annotated[str, Meta(max_length=253, description="Taint key.")] = ""
+    operator: Annotated[Literal["Exists", "Equal"], doc("Exists ignores the value.")] = "Equal"
+    value: Annotated[str, Meta(max_length=63, description="Taint value.")] = ""
+    effect: Annotated[Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"], doc("Empty: all effects.")] = ""
+
+
+class Topology(Model, frozen=True, kw_only=True):
+    """How close together the pods of a gang should be."""
+
+    required: Annotated[LabelKey | None, doc("Node label whose value must be the same for all pods.")] = None
+    preferred: Annotated[LabelKey | None, doc("Node label whose value should be the same for all pods.")] = None
+
+
+class Scheduling(Model, frozen=True, kw_only=True):
+    """How the gang is queued and placed."""
+
+    queue: Annotated[ObjectName | None, doc("Queue of the gang scheduler.")] = None
+    gang: Annotated[
+        Literal["auto", "native", "kueue", "volcano", "coscheduling", "none"],
+        doc("Who places all pods or none; auto: what is installed."),
+    ] = "auto"
+    priority_class: Annotated[ObjectName | None, doc("PriorityClass of the pods.")] = None
+    node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels a node must carry.")] = (
+        field(default_factory=dict)
+    )
+    tolerations: Annotated[list[Toleration], Meta(max_length=32, description="Taints the pods tolerate.")] = field(
+        default_factory=list
+    )
+    topology: Annotated[Topology | None, doc("Closeness of the pods.")] = None
+    gang_timeout: Annotated[Duration, doc("A gang that is only partly placed is released after this time.")] = "5m"
+
+
+class Volume(Model, frozen=True, kw_only=True):
+    """A volume by name of an object in the job's own namespace; give one source."""
+
+    name: Annotated[ObjectName, doc("Name of the volume.")]
+    mount_path: Annotated[AbsolutePath, doc("Absolute path in the container.")]
+    claim: Annotated[ObjectName | None, doc("Name of a PersistentVolumeClaim.")] = None
+    config_map: Annotated[ObjectName | None, doc("Name of a ConfigMap.")] = None
+    secret: Annotated[ObjectName | None, doc("Name of a Secret.")] = None
+    read_only: Annotated[bool, doc("Mount read-only.")] = False

@@ -1,0 +1,87 @@
+"""How a run survives: checkpoints, restart budget, time-outs and guards."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from torchyard.api.forms import Duration, DurationOrAuto, Model, ObjectName, Quantity, doc
+
+
+class CheckpointInterval(Model, frozen=True, kw_only=True):
+    """How often a checkpoint is written; give one of the two."""
+
+    steps: Annotated[Annotated[int, Meta(ge=1, le=1000000000)] | None, doc("Optimizer steps between checkpoints.")] = (
+        None
+    )
+    seconds: Annotated[Annotated[int, Meta(ge=1, le=604800)] | None, doc("Seconds between checkpoints.")] = None
+
+
+class CheckpointVolume(Model, frozen=True, kw_only=True):
+    """Where checkpoints live; give one of the two."""
+
+    claim: Annotated[ObjectName | None, doc("Name of a PersistentVolumeClaim that every pod of the job can mount.")] = (
+        None
+    )
+    ephemeral: Annotated[
+        Quantity | None, doc("Size of a volume that ends with the pod: a lost pod then loses the run.")
+    ] = None
+
+
+class Checkpoint(Model, frozen=True, kw_only=True):
+    """Checkpoints: where, how often, how many."""
+
+    volume: Annotated[CheckpointVolume | None, doc("Durable volume; local runs use the run's own folder.")] = None
+    interval: Annotated[
+        CheckpointInterval | None, doc("How often; absent: chosen from the measured cost of a save.")
+    ] = None
+    keep_last: Annotated[int, Meta(ge=1, le=1000, description="Newest checkpoints that are kept.")] = 3
+    keep_best: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="Best checkpoints, by the workload's headline metric, that are kept as well."),
+    ] = 0
+    resume_from: Annotated[
+        Annotated[str, Meta(max_length=1024)] | None, doc("Path of a checkpoint folder of another run to start from.")
+    ] = None
+    on_preempt: Annotated[bool, doc("Save before pods are given up (suspend, preemption, Ctrl-C).")] = True
+
+
+class Backoff(Model, frozen=True, kw_only=True):
+    """Delay before the next round after a counted failure; it doubles up to `max`."""
+
+    initial: Annotated[Duration, doc("First delay.")] = "1s"
+    max: Annotated[Duration, doc("Longest delay.")] = "5m"
+
+
+class Restart(Model, frozen=True, kw_only=True):
+    """Restart budget, counted by progress: a round that advanced the checkpoint costs nothing."""
+
+    policy: Annotated[Literal["OnFailure", "Never"], doc("Never: the first failure ends the job.")] = "OnFailure"
+    max_restarts: Annotated[
+        Annotated[int, Meta(ge=0, le=100000)] | None, doc("Most counted restarts; absent: only the other limits apply.")
+    ] = None
+    no_progress_limit: Annotated[
+        int, Meta(ge=1, le=1000, description="Rounds in a row without progress that end the job.")
+    ] = 3
+    backoff: Annotated[Backoff, doc("Delay between rounds after failures.")] = field(default_factory=Backoff)
+
+
+class Health(Model, frozen=True, kw_only=True):
+    """When a job counts as hung or broken."""
+
+    stall: Annotated[DurationOrAuto, doc("Longest time without progress in a phase; auto: learned from the run.")] = (
+        "auto"
+    )
+    start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = "15m"
+    pending_timeout: Annotated[
+        Duration | None, doc("Longest time pods may wait to be scheduled; absent: for ever.")
+    ] = None
+    non_finite: Annotated[Literal["fail", "skip", "rollback"], doc("What a non-finite loss or gradient norm does.")] = (
+        "fail"
+    )
+    straggler: Annotated[bool, doc("Report ranks whose compute time stays far above the median.")] = False
+
+
+class Preflight(Model, frozen=True, kw_only=True):
+    """Checks before the first round."""
+
+    enabled: Annotated[bool, doc("Run versions, GPU, network and storage checks first.")] = True

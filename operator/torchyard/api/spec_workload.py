@@ -1,0 +1,121 @@
+"""What runs in a gang: workload, environment, launcher, parallelism, metrics and what is made of them."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from torchyard.api.forms import Duration, EnvName, Model, ObjectName, doc
+
+
+class Trainer(Model, frozen=True, kw_only=True):
+    """A workload that comes with TorchYard."""
+
+    name: Annotated[Literal["cvrp", "vecrl", "vlm", "vla", "lm"], doc("Built-in workload.")]
+    mode: Annotated[
+        Literal["train", "eval", "bench", "export", "preflight"],
+        doc("What the workload does; train writes checkpoints."),
+    ] = "train"
+    params: Annotated[
+        dict[str, Any], doc("Parameters of the workload, checked against its own schema by `torchyard validate`.")
+    ] = field(default_factory=dict)
+
+
+class EnvVar(Model, frozen=True, kw_only=True):
+    """One environment variable of the workers."""
+
+    name: Annotated[EnvName, doc("Name; torchrun's own and TORCHYARD_* are reserved.")]
+    value: Annotated[str, Meta(max_length=32768, description="Value, passed verbatim: nothing is expanded.")] = ""
+
+
+class EnvFrom(Model, frozen=True, kw_only=True):
+    """Environment variables taken from an object of the same namespace."""
+
+    config_map: Annotated[ObjectName | None, doc("Name of a ConfigMap.")] = None
+    secret: Annotated[ObjectName | None, doc("Name of a Secret.")] = None
+
+
+class Launcher(Model, frozen=True, kw_only=True):
+    """How workers are started inside a pod."""
+
+    kind: Annotated[
+        Literal["agent", "none"],
+        doc("agent: started, watched and restarted in place; none: PET_* environment and a headless service only."),
+    ] = "agent"
+    warm_start: Annotated[
+        bool, doc("Fork workers from a process that has already imported torch (tens of ms instead of seconds).")
+    ] = True
+
+
+class Fsdp(Model, frozen=True, kw_only=True):
+    """Options of fully sharded data parallelism (FSDP2)."""
+
+    sharding: Annotated[
+        Literal["full", "grad"],
+        doc("full: parameters, gradients and optimizer state; grad: keep parameters gathered after the forward pass."),
+    ] = "full"
+    reshard_after_forward: Annotated[
+        bool, doc("Free gathered parameters after the forward pass: less memory, one more all-gather.")
+    ] = True
+
+
+class Parallelism(Model, frozen=True, kw_only=True):
+    """AMP, DDP and FSDP as validated settings; they never change the mathematics of a step."""
+
+    strategy: Annotated[
+        Literal["auto", "single", "ddp", "fsdp", "hsdp"], doc("auto: single for one process, else ddp.")
+    ] = "auto"
+    precision: Annotated[
+        Literal["auto", "bf16", "fp16", "fp32"],
+        doc("auto: bf16 where the GPU has it, fp32 on a CPU. Master weights and reductions are fp32."),
+    ] = "auto"
+    global_batch_size: Annotated[
+        Annotated[int, Meta(ge=1, le=16777216)] | None,
+        doc("Samples an optimizer step, over all ranks; a constant of the run. Absent: the workload's preset."),
+    ] = None
+    micro_batch_size: Annotated[
+        Annotated[int, Meta(ge=1, le=16777216)] | Literal["auto"],
+        doc("Samples a forward pass on one rank; auto: the largest that divides the work evenly."),
+    ] = "auto"
+    activation_checkpointing: Annotated[
+        Literal["none", "selective", "full"], doc("Recompute activations in the backward pass to save memory.")
+    ] = "none"
+    cpu_offload: Annotated[bool, doc("Keep parameters and optimizer state in host memory between uses.")] = False
+    compile: Annotated[bool, doc("Compile the model with torch.compile.")] = False
+    fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
+
+
+class Metrics(Model, frozen=True, kw_only=True):
+    """Metrics of scripts that write no report."""
+
+    patterns: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=512)]],
+        Meta(
+            max_length=16,
+            description="Regular expressions with named groups, matched against each line of output: "
+            "`loss=(?P<loss>[0-9.]+)`.",
+        ),
+    ] = field(default_factory=list)
+    interval: Annotated[Duration, doc("How often metrics are written to the status.")] = "10s"
+
+
+class Evaluation(Model, frozen=True, kw_only=True):
+    """Evaluation beside training."""
+
+    every_steps: Annotated[Annotated[int, Meta(ge=1)] | None, doc("Optimizer steps between evaluations.")] = None
+
+
+class Export(Model, frozen=True, kw_only=True):
+    """Model formats written when training is done."""
+
+    formats: Annotated[
+        list[Literal["safetensors", "onnx", "pt2", "hf", "web"]], Meta(max_length=5, description="Formats to write.")
+    ] = field(default_factory=list)
+    verify: Annotated[bool, doc("Reload each format and compare it on recorded inputs.")] = True
+
+
+class Logging(Model, frozen=True, kw_only=True):
+    """Where curves go besides the status."""
+
+    tensorboard: Annotated[bool, doc("Write TensorBoard event files beside the checkpoints.")] = True
+    wandb: Annotated[bool, doc("Log to Weights & Biases.")] = False
+    mlflow: Annotated[bool, doc("Log to MLflow.")] = False

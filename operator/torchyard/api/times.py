@@ -1,0 +1,20 @@
+"""Times on the wire: RFC 3339 in UTC with whole seconds, `2026-11-21T06:30:00Z`."""
+
+from datetime import UTC, datetime
+
+
+def rfc3339(unix: float) -> str:
+    """Unix seconds as text, rounded down to the second."""
+    return datetime.fromtimestamp(int(unix // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def unix(text: str) -> float:
+    """Unix seconds of an RFC 3339 time; fractions and offsets are understood.
+
+    Raises:
+        ValueError: the text is not a time with an offset.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; write it like 2026-11-21T06:30:00Z")
+    return moment.timestamp()

@@ -1,0 +1,122 @@
+"""What is started in a pod, and what a built-in trainer is told."""
+
+import pytest
+
+from torchyard.api.codec import job_document, read_job, read_status, resolved, status_document
+from torchyard.api.launch import agent_env, trainer_config, worker_command, worker_env
+
+
+def job(**spec):
+    return read_job(
+        {
+            "apiVersion": "torchyard.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": "x", "uid": "u1"},
+            "spec": spec,
+        }
+    )
+
+
+def test_a_trainer_runs_as_a_module_of_torchrun():
+    assert worker_command(job(trainer={"name": "cvrp"}).spec, None) == ["torchrun", "-m", "torchyard_trainers"]
+
+
+def test_a_script_runs_with_its_arguments():
+    spec = job(script="print()", args=["--lr", "1"]).spec
+    assert worker_command(spec, "/run/script.py") == ["torchrun", "/run/script.py", "--lr", "1"]
+    with pytest.raises(ValueError, match=r"spec\.script"):
+        worker_command(spec, None)
+
+
+def test_a_command_runs_as_given():
+    spec = job(command=["torchrun", "train.py"], args=["a b"]).spec
+    assert worker_command(spec, None) == ["torchrun", "train.py", "a b"]
+
+
+def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_protocol():
+    config = trainer_config(
+        job(trainer={"name": "cvrp", "params": {"steps": 3}}, checkpoint={"interval": {"steps": 5}})
+    )
+    assert config == {
+        "schema": 1,
+        "job": {"name": "x", "namespace": "default", "uid": "u1"},
+        "trainer": {"name": "cvrp", "mode": "train", "params": {"steps": 3}},
+        "device": "auto",
+        "parallelism": {
+            "strategy": "auto",
+            "precision": "auto",
+            "globalBatchSize": None,
+            "microBatchSize": "auto",
+            "activationCheckpointing": "none",
+            "cpuOffload": False,
+            "compile": False,
+            "fsdp": {"sharding": "full", "reshardAfterForward": True},
+        },
+        "checkpoint": {
+            "interval": {"steps": 5},
+            "keepLast": 3,
+            "keepBest": 0,
+            "resumeFrom": None,
+            "onPreempt": True,
+        },
+        "health": {"nonFinite": "fail"},
+        "logging": {"tensorboard": True},
+    }
+    assert trainer_config(job(trainer={"name": "cvrp"}))["checkpoint"]["interval"] is None
+
+
+def test_the_users_environment_wins_over_our_defaults():
+    env = worker_env(job(script="1", env=[{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "A"}]).spec)
+    assert env["PYTHONUNBUFFERED"] == "0"
+    assert env["A"] == ""
+    assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
+def test_the_agent_is_told_what_the_spec_says():
+    plain = agent_env(job(script="1").spec)
+    assert plain == {"TORCHYARD_PROCS": "auto", "TORCHYARD_GRACE_SECONDS": "60", "TORCHYARD_WARM_START": "1"}
+    full = agent_env(
+        job(
+            script="1",
+            procsPerNode=2,
+            gracePeriod="1m30s",
+            launcher={"warmStart": False},
+            preload=["numpy", "a.b"],
+            metrics={"patterns": ["loss=(?P<loss>.*)"]},
+        ).spec
+    )
+    assert full == {
+        "TORCHYARD_PROCS": "2",
+        "TORCHYARD_GRACE_SECONDS": "90",
+        "TORCHYARD_WARM_START": "0",
+        "TORCHYARD_PRELOAD": "numpy,a.b",
+        "TORCHYARD_METRIC_PATTERNS": '["loss=(?P<loss>.*)"]',
+    }
+
+
+def test_a_job_survives_writing_and_reading():
+    before = job(trainer={"name": "cvrp", "params": {"steps": None}}, nodes=2, parallelism={"microBatchSize": 4})
+    assert read_job(job_document(before)) == before
+    assert job_document(before, with_status=False)["spec"] == {
+        "trainer": {"name": "cvrp", "params": {"steps": None}},
+        "nodes": 2,
+        "parallelism": {"microBatchSize": 4},
+    }
+
+
+def test_null_and_absent_mean_the_same():
+    assert job(script="1", nodes=None, elastic=None, parallelism={"strategy": None}) == job(script="1")
+
+
+def test_what_cannot_be_decoded_is_named():
+    with pytest.raises(ValueError, match="nodes"):
+        job(script="1", nodes="two")
+
+
+def test_a_status_of_a_newer_version_is_read():
+    assert read_status({"state": "Running", "fromTheFuture": 1}).state == "Running"
+    assert status_document(read_status({"state": "Running"})) == {"state": "Running"} | status_document(read_status({}))
+
+
+def test_resolved_fills_every_field():
+    assert set(resolved(job(script="1").spec)) == set(job(script="1").spec.__struct_encode_fields__)

@@ -1,0 +1,82 @@
+"""Durations, times, names, exit codes and reasons: small tables that three programs rely on."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchyard.api import durations, times
+from torchyard.api.catalogue import CATALOGUE, say
+from torchyard.api.exits import EXITS, meaning
+from torchyard.api.names import MAX_JOB_NAME, MAX_NODES, pod_name
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [("90s", 90), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("0s", 0), ("1h1m1s", 3661)]
+)
+def test_durations_read(written, expected):
+    assert durations.seconds(written) == expected
+
+
+@pytest.mark.parametrize("written", ["", "90", "s", "1.5h", "5m1h", "-1s", "10s\n", "1d", " 1s", "٣s"])
+def test_what_is_no_duration_is_refused_with_its_form(written):
+    with pytest.raises(ValueError, match="write it like 90s, 5m or 1h30m"):
+        durations.seconds(written)
+
+
+@given(st.integers(min_value=0, max_value=99_999 * 3600))
+def test_durations_survive_writing_and_reading(count):
+    assert durations.seconds(durations.text(count)) == count
+
+
+@given(st.integers(min_value=0, max_value=4_000_000_000))
+def test_times_survive_writing_and_reading(unix):
+    assert times.unix(times.rfc3339(unix)) == unix
+
+
+def test_times_are_utc_with_whole_seconds():
+    assert times.rfc3339(1763706000.999) == "2025-11-21T06:20:00Z"
+    assert times.unix("2025-11-21T07:20:00.5+01:00") == 1763706000.5
+    with pytest.raises(ValueError, match="time zone"):
+        times.unix("2025-11-21T07:20:00")
+
+
+def test_the_longest_pod_name_fits_a_dns_label():
+    assert len(pod_name("x" * MAX_JOB_NAME, 99_999, MAX_NODES - 1)) == 63
+    assert pod_name("cvrp", 2, 0) == "cvrp-2-0"
+
+
+@pytest.mark.parametrize("code", [64, 65, 66, 67, 126, 127])
+def test_trying_again_cannot_help(code):
+    assert meaning(code).permanent
+
+
+def test_a_saved_preemption_costs_nothing():
+    assert not meaning(75).counted
+    assert not meaning(75).permanent
+
+
+@given(st.integers(min_value=-300, max_value=1000))
+def test_every_exit_code_has_a_meaning_with_a_catalogued_reason(code):
+    assert meaning(code).reason in CATALOGUE
+
+
+def test_signals_are_named_by_number():
+    assert "signal 6" not in meaning(134).sentence
+    assert meaning(128 + 31).sentence == "a worker was killed by signal 31"
+    assert meaning(3).sentence == "a worker ended with exit code 3"
+
+
+def test_reasons_are_camel_case_and_have_a_cause():
+    for code, reason in CATALOGUE.items():
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", code)
+        assert reason.cause
+    assert len({meaning.reason for meaning in EXITS.values()}) == len(EXITS)
+
+
+def test_a_reason_reads_as_cause_evidence_next_step():
+    assert say("WorkerFailed", "rank 1 of cvrp-0-1: ValueError: x") == (
+        "a worker raised an exception (rank 1 of cvrp-0-1: ValueError: x); see `torchyard logs`"
+    )
+    assert say("Suspending") == "the gang saves a checkpoint and stops"
