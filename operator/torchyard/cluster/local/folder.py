@@ -1,0 +1,119 @@
+"""The folder of one run: where everything about it lives, and how files in it are replaced.
+
+Nothing is kept in memory only: a controller that dies loses nothing, the next one reads on from here.
+"""
+
+import fcntl
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`$TORCHYARD_HOME/runs/<name>/`."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the run, which is the name of the job."""
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        """`$TORCHYARD_HOME`."""
+        return self.path.parent.parent
+
+    @property
+    def job_file(self) -> Path:
+        """The object but its status: apiVersion, kind, metadata, spec."""
+        return self.path / "job.yaml"
+
+    @property
+    def status_file(self) -> Path:
+        """The status, written by the controlling process only."""
+        return self.path / "status.json"
+
+    @property
+    def events_file(self) -> Path:
+        """One event a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held (flock) by the controlling process."""
+        return self.path / "lock"
+
+    @property
+    def controller_file(self) -> Path:
+        """Pid of the controlling process and URL of its intake; stays when it dies."""
+        return self.path / "controller.json"
+
+    @property
+    def pods(self) -> Path:
+        """One folder a pod."""
+        return self.path / "pods"
+
+    @property
+    def checkpoints(self) -> Path:
+        """`TORCHYARD_CHECKPOINT_DIR` of every pod."""
+        return self.path / "checkpoints"
+
+    @property
+    def cache(self) -> Path:
+        """`TORCHYARD_CACHE_DIR` of every pod."""
+        return self.path / "cache"
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file: a reader, or a crash at any moment, finds the old content or the new one, never a mixture."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def take_lock(path: Path) -> int | None:
+    """Lock a file for this process and those it hands the descriptor to; None if somebody holds it.
+
+    The kernel gives the lock back when the last holder is dead, however it died.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some living process holds the lock."""
+    if not path.exists():
+        return False
+    descriptor = take_lock(path)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
