@@ -6,7 +6,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gangs import ForkServer, Yard  # noqa: E402
+from gangs import ForkServer, Yard
 
 
 @pytest.fixture(scope="session")

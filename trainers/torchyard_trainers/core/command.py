@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard_trainers.core.exits import ConfigError, Exit, PreemptedError, TrainerError, exit_code
+from torchyard_trainers.core.exits import ConfigError, Exit, GpuMemoryError, PreemptedError, TrainerError, exit_code
 
 PROG = "torchyard_trainers"
 
@@ -18,13 +18,13 @@ PROG = "torchyard_trainers"
 def main(arguments: Sequence[str]) -> int:
     """Run and give the exit code; errors are told on stderr and in `failure.<rank>.json`."""
     options = parse(arguments)
-    if options.command == "schema":
-        from torchyard_trainers.registry import schema
-
-        sys.stdout.write(schema(options.trainer))
-        return Exit.DONE
     faulthandler.enable()
     try:
+        if options.command == "schema":
+            from torchyard_trainers.registry import schema
+
+            sys.stdout.write(schema(options.trainer))
+            return Exit.DONE
         from torchyard_trainers.core.worker import work
 
         work(options)
@@ -64,8 +64,6 @@ def end(error: Exception) -> Exit:
     else:
         traceback.print_exception(error)
     write_failure(error, code, rank)
-    sys.stdout.flush()
-    sys.stderr.flush()
     return code
 
 
@@ -83,6 +81,8 @@ def write_failure(error: Exception, code: Exit, rank: int) -> None:
         "time": time.time(),
         "secondary": code is Exit.PEER_LOST,
     }
+    if isinstance(error, GpuMemoryError):
+        facts["nextMicroBatch"] = error.next_micro_batch
     path = Path(run_dir) / f"failure.{rank}.json"
     try:
         path.with_suffix(".tmp").write_text(json.dumps(facts))

@@ -62,6 +62,16 @@ class HardwareError(TrainerError):
     code = Exit.HARDWARE
 
 
+class GpuMemoryError(TrainerError):
+    """The GPU is too small for the micro-batch; a smaller one computes the same step."""
+
+    code = Exit.GPU_MEMORY
+
+    def __init__(self, message: str, next_micro_batch: int) -> None:
+        super().__init__(message)
+        self.next_micro_batch = next_micro_batch
+
+
 class StorageError(TrainerError):
     """The checkpoint volume refused to work, retries included."""
 

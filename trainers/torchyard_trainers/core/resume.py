@@ -12,7 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchyard_trainers.core import shards
-from torchyard_trainers.core.checkpoint import Checkpoints, compare_identity
+from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity
+from torchyard_trainers.core.commits import read_commit
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.workload import Session, Workload
 
@@ -53,7 +54,11 @@ def restore(
     progress = Progress(found.record["step"], dict(found.record["metrics"]))
     reporter.progress(progress.step, work.total_steps)
     reporter.metrics(progress.metrics)
-    reporter.checkpoint({"step": progress.step, "time": found.record["time"], "path": str(found.folder)})
+    assert found.folder is not None
+    commit = read_commit(found.folder)
+    size = sum(entry["bytes"] for entry in commit["files"].values())
+    saved = Saved(progress.step, commit["time"], str(found.folder), size, commit["saveSeconds"])
+    reporter.checkpoint(saved.report())
     return progress
 
 

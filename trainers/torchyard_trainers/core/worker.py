@@ -4,11 +4,13 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
+
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.evaluate import evaluate
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.exits import ConfigError, GpuMemoryError
 from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -45,10 +47,10 @@ def work(options: argparse.Namespace) -> None:
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
             session = open_session(task, run, strategy)
-            if config.trainer.mode == "eval":
-                evaluate(task, session, run)
-            else:
-                loop.train(task, session, run)
+            try:
+                (evaluate if config.trainer.mode == "eval" else loop.train)(task, session, run)
+            except torch.OutOfMemoryError as error:
+                raise out_of_memory(task, session) from error
         reporter.phase("drain")
     finally:
         reporter.stop()
@@ -65,6 +67,14 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
     parallel = spread(model, blocks, strategy, settings=settings, precision=precision, world=world)
     micro_batch = None if settings.micro_batch_size == "auto" else settings.micro_batch_size
     return Session(parallel, precision, world, run.reporter, micro_batch)
+
+
+def out_of_memory(task: loop.Workload, session: Session) -> GpuMemoryError:
+    """Say which micro-batch was too large and which one to try."""
+    used = session.micro_batch or -(-task.global_batch // session.world.size)
+    smaller = used // 2
+    advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
+    return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
 
 
 def _folder(variable: str) -> Path | None:

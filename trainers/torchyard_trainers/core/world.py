@@ -87,13 +87,11 @@ def join(device: str, *, needs_group: bool) -> Iterator[World]:
     grouped = size > 1 or needs_group
     if grouped:
         _init_process_group(chosen, size)
-    try:
-        yield World(rank, size, local_rank, chosen, grouped)
-        if grouped:
-            distributed.barrier()
-    finally:
-        if grouped and distributed.is_initialized():
-            distributed.destroy_process_group()
+    yield World(rank, size, local_rank, chosen, grouped)
+    # Only after success: a failing worker must not wait here for peers that wait for it.
+    if grouped:
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))

@@ -117,7 +117,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 1e-3,
         "lr_final": 5e-5,
         "embedding": 64,
-        "heads": 8,
+        "heads": 4,
         "layers": 2,
         "eval_instances": 1000,
         "eval_every": 100,
@@ -130,7 +130,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cvrp100": {**_STANDARD, "customers": 100, "capacity": 50, "steps": 100_000, "batch": 256},
 }
 # One route an instance with baseline rollout: as many trajectories a step as shared has with its samples.
-ROLLOUT_BATCH = {"tiny": 512}
+ROLLOUT_BATCH = {"tiny": 256}
 
 
 def read(raw: dict[str, Any]) -> Params:

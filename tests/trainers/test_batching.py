@@ -1,0 +1,54 @@
+"""Any world and any micro-batch carry the same global batch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from torchyard_trainers.core.batching import split
+
+batches = some.integers(1, 300)
+worlds = some.integers(1, 40)
+micro_batches = some.none() | some.integers(1, 64)
+
+
+@given(batches, worlds, micro_batches)
+def test_every_sample_counts_exactly_once(global_batch, world, micro_batch):
+    counted = [
+        position
+        for rank in range(world)
+        for slots in split(global_batch, world, rank, micro_batch)
+        for position, weight in zip(*slots, strict=True)
+        if weight
+    ]
+    assert sorted(counted) == list(range(global_batch))
+
+
+@given(batches, worlds, micro_batches)
+def test_a_rank_takes_every_worldth_sample_in_order(global_batch, world, micro_batch):
+    rank = world - 1
+    counted = [p for slots in split(global_batch, world, rank, micro_batch) for p, w in zip(*slots, strict=True) if w]
+    assert counted == list(range(global_batch))[rank::world]
+
+
+@given(batches, worlds, micro_batches)
+def test_all_ranks_run_the_same_number_of_equal_forward_passes(global_batch, world, micro_batch):
+    shapes = {
+        tuple(len(slots.positions) for slots in split(global_batch, world, rank, micro_batch)) for rank in range(world)
+    }
+    assert len(shapes) == 1
+    sizes = shapes.pop()
+    assert len(set(sizes)) == 1
+    assert micro_batch is None or sizes[0] <= micro_batch
+
+
+@given(batches, worlds, micro_batches)
+def test_padding_repeats_real_samples_and_never_fills_a_whole_micro_batch_of_work(global_batch, world, micro_batch):
+    for rank in range(world):
+        parts = split(global_batch, world, rank, micro_batch)
+        assert all(0 <= position < global_batch for slots in parts for position in slots.positions)
+    slots = sum(len(part.positions) for part in split(global_batch, world, 0, micro_batch))
+    assert slots - -(-global_batch // world) < len(split(global_batch, world, 0, micro_batch))
+
+
+def test_sizes_below_one_are_refused_by_name():
+    with pytest.raises(ValueError, match="micro-batch 0"):
+        split(8, 2, 0, 0)

@@ -1,0 +1,130 @@
+"""The routing problem: the standard instances, what is feasible, what a checker accepts, against brute force."""
+
+import itertools
+
+import pytest
+import torch
+from torchyard_trainers.cvrp import tours
+from torchyard_trainers.cvrp.instances import Instances, generate
+from torchyard_trainers.cvrp.nearest import nearest_neighbour
+from torchyard_trainers.cvrp.params import PRESETS
+from torchyard_trainers.cvrp.policy import Policy
+
+
+def problem(xy, demand, capacity):
+    return Instances(torch.tensor([xy]), torch.tensor([demand]), torch.tensor(float(capacity)))
+
+
+SQUARE = problem([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]], [0.0, 4.0, 5.0, 6.0], 10)
+
+
+def best_length(instances):
+    """Shortest solution by trying every order of customers and every place to go home."""
+    xy, demand = instances.xy[0], instances.demand[0]
+    customers = range(1, len(demand))
+    best = float("inf")
+    for order in itertools.permutations(customers):
+        for cuts in itertools.product([False, True], repeat=len(order) - 1):
+            load, here, total = 0.0, 0, 0.0
+            for customer, cut in zip(order, (True, *cuts), strict=True):
+                if cut:
+                    total += float((xy[here] - xy[0]).norm())
+                    load, here = 0.0, 0
+                load += float(demand[customer])
+                total += float((xy[here] - xy[customer]).norm())
+                here = customer
+                if load > float(instances.capacity):
+                    break
+            else:
+                best = min(best, total + float((xy[here] - xy[0]).norm()))
+    return best
+
+
+def test_instances_follow_the_standard():
+    made = generate(1, "train", torch.arange(4000), customers=20, capacity=30)
+    assert made.xy.shape == (4000, 21, 2)
+    assert made.demand[:, 0].eq(0).all()
+    assert sorted(made.demand[:, 1:].unique().tolist()) == [float(d) for d in range(1, 10)]
+    assert made.demand[:, 1:].mean() == pytest.approx(5, abs=0.05)
+    assert made.xy.mean() == pytest.approx(0.5, abs=0.01)
+    sizes = {name: (preset["customers"], preset["capacity"]) for name, preset in PRESETS.items()}
+    assert sizes == {"tiny": (10, 20), "cvrp20": (20, 30), "cvrp50": (50, 40), "cvrp100": (100, 50)}
+
+
+def test_the_grid_distribution_has_whole_hundredths_and_demands_to_ten():
+    made = generate(1, "train", torch.arange(2000), customers=20, capacity=30, distribution="grid-1-10")
+    assert torch.allclose((made.xy * 100).round() / 100, made.xy)
+    assert made.xy.max() == 1
+    assert made.demand.max() == 10
+    assert made.demand[:, 1:].min() == 1
+
+
+def test_streams_are_different_instances_and_ids_the_same_ones():
+    ids = torch.arange(16)
+    train = generate(1, "train", ids, customers=5, capacity=20)
+    assert not torch.equal(train.xy, generate(1, "evaluation", ids, customers=5, capacity=20).xy)
+    assert torch.equal(train.xy[9:10], generate(1, "train", ids[9:10], customers=5, capacity=20).xy)
+
+
+def test_a_vehicle_may_not_idle_overload_or_return_to_a_customer():
+    state = tours.depart(SQUARE, 1)
+    assert tours.feasible(SQUARE, state)[0, 0].tolist() == [False, True, True, True]
+    state = tours.visit(SQUARE, state, torch.tensor([[1]]))
+    assert tours.feasible(SQUARE, state)[0, 0].tolist() == [True, False, True, True]
+    state = tours.visit(SQUARE, state, torch.tensor([[3]]))
+    assert tours.feasible(SQUARE, state)[0, 0].tolist() == [True, False, False, False]
+    state = tours.visit(SQUARE, state, torch.tensor([[0]]))
+    assert tours.feasible(SQUARE, state)[0, 0].tolist() == [False, False, True, False]
+    state = tours.visit(SQUARE, tours.visit(SQUARE, state, torch.tensor([[2]])), torch.tensor([[0]]))
+    assert bool(tours.served(state))
+    assert tours.feasible(SQUARE, state)[0, 0].tolist() == [True, False, False, False]
+
+
+def test_length_is_the_way_there_and_back():
+    moves = torch.tensor([[[1, 3, 0, 2]]])
+    assert tours.length(SQUARE, moves).item() == pytest.approx(1 + 2**0.5 + 1 + 2 * 2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("moves", "complaint"),
+    [
+        ([1, 2, 0, 0], "exactly once"),
+        ([1, 2, 1, 3], "exactly once"),
+        ([1, 3, 2, 0], "capacity"),
+        ([3, 0, 2, 1], None),
+        ([1, 3, 0, 2], None),
+    ],
+)
+def test_the_checker_accepts_solutions_only(moves, complaint):
+    moves = torch.tensor([[moves]])
+    claimed = tours.length(SQUARE, moves)
+    if complaint is None:
+        tours.check(SQUARE, moves, claimed)
+    else:
+        with pytest.raises(tours.InvalidTourError, match=complaint):
+            tours.check(SQUARE, moves, claimed)
+
+
+def test_the_checker_does_not_believe_a_length():
+    with pytest.raises(tours.InvalidTourError, match="lengths differ"):
+        tours.check(SQUARE, torch.tensor([[[3, 0, 2, 1]]]), torch.tensor([[2.0]]))
+
+
+def test_no_solution_is_shorter_than_the_best_of_all():
+    policy = Policy("gt", 16, 2, 1)
+    instances = generate(3, "small", torch.arange(6), customers=5, capacity=12)
+    keys = torch.arange(6 * 64).view(6, 64)
+    with torch.no_grad():
+        sampled = policy(instances, keys)
+    tours.check(instances, sampled.moves, sampled.cost)
+    moves, nearest = nearest_neighbour(instances)
+    tours.check(instances, moves, nearest)
+    for index in range(6):
+        best = best_length(Instances(instances.xy[index : index + 1], instances.demand[index : index + 1], instances.capacity))
+        assert min(sampled.cost[index].min().item(), nearest[index].item()) >= best - 1e-5
+        assert sampled.cost[index].min().item() == pytest.approx(best, rel=0.15)
+
+
+def test_nearest_neighbour_is_as_long_as_published():
+    instances = generate(1, "evaluation", torch.arange(2000), customers=10, capacity=20)
+    assert nearest_neighbour(instances)[1].mean() == pytest.approx(5.62, abs=0.05)
