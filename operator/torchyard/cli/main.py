@@ -1,0 +1,155 @@
+"""The entry point: find the command, run it, turn what goes wrong into a sentence and an exit code.
+
+Only the standard library is imported before a command is known, so that `torchyard --help` answers in tens of
+milliseconds; importing typer alone costs some 80.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torchyard import __version__
+from torchyard.cli.errors import FAILED, INTERRUPTED, INVALID, SUCCEEDED, RefusalError
+
+PROGRAM = "torchyard"
+COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
+BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
+
+
+class Command(NamedTuple):
+    """Where a command lives: `module` of this package has a function `command`."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "run": Command("run", "Run a job file on this machine and watch it."),
+    "validate": Command("validate", "Check job files without running them."),
+    "ps": Command("ps", "List runs."),
+    "status": Command("status", "Show what a run is doing, and why."),
+    "logs": Command("logs", "Show the output of a run's ranks."),
+    "events": Command("events", "Show what happened to a run."),
+    "stop": Command("stop", "Save a run and stop it."),
+    "resume": Command("resume", "Go on with a stopped or interrupted run and watch it."),
+    "rm": Command("rm", "Delete a run with its logs and checkpoints."),
+    "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
+    "crd": Command("crd", "Print the CustomResourceDefinition of TrainingJob."),
+    "completion": Command("completion", "Print the completion script of a shell."),
+    "version": Command("version", "Print the version."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = os.environ.get("TORCHYARD_DEBUG", "") not in {"", "0"}
+    if "--debug" in words:
+        words.remove("--debug")
+        debug = True
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nothing is left to be said when Python flushes at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a user never meets a traceback
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        refusal = explained(error)
+        print(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""), file=sys.stderr)
+        return refusal.code
+    return code
+
+
+def explained(error: Exception) -> RefusalError:
+    """What a user can do about an error."""
+    if isinstance(error, RefusalError):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return RefusalError(f"{where}{error.strerror or error}", "check the path and its permissions")
+    return RefusalError(
+        f"internal error: {type(error).__name__}: {error}",
+        "run it again with --debug and report what it prints",
+        FAILED,
+    )
+
+
+def dispatch(words: list[str]) -> int:
+    """Carry out `words`; the command's module and typer are imported only now."""
+    if COMPLETE_VARIABLE in os.environ:
+        return run_typer(list(COMMANDS), words)
+    if not words or words[0] in {"--help", "-h", "help"}:
+        print(overview())
+        return SUCCEEDED
+    if words[0] in {"--version", "-V"}:
+        print(__version__)
+        return SUCCEEDED
+    if words[0] not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        kind = "option" if words[0].startswith("-") else "command"
+        fix = f"did you mean `{PROGRAM} {near[0]}`?" if near else f"`{PROGRAM} --help` lists the commands"
+        raise RefusalError(f"there is no {kind} {words[0]!r}", fix)
+    return run_typer([words[0]], words)
+
+
+def overview() -> str:
+    """The text of `torchyard --help`."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    return f"""\
+Usage: {PROGRAM} COMMAND [OPTIONS] [ARGS]...
+
+Training jobs that keep training, on this machine with no Kubernetes.
+
+Commands:
+{commands}
+
+Options:
+  --debug    Show tracebacks (also TORCHYARD_DEBUG=1).
+  --version  Print the version.
+  --help     Show this text; `{PROGRAM} COMMAND --help` explains a command.
+
+Runs are kept in $TORCHYARD_HOME (default ~/.torchyard).
+Exit codes: 0 succeeded, 1 failed, 64 invalid input, 75 saved and stopped."""
+
+
+def run_typer(names: list[str], words: list[str]) -> int:
+    """Build the typer application of these commands and run it.
+
+    Raises:
+        RefusalError: the command line is wrong.
+    """
+    from importlib import import_module
+
+    import typer
+
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=len(names) > 1)
+    for name in names:
+        function: Any = import_module(f"torchyard.cli.{COMMANDS[name].module}").command
+        app.command(name, short_help=COMMANDS[name].summary, context_settings={"help_option_names": ["--help", "-h"]})(
+            function
+        )
+    app.callback()(lambda: None)  # keeps the command's name a word of the command line when there is only one
+    try:
+        code = app(args=words, prog_name=PROGRAM, standalone_mode=False)
+    except typer.TyperException as error:
+        sentence = error.format_message().replace("Value error, ", "").rstrip(".")
+        usage = f"`{PROGRAM} {words[0]} --help`" if words else f"`{PROGRAM} --help`"
+        raise RefusalError(sentence[:1].lower() + sentence[1:], f"{usage} explains it", INVALID) from error
+    except typer.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else SUCCEEDED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

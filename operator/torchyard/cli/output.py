@@ -1,0 +1,23 @@
+"""Where words go: data to stdout, everything else to stderr."""
+
+import json
+import sys
+from typing import Any, Literal
+
+Format = Literal["json", "yaml"]
+
+
+def emit(document: Any, form: Format) -> None:
+    """Write one document to stdout."""
+    if form == "json":
+        json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return
+    import yaml
+
+    yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True, width=120)
+
+
+def say(text: str) -> None:
+    """One line to stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,58 @@
+"""The view where there is no terminal: one line a change of state, a warning, and some seconds of progress."""
+
+import sys
+from typing import TextIO
+
+from torchyard.cli.picture import Picture, progress_words, unix
+from torchyard.cli.words import clean, clock
+from torchyard.cluster.local.run import Event
+
+PROGRESS_EVERY = 10.0  # seconds between lines while nothing but the step changes
+
+
+class PlainView:
+    """Writes lines to a stream (stderr unless given); draws nothing twice."""
+
+    def __init__(self, stream: TextIO | None = None, every: float = PROGRESS_EVERY) -> None:
+        self.stream = stream or sys.stderr
+        self.every = every
+        self.shown: tuple[str, int, str] | None = None
+        self.notice = ""
+        self.last_line = float("-inf")
+        self.last_words: list[str] = []
+        self.warned: set[Event] = set()
+
+    def show(self, picture: Picture) -> None:
+        """Print what is new in `picture`."""
+        status = picture.job.status
+        for event in picture.events:
+            if event.type == "Warning" and event not in self.warned:
+                self.warned.add(event)
+                self.say(unix(event.time) or picture.now, f"Warning {clean(event.reason)}: {clean(event.message)}")
+        if picture.notice and picture.notice != self.notice:
+            self.notice = picture.notice
+            self.say(picture.now, picture.notice)
+        if not status.state:
+            return
+        moved = (status.state, status.round, status.reason)
+        words = progress_words(picture.job)
+        if moved != self.shown:
+            self.shown = moved
+            self.progress(picture, words, clean(status.message))
+        elif picture.now - self.last_line >= self.every and words != self.last_words:
+            self.progress(picture, words)
+
+    def progress(self, picture: Picture, words: list[str], message: str = "") -> None:
+        """One line: state, round, how far, how fast."""
+        status = picture.job.status
+        self.last_line, self.last_words = picture.now, words
+        head = f"{status.state} round {status.round}" if status.round else str(status.state)
+        line = " ".join([head, *words])
+        self.say(picture.now, f"{line}: {message}" if message else line)
+
+    def say(self, now: float, text: str) -> None:
+        """One line with the time of day."""
+        print(f"{clock(now)} {text}", file=self.stream, flush=True)
+
+    def close(self, picture: Picture | None) -> None:
+        """Nothing is left to draw: the last state has been printed."""

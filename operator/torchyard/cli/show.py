@@ -1,0 +1,155 @@
+"""What a person wants to know of a run, most important first: drawing is a pure function of the run."""
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import Attempt
+from torchyard.cli.live import STATE_STYLES
+from torchyard.cli.picture import age, headline, interrupted, progress_words, unix
+from torchyard.cli.ranks import Rank
+from torchyard.cli.words import clean, clip, size, span
+
+MAX_LINES = 20
+
+
+def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:
+    """State and sentence, progress, rounds, last lines of the failing rank, where things are, what to type next."""
+    parts: list[RenderableType] = [head(job, controlled, now), Text(), facts(job, ranks, now)]
+    closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
+    if closed:
+        parts += [Text(), attempts(job.status.attempts)]
+    parts += last_lines(job)
+    parts += [Text(), places(folder), Text(), Text.assemble(("next: ", "dim"), (next_command(job, controlled), "bold"))]
+    return Group(*parts)
+
+
+def head(job: TrainingJob, controlled: bool, now: float) -> RenderableType:
+    """`cvrp  Running` and the sentence."""
+    state = job.status.state or "Pending"
+    seconds = age(job, now)
+    line = Text.assemble(
+        (job.metadata.name, "bold"),
+        "  ",
+        (state, STATE_STYLES.get(state, "bold cyan")),
+        (f"  {job.status.reason}" if job.status.reason and job.status.reason != state else "", "yellow"),
+        (f"  {span(seconds)}" if seconds is not None else "", "dim"),
+    )
+    sentence = clean(job.status.message)
+    if interrupted(job, controlled):
+        sentence = "No process controls this run any more; its newest checkpoint is safe."
+    return Group(line, Text(sentence)) if sentence else line
+
+
+def facts(job: TrainingJob, ranks: tuple[Rank, ...], now: float) -> RenderableType:
+    """Progress, metrics, checkpoint, nodes and restarts, a line each."""
+    status = job.status
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    words = progress_words(job)
+    if status.progress.phase and status.progress.phase != "step" and status.state == "Running":
+        words.append(status.progress.phase)
+    table.add_row("progress", "  ".join(words) or "no step yet")
+    values = headline(job)
+    if values:
+        table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
+    if status.checkpoint is not None:
+        saved = unix(status.checkpoint.time)
+        words = [f"step {status.checkpoint.step}"]
+        words += [f"{span(now - saved)} ago"] if saved is not None else []
+        words += [size(status.checkpoint.bytes)] if status.checkpoint.bytes else []
+        words += [f"{status.checkpoint.steps_at_risk} steps at risk"] if status.checkpoint.steps_at_risk else []
+        table.add_row("checkpoint", "  ".join(words))
+    table.add_row("nodes", f"{status.nodes.ready} of {status.nodes.desired or job.spec.nodes} ready")
+    if status.state == "Running" and ranks:
+        behind = max(ranks, key=lambda rank: rank.lag)
+        words = [f"{len(ranks)} reporting"]
+        words += [f"rank {behind.rank} is {behind.lag} steps behind"] if behind.lag else []
+        table.add_row("ranks", "  ".join(words))
+    if status.gpus.count:
+        words = [str(status.gpus.count)]
+        words += [f"{status.gpus.utilization:.0f}% busy"] if status.gpus.utilization is not None else []
+        used, whole = status.gpus.memory_used_bytes, status.gpus.memory_total_bytes
+        words += [f"{size(used)} of {size(whole)}"] if used is not None and whole else []
+        table.add_row("gpus", "  ".join(words))
+    if status.restarts.total:
+        table.add_row("restarts", f"{status.restarts.total}, {status.restarts.counted} charged to the budget")
+    return table
+
+
+def attempts(rounds: list[Attempt]) -> RenderableType:
+    """One row a round: how long, which steps, why it ended, its first cause."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("round", "took", "steps", "ended", "first cause"):
+        table.add_column(name, justify="right" if name == "round" else "left", no_wrap=name != "first cause")
+    for attempt in rounds:
+        start, end = unix(attempt.start_time), unix(attempt.end_time)
+        table.add_row(
+            str(attempt.round),
+            span(end - start) if start is not None and end is not None else "",
+            f"{attempt.start_step} to {attempt.end_step}",
+            clean(attempt.reason) or ("" if attempt.end_time else "open"),
+            cause_words(attempt),
+        )
+    return table
+
+
+def cause_words(attempt: Attempt) -> str:
+    """`rank 1 on cvrp-0-1 (node-1), exit 137: RuntimeError: ...`."""
+    cause = attempt.cause
+    if cause is None:
+        return ""
+    words = [f"rank {cause.rank}"] if cause.rank is not None else []
+    words += [f"on {clean(cause.pod)}"] if cause.pod else []
+    words += [f"({clean(cause.node)})"] if cause.node else []
+    where = " ".join(words)
+    what = [f"exit {cause.exit_code}"] if cause.exit_code is not None else []
+    text = ", ".join(([where] if where else []) + what)
+    exception = clip(clean(cause.exception.replace("\n", " ")), 200)
+    return f"{text}: {exception}" if exception and text else text or exception
+
+
+def last_lines(job: TrainingJob) -> list[RenderableType]:
+    """What the rank that failed first said last, for a run that failed or is recovering."""
+    if job.status.state == "Succeeded":
+        return []
+    for attempt in reversed(job.status.attempts):
+        if attempt.cause is not None and attempt.cause.lines:
+            who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
+            lines = [Text(f"  {clean(line)}") for line in attempt.cause.lines[-MAX_LINES:]]
+            return [Text(), Text(f"last lines of {who}, round {attempt.round}", style="dim"), *lines]
+    return []
+
+
+def places(folder: Path) -> RenderableType:
+    """Where logs and checkpoints are."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("logs", str(folder / "pods"))
+    table.add_row("checkpoints", str(folder / "checkpoints"))
+    return table
+
+
+def next_command(job: TrainingJob, controlled: bool) -> str:
+    """The command that most likely comes next."""
+    name = job.metadata.name
+    if job.status.state == "Succeeded":
+        return f"torchyard logs {name} --tail 20"
+    if job.status.state == "Failed":
+        return f"torchyard logs {name}"
+    if job.status.state == "Suspended" or interrupted(job, controlled):
+        return f"torchyard resume {name}"
+    return f"torchyard logs {name} -f"
+
+
+def summary_line(job: TrainingJob) -> str:
+    """One line for the end of `run`: `cvrp Succeeded: step 300/300 100% loss 0.5`."""
+    words = " ".join(progress_words(job))
+    values = " ".join(f"{clean(name)} {value}" for name, value in headline(job).items())
+    told = " ".join(part for part in (words, values) if part)
+    return f"{job.metadata.name} {job.status.state}" + (f": {told}" if told else "")

@@ -1,0 +1,40 @@
+"""`torchyard stop NAME`."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from torchyard.cli.completion import run_names
+from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
+from torchyard.cli.output import say
+
+POLL_SECONDS = 0.1
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
+    wait: Annotated[bool, typer.Option(help="Wait until it is saved and stopped.")] = True,
+) -> int:
+    """Save a run and stop it; `torchyard resume` goes on from there.
+
+    Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
+    """
+    from torchyard.cli.edit import suspend
+    from torchyard.cli.runs import find, load
+
+    folder = find(name)
+    run = load(folder)
+    if run.job.status.state not in {"Succeeded", "Failed"}:
+        suspend(folder, wanted=True)
+        if run.controlled:
+            say(f"{name}: saving and stopping")
+        while wait and not (run := load(folder)).over:
+            time.sleep(POLL_SECONDS)
+    state = run.job.status.state
+    if state in {"Succeeded", "Failed"}:
+        say(f"{name}: it has {'succeeded' if state == 'Succeeded' else 'failed'} already")
+        return SUCCEEDED if state == "Succeeded" else FAILED
+    if run.over:
+        say(f"{name}: stopped; `torchyard resume {name}` goes on")
+    return STOPPED

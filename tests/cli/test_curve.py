@@ -1,0 +1,68 @@
+"""The loss curve shows what happened, in the space it is given, whatever arrives."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchyard.cli.curve import BLANK, History, draw
+
+
+def rows_of(lines: list[str]) -> list[set[int]]:
+    """For each column of dots, the rows (0: top) that are set."""
+    columns: list[set[int]] = [set() for _ in range(2 * len(lines[0]))]
+    bits = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+    for number, line in enumerate(lines):
+        for place, character in enumerate(line):
+            for side in (0, 1):
+                for row in range(4):
+                    if (ord(character) - BLANK) & bits[side][row]:
+                        columns[2 * place + side].add(4 * number + row)
+    return columns
+
+
+def test_a_falling_loss_falls_from_the_top_left_to_the_bottom_right() -> None:
+    columns = rows_of(draw([(step, 100 - step) for step in range(100)], 20, 5))
+    assert 0 in columns[0]
+    assert 19 in columns[-1]
+    assert all(max(left) <= max(right) for left, right in zip(columns, columns[1:], strict=False))
+
+
+def test_a_constant_is_a_level_line() -> None:
+    assert len({frozenset(rows) for rows in rows_of(draw([(0, 2.0), (5, 2.0), (9, 2.0)], 10, 4))}) == 1
+
+
+def test_too_little_to_draw_is_nothing() -> None:
+    assert draw([], 10, 3) == draw([(1, 1.0)], 10, 3) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**9), st.floats(-1e12, 1e12)), max_size=300, unique_by=lambda point: point[0]),
+    st.integers(1, 60),
+    st.integers(1, 8),
+)
+def test_any_points_fill_exactly_the_space_and_leave_no_gap(
+    points: list[tuple[int, float]], width: int, height: int
+) -> None:
+    points.sort()
+    lines = draw(points, width, height)
+    if len(points) < 2:
+        assert lines == []
+        return
+    assert [len(line) for line in lines] == [width] * height
+    assert all(rows_of(lines))
+
+
+def test_a_round_that_starts_again_replaces_what_it_repeats() -> None:
+    history = History()
+    for step in (10, 20, 30, 40):
+        history.add(step, 1.0)
+    history.add(25, 2.0)
+    assert history.points == [(10, 1.0), (20, 1.0), (25, 2.0)]
+
+
+def test_a_long_history_stays_bounded_and_keeps_both_ends() -> None:
+    history = History(limit=100)
+    for step in range(10_000):
+        history.add(step, float(step))
+    assert len(history.points) <= 101
+    assert history.points[0] == (0, 0.0)
+    assert history.points[-1] == (9_999, 9_999.0)

@@ -1,0 +1,56 @@
+"""Without a terminal there is one line a change, and progress now and then."""
+
+import io
+import time
+
+import msgspec
+import pytest
+from tests.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
+
+from torchyard.cli.picture import Picture
+from torchyard.cli.plain import PlainView
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def lines(*pictures: Picture) -> list[str]:
+    view = PlainView(stream := io.StringIO(), every=10)
+    for picture in pictures:
+        view.show(picture)
+    return stream.getvalue().splitlines()
+
+
+def at_step(step: int) -> object:
+    progress = msgspec.structs.replace(RUNNING.status.progress, step=step)
+    return msgspec.structs.replace(RUNNING, status=msgspec.structs.replace(RUNNING.status, progress=progress))
+
+
+def test_progress_is_one_line_in_a_fixed_form() -> None:
+    assert lines(Picture(RUNNING, NOW)) == [
+        "07:00:00 Running round 2 step 120/1000 12% loss 1.930 3.100 step/s eta 4m10s: Round 2 is training."
+    ]
+
+
+def test_nothing_new_is_nothing_said() -> None:
+    assert len(lines(*[Picture(RUNNING, NOW + second) for second in range(60)])) == 1
+
+
+def test_progress_is_said_every_so_often_and_not_more() -> None:
+    said = lines(*[Picture(at_step(120 + second), NOW + second) for second in range(31)])  # type: ignore[arg-type]
+    assert [line.split()[0] for line in said] == ["07:00:00", "07:00:10", "07:00:20", "07:00:30"]
+
+
+def test_every_change_of_state_is_said_at_once() -> None:
+    said = lines(Picture(job("Pending"), NOW), Picture(RUNNING, NOW + 1), Picture(SUCCEEDED, NOW + 2))
+    assert [line.split()[1] for line in said] == ["Pending", "Running", "Succeeded"]
+
+
+def test_a_warning_is_said_once_and_its_control_characters_are_gone() -> None:
+    said = lines(Picture(RUNNING, NOW, events=EVENTS), Picture(FAILED, NOW + 1, events=EVENTS))
+    assert [line for line in said if "Warning" in line] == [
+        "06:57:00 Warning WorkerFailed: Rank 1 on cvrp-0-1 was killed (exit 137)."
+    ]

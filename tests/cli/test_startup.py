@@ -1,0 +1,47 @@
+"""`torchyard --help` is quick because of what it does not import."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "torch", "kopf", "kubernetes", "aiohttp", "yaml", "typer", "click", "rich", "msgspec", "asyncio", "jsonschema", "pydantic",
+}  # fmt: skip
+
+PROBE = """
+import json, sys
+from torchyard.cli.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
+"""
+
+
+def loaded(*words: str) -> tuple[str, int, set[str]]:
+    done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    return done.stdout, code, set(modules)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], [], ["--version"]])
+def test_the_overview_imports_nothing_that_is_slow(words: list[str]) -> None:
+    text, code, modules = loaded(*words)
+    assert code == 0
+    assert text
+    assert modules & HEAVY == set()
+
+
+@pytest.mark.parametrize("command", ["run", "ps", "status", "logs", "stop", "resume", "rm", "validate", "demo"])
+def test_help_of_a_command_imports_neither_the_cluster_nor_the_view(command: str) -> None:
+    text, code, modules = loaded(command, "--help")
+    assert code == 0
+    assert f"torchyard {command}" in text
+    assert modules & (HEAVY - {"typer", "click", "pydantic", "msgspec", "rich"}) == set()
+
+
+def test_the_overview_lists_every_command() -> None:
+    from torchyard.cli.main import COMMANDS
+
+    text, _, _ = loaded("--help")
+    assert all(f"  {name} " in text for name in COMMANDS)

@@ -1,0 +1,71 @@
+"""Foreign text and figures are fit for a terminal."""
+
+import pytest
+
+from torchyard.cli.words import clean, clip, figure, size, span
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        ("plain text", "plain text"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;new title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("bell\x07 back\x08 null\x00", "bell back null"),
+        ("\x9b2Jc1", "2Jc1"),
+        ("a\tb", "a\tb"),
+        ("  0%\r 50%\r100%", "100%"),
+        ("100%\r", "100%"),
+        ("text\u202egnp.exe", "textgnp.exe"),
+        ("loss \u2207 0.1 \u00e9", "loss \u2207 0.1 \u00e9"),
+    ],
+)
+def test_a_line_of_a_worker_cannot_steer_the_terminal(raw: str, read: str) -> None:
+    assert clean(raw) == read
+
+
+@pytest.mark.parametrize(
+    ("seconds", "read"),
+    [
+        (0, "0s"),
+        (59.4, "59s"),
+        (60, "1m"),
+        (250, "4m10s"),
+        (3600, "1h"),
+        (11520, "3h12m"),
+        (446400, "5d4h"),
+        (-3, "0s"),
+    ],
+)
+def test_a_span_has_at_most_two_units(seconds: float, read: str) -> None:
+    assert span(seconds) == read
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (1.93, "1.930"),
+        (0.5, "0.500"),
+        (123.456, "123.5"),
+        (12345.678, "12,346"),
+        (3, "3"),
+        (1000000, "1,000,000"),
+        (1e-7, "1e-07"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (-0.25, "-0.250"),
+        (0.0, "0"),
+    ],
+)
+def test_a_figure_has_four_digits_that_matter(value: float, read: str) -> None:
+    assert figure(value) == read
+
+
+def test_bytes_are_binary() -> None:
+    assert [size(n) for n in (10, 2048, 5 * 1024**2, 3 * 1024**4)] == ["10 B", "2.0 KiB", "5.0 MiB", "3.0 TiB"]
+
+
+def test_a_clipped_text_says_so() -> None:
+    assert clip("abcdef", 4) == "abc…"
+    assert clip("abcd", 4) == "abcd"
