@@ -37,10 +37,20 @@ def dump(run_dir: Path, workers: Dict[int, int]) -> str:
     _await({files[pid]: size for pid, size in asked.items()})
     for pid, size in asked.items():
         name = f"rank {ranks[pid]} (pid {pid})" if pid in ranks else f"pid {pid}"
-        text = files[pid].read_text(encoding="utf-8", errors="replace")[size:]
-        parts.append(f"{name}:\n{text or 'no answer'}\n")
+        text = files[pid].read_bytes()[size:].decode("utf-8", "replace")
+        parts.append(f"{name}:\n{_without_our_frames(text) or 'no answer'}\n")
     parts += _flight_records(run_dir)
     return "\n".join(parts)
+
+
+def _without_our_frames(text: str) -> str:
+    """Cut each stack where the user's program begins; below it is only how a warm worker starts."""
+    kept, cut = [], False
+    for line in text.splitlines():
+        cut = line.startswith("  ") and (cut or "torchyard_agent/worker.py" in line)
+        if not cut:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def _await(files: Dict[Path, int]) -> None:

@@ -15,13 +15,8 @@ _PARENT_DIED = signal.SIGUSR1
 _GUARDED = (signal.SIGTERM, _PARENT_DIED)
 
 
-def hold_signals() -> None:
-    """Block the guarded signals in the launcher; call before workers start, so that none is lost before `watch`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _GUARDED)
-
-
 def release_signals() -> None:
-    """Undo `hold_signals` in a forked worker and give every signal its default action back."""
+    """Undo what `watch` and the launcher set, in a forked worker: every signal has its default action again."""
     for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGCHLD):
         signal.signal(sig, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,10 +24,15 @@ def release_signals() -> None:
 
 
 def watch(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None:
-    """Start the guard thread. `stopped` is called after a SIGTERM has ended all `workers`, before the launcher exits.
+    """Start the guard thread, first thing in a launcher: every thread after it inherits the blocked signals.
 
     A thread in `sigwait`, because torch's store blocks the main thread in C++, where Python handlers never run.
+
+    Args:
+        workers: process ids of the workers known so far, each the leader of its own group.
+        stopped: called after a SIGTERM has ended them, before the launcher exits.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _GUARDED)
     threading.Thread(target=_guard, args=(workers, stopped), name="guard", daemon=True).start()
     die_with_parent(_PARENT_DIED, os.getppid())
 

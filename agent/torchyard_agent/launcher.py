@@ -41,6 +41,7 @@ def run(spec: Dict[str, Any], *, warm: bool) -> int:
     # A DNS that does not answer costs ten seconds for each fully qualified name torch puts into its own log records.
     socket.getfqdn = lambda name="": name or socket.gethostname()
     launch = Launch(spec)
+    guard.watch(lambda: list(launch.pids.values()), launch.stopped)
     try:
         return launch(warm=warm)
     except ModuleNotFoundError as error:
@@ -116,11 +117,9 @@ class Launch:
 
         class Agent(base):  # type: ignore[misc]
             def _start_workers(self, group: Any) -> Any:
-                guard.hold_signals()
                 started = super()._start_workers(group)
                 launch.pids = dict(self._pcontext.pids())
                 launch.announce({worker.global_rank: started[worker.local_rank] for worker in group.workers})
-                guard.watch(lambda: list(launch.pids.values()), launch.stopped)
                 return started
 
             def _monitor_workers(self, group: Any) -> Any:

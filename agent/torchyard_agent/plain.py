@@ -35,11 +35,10 @@ def run(spec: Dict[str, Any]) -> int:
         document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
         write_json(run_dir / "failure.json", document)
 
-    guard.hold_signals()
+    guard.watch(lambda: pids, lambda: write(143, []))
     process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
     pids.append(process.pid)
     write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
-    guard.watch(lambda: pids, lambda: write(143, []))
     code = failure.exit_code(process.wait())
     failures = []
     if code:

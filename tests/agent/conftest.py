@@ -15,7 +15,7 @@ import pytest
 
 from torchyard_agent.build import build
 
-DEADLINE = 60.0
+DEADLINE = 20.0
 
 
 class Intake:
@@ -69,6 +69,8 @@ class Intake:
                 lambda: self.commands[pod][0] != request["revision"] or self.closing, min(request["wait"], self.interval)
             )
             revision, command = self.commands[pod]
+            if self.closing:
+                raise ConnectionAbortedError
         return 200, {"revision": revision, "interval": self.interval, "command": command}
 
     def tell(self, pod, verb, **fields):
@@ -134,12 +136,14 @@ class Pod:
             start_new_session=True,
         )
         self.round = 0
+        self.logged = {}
 
     def ready(self):
         return self.wait_for(lambda state: state["state"] == "ready")
 
-    def run(self, round_number=None, *, nodes=1, rank=0, address="127.0.0.1", port=None, procs=1, env=None):
-        self.round = round_number or self.round + 1
+    def run(self, round_number=None, *, nodes=1, rank=0, address="127.0.0.1", port=None, procs=1, program=None, env=None):
+        self.round = round_number or max(self.round, self.intake.state(self.name).get("round", 0)) + 1
+        self.logged = {path.name: path.stat().st_size for path in self.log_dir.glob("rank-*.log")}
         self.intake.tell(
             self.name,
             "run",
@@ -149,7 +153,7 @@ class Pod:
             masterAddress=address,
             masterPort=port or self.intake.state(self.name).get("masterPort") or 29512,
             procs=procs,
-            env=env or {},
+            env={**(env or {}), **({"PROGRAM": str(program)} if program else {})},
         )
 
     def tell(self, verb, **fields):
@@ -181,7 +185,9 @@ class Pod:
         return json.loads(self.get("/status"))
 
     def log(self, rank=0):
-        return (self.log_dir / f"rank-{rank}.log").read_text()
+        """Output of a rank since the last `run`."""
+        path = self.log_dir / f"rank-{rank}.log"
+        return path.read_bytes()[self.logged.get(path.name, 0) :].decode() if path.exists() else ""
 
     def exited(self, seconds=DEADLINE):
         return self.process.wait(seconds)
@@ -269,6 +275,40 @@ def pod(tmp_path, intake, agent_pyz):
     yield start
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def warm_nodes(tmp_path_factory, agent_pyz):
+    """Two warm agents kept for the whole suite; each round runs the program that its `env` names."""
+    folder = tmp_path_factory.mktemp("warm")
+    stage = folder / "stage.py"
+    stage.write_text("import os\nexec(compile(open(os.environ['PROGRAM']).read(), os.environ['PROGRAM'], 'exec'))\n")
+    intake = Intake()
+    nodes = []
+    for name, address in (("node-0", "127.0.0.1"), ("node-1", "127.0.0.2")):
+        env = {"TORCHYARD_POD_ADDRESS": address}
+        nodes.append(Pod(name, intake, folder, agent_pyz, ["torchrun", str(stage)], sys.executable, env))
+    yield nodes
+    for node in nodes:
+        node.close()
+    intake.close()
+
+
+@pytest.fixture
+def nodes(warm_nodes):
+    """Two warm pods, ready, with nothing running."""
+    for node in warm_nodes:
+        node.ready()
+    yield warm_nodes
+    for node in warm_nodes:
+        node.tell("stop", round=max(node.round, 1))
+        node.ready()
+
+
+@pytest.fixture
+def node(nodes):
+    """A warm pod, ready, with nothing running."""
+    return nodes[0]
 
 
 @pytest.fixture

@@ -1,0 +1,188 @@
+"""Commands and signals: save and stop, SIGTERM, dump, exit, an operator that goes away, an agent that is killed."""
+
+import json
+import os
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+SAVING = """
+import os, sys, time
+run_dir, rank = os.environ["TORCHYARD_RUN_DIR"], os.environ["RANK"]
+print("waiting", flush=True)
+while not os.path.exists(os.path.join(run_dir, "preempt")):
+    time.sleep(0.02)
+time.sleep(float(rank))
+open(os.path.join(run_dir, "saved." + rank), "w").write("7")
+sys.exit(75)
+"""
+STUBBORN = "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n"
+
+
+def waiting(node, rank=0):
+    return lambda: "waiting" in node.log(rank)
+
+
+def test_save_and_stop_ends_75_when_every_rank_has_saved(node, script, until):
+    node.run(procs=2, program=script(SAVING))
+    until(lambda: waiting(node, 0)() and waiting(node, 1)())
+    node.tell("save-and-stop", round=node.round, graceSeconds=20)
+    ended = node.ended()
+    assert (ended["code"], ended["saved"], ended["asked"], ended["failure"]) == (75, True, True, None)
+    assert node.ready()["state"] == "ready"
+    assert (node.run_dir / "saved.1").read_text() == "7"
+
+
+def test_save_and_stop_of_a_program_that_does_not_save_ends_143_after_the_grace(node, script, until):
+    node.run(program=script(STUBBORN))
+    until(waiting(node))
+    node.tell("save-and-stop", round=node.round, graceSeconds=0.5)
+    ended = node.ended()
+    assert (ended["code"], ended["saved"], ended["asked"]) == (143, False, True)
+
+
+@pytest.mark.parametrize(("program", "grace", "code"), [(SAVING, "20", 75), (STUBBORN, "5.5", 143)])
+def test_sigterm_saves_and_exits_75_or_143(pod, script, until, program, grace, code):
+    one = pod("python3", script("import os\nos.environ.setdefault('RANK', '0')\n" + program), TORCHYARD_GRACE_SECONDS=grace)
+    one.ready()
+    one.run()
+    until(waiting(one))
+    one.process.send_signal(signal.SIGTERM)
+    assert one.exited() == code
+    last = one.intake.state(one.name)
+    assert (last["state"], last["exit"]["code"], last["exit"]["saved"]) == ("exiting", code, code == 75)
+    assert json.loads(one.termination_log.read_text())["code"] == code
+
+
+def test_sigterm_without_workers_exits_143_at_once(pod):
+    one = pod("true")
+    one.ready()
+    one.process.send_signal(signal.SIGTERM)
+    assert one.exited(10) == 143
+
+
+def test_dump_shows_the_stack_of_every_worker_while_they_hang_in_c(node, script, until):
+    program = (
+        "import ctypes, os, threading\n"
+        "def park(): threading.Event().wait()\n"
+        "def stuck(): ctypes.PyDLL(None).sleep(600)  # keeps the interpreter lock\n"
+        "threading.Thread(target=park, daemon=True).start()\n"
+        "print('waiting', flush=True)\n"
+        "stuck() if os.environ['RANK'] == '0' else park()\n"
+    )
+    node.run(procs=2, program=script(program))
+    until(lambda: waiting(node, 0)() and waiting(node, 1)())
+    before = node.workers(2)
+    number = node.intake.state(node.name).get("dump", {}).get("id", 0) + 1
+    node.tell("dump", id=number)
+    text = node.wait_for(lambda state: state.get("dump", {}).get("id") == number)["dump"]["text"]
+    assert "rank 0" in text
+    assert "in stuck" in text
+    assert "rank 1" in text
+    assert text.count("in park") >= 2
+    assert "torchyard_agent" not in text
+    assert node.workers(2) == before
+    assert "in stuck" in (node.log_dir / f"dump-{number}.txt").read_text()
+
+
+def test_training_goes_on_without_the_operator_and_the_outcome_arrives_when_it_is_back(
+    pod, script, until, tmp_path, new_intake
+):
+    go = tmp_path / "go"
+    program = (
+        f"import os, time\nprint('waiting', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+        "print('done', flush=True)\n"
+    )
+    first = new_intake()
+    one = pod("python3", script(program), intake=first)
+    one.ready()
+    one.run()
+    until(waiting(one))
+    first.close()
+    go.touch()
+    until(lambda: "done" in one.log())
+    until(lambda: one.status()["exit"])
+    one.intake = second = new_intake(first.port)
+    ended = one.ended(1)
+    assert ended["code"] == 0
+    assert second.state(one.name)["sequence"] > first.state(one.name)["sequence"]
+
+
+def test_a_finished_pod_nobody_asks_for_exits_0_by_itself(pod, intake):
+    one = pod("true", TORCHYARD_ORPHAN_SECONDS="1")
+    one.ready()
+    one.run()
+    one.ended()
+    intake.close()
+    assert one.exited(20) == 0
+
+
+def test_a_refused_token_is_said_once_and_tried_again_with_the_new_token(pod, intake, until):
+    intake.refuse["pod-0"] = (401, {"error": "unauthorized"})
+    one = pod("true")
+    until(lambda: len(intake.requests.get("pod-0", ())) >= 3)
+    (one.run_dir / "token").write_text("pod-0-rotated")
+    intake.wait_for("pod-0-rotated", lambda state: state["state"] == "ready")
+    assert (one.run_dir / "output").read_text().count("was refused") == 1
+
+
+def test_a_newer_instance_of_the_pod_makes_this_one_leave_with_its_workers(pod, script, intake, until, alive):
+    one = pod("python3", script(STUBBORN))
+    one.ready()
+    one.run()
+    until(waiting(one))
+    worker = one.workers(1)["0"]
+    intake.refuse[one.name] = (409, {"error": "superseded"})
+    assert one.exited() == 143
+    assert not alive(worker)
+
+
+def test_kill_9_of_the_agent_takes_workers_and_what_they_started_along(pod, script, until, alive, tmp_path):
+    program = script(
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print('waiting', child.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    for number, command in enumerate((("torchrun", program), ("sh", "-c", f"python3 {program}; true"))):
+        one = pod(*command, name=f"pod-{number}")
+        one.ready()
+        one.run()
+        until(waiting(one))
+        family = [one.workers(1)["0"], int(one.log().split()[1])]
+        assert all(map(alive, family))
+        os.kill(one.process.pid, signal.SIGKILL)
+        until(lambda family=family: not any(map(alive, family)))
+
+
+def test_kill_9_of_the_whole_process_group_leaves_nothing(node, pod, script, until, alive):
+    one = pod("python3", script(STUBBORN))
+    one.ready()
+    one.run()
+    until(waiting(one))
+    worker = one.workers(1)["0"]
+    os.killpg(one.process.pid, signal.SIGKILL)
+    until(lambda: not alive(worker))
+
+
+def test_orphans_are_reaped(pod, script, until):
+    program = "sh -c 'sleep 0.2 & echo orphan $!' ; echo waiting; sleep 600"
+    one = pod("sh", "-c", program)
+    one.ready()
+    one.run()
+    until(waiting(one))
+    orphan = int(one.log().split()[1])
+    until(lambda: not os.path.exists(f"/proc/{orphan}"))
+
+
+def test_a_zygote_that_dies_ends_the_round_with_137_and_the_next_one_is_warm_again(node, script, until):
+    node.run(program=script(STUBBORN))
+    until(waiting(node))
+    worker = node.workers(1)["0"]
+    launcher = int(open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[1])
+    zygote = int(open(f"/proc/{launcher}/stat").read().rpartition(")")[2].split()[1])
+    assert zygote != node.process.pid
+    os.kill(zygote, signal.SIGKILL)
+    assert node.ended()["code"] == 137
+    until(lambda: node.status()["warm"])

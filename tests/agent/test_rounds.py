@@ -1,0 +1,177 @@
+"""What a round does in a pod: start warm, end, fail, stop, give way to a newer one."""
+
+import os
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+REDUCE = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+rank, turn = dist.get_rank(), int(os.environ["TORCHYARD_ROUND"])
+print("sum", ones.item(), flush=True)
+"""
+FOREVER = REDUCE + "while True:\n    dist.all_reduce(ones)\n    time.sleep(0.02)\n"
+
+
+def reduced(node, rank=0):
+    return lambda: "sum 2.0" in node.log(rank)
+
+
+def test_a_pod_becomes_ready_runs_its_round_and_reports_exit_0(node, script):
+    state = node.ready()
+    assert state["protocol"] == 1
+    assert state["procs"] == 1
+    assert state["masterPort"] > 0
+    assert state["gpus"] or "no NVIDIA driver: GPU metrics are off" in state["notices"]
+    node.run(procs=2, program=script(REDUCE))
+    ended = node.ended()
+    assert (ended["code"], ended["failure"], ended["asked"], ended["saved"]) == (0, None, False, False)
+    assert node.log(0) == node.log(1) == "sum 2.0\n"
+    assert node.ready()["masterPort"] != state["masterPort"]
+
+
+def test_an_exit_code_is_kept(node, script):
+    node.run(procs=2, program=script(REDUCE + "if rank == 1:\n    sys.exit(42)\ndist.all_reduce(ones)\n"))
+    ended = node.ended()
+    assert (ended["code"], ended["failure"]["rank"], ended["failure"]["code"]) == (42, 1, 42)
+
+
+def test_a_failure_carries_exception_traceback_and_the_last_lines_of_its_rank(node, script):
+    program = "class Odd(Exception):\n    pass\nif rank == 1:\n    raise Odd('step 7 is odd')\ndist.all_reduce(ones)\n"
+    node.run(procs=2, program=script(REDUCE + program))
+    ended = node.ended()
+    failure = ended["failure"]
+    assert (failure["rank"], failure["code"], failure["secondary"]) == (1, 1, False)
+    assert (failure["exception"], failure["message"]) == ("__main__.Odd", "step 7 is odd")
+    assert "train.py" in failure["traceback"]
+    assert "torchyard_agent" not in failure["traceback"]
+    assert any("step 7 is odd" in line for line in ended["lines"])
+
+
+def test_kill_9_of_a_worker_is_137_of_that_worker_and_the_next_round_starts_in_place(node, script, until, alive):
+    node.run(procs=2, program=script(FOREVER))
+    workers = node.workers(2)
+    until(reduced(node))
+    os.kill(workers["0"], 9)
+    ended = node.ended()
+    assert (ended["code"], ended["failure"]["rank"], ended["failure"]["secondary"]) == (137, 0, False)
+    assert not alive(workers["1"])
+    node.run(procs=2, program=script(FOREVER))
+    until(reduced(node))
+    assert node.status()["warm"]
+
+
+def test_stop_ends_workers_that_ignore_sigterm_and_what_they_started(node, script, until, alive, tmp_path):
+    child = tmp_path / "child"
+    program = (
+        "import signal, subprocess, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "detached = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(child)!r}, 'w').write(str(detached.pid))\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    node.run(program=script(program))
+    workers = node.workers(1)
+    until(lambda: "started" in node.log())
+    node.tell("stop", round=node.round)
+    ended = node.ended(seconds=12)
+    assert (ended["code"], ended["asked"], ended["failure"]) == (143, True, None)
+    node.ready()
+    assert not alive(workers["0"])
+    assert not alive(int(child.read_text()))
+
+
+def test_an_older_round_is_ignored_and_a_newer_one_replaces_what_runs(node, script, until):
+    def heard():
+        return node.wait_for(lambda state: state["revision"] == node.intake.commands[node.name][0])
+
+    program = script(FOREVER)
+    node.run(procs=2, program=program)
+    first = node.round
+    until(reduced(node))
+    before = node.workers(2)
+    for stale in (first - 1, first):
+        node.run(stale, procs=2, program=program)
+        heard()
+    assert node.workers(2) == before
+    node.run(first + 1, procs=2, program=program)
+    assert node.ended(first)["asked"]
+    until(reduced(node))
+    assert node.intake.state(node.name)["round"] == first + 1
+    node.tell("stop", round=first + 2)
+    node.ended(first + 1)
+    node.run(first + 2, procs=2, program=program)
+    heard()
+    node.tell("wait")
+    state = heard()
+    assert (state["state"], state["round"]) == ("ready", first + 1)
+
+
+def test_two_pods_are_two_nodes_of_one_world_and_the_survivors_failure_is_secondary(nodes, script, until):
+    program = script(FOREVER)
+    port = nodes[0].ready()["masterPort"]
+    number = max(node.ready()["round"] for node in nodes) + 1
+    for rank, one in enumerate(nodes):
+        one.run(number, nodes=2, rank=rank, port=port, program=program)
+    until(reduced(nodes[1], rank=1))
+    os.kill(nodes[1].workers(1)["1"], 9)
+    lost, survivor = nodes[1].ended(), nodes[0].ended()
+    assert (lost["code"], lost["failure"]["rank"], lost["failure"]["secondary"]) == (137, 1, False)
+    assert survivor["code"] == 1
+    assert survivor["failure"]["secondary"]
+
+
+def test_cold_start_runs_the_same_command_as_plain_torchrun_processes(pod, script):
+    program = REDUCE + "if rank == 1:\n    raise KeyError('cold')\ntime.sleep(600)\n"
+    one = pod("torchrun", "--max-restarts", "3", script(program), TORCHYARD_WARM_START="0")
+    assert one.ready()["state"] == "ready"
+    one.run(procs=2)
+    ended = one.ended()
+    assert ended["code"] == 1
+    assert (ended["failure"]["rank"], ended["failure"]["exception"]) == (1, "KeyError")
+    assert one.log(0) == "sum 2.0\n"
+
+
+def test_a_preload_that_starts_threads_or_fails_falls_back_to_a_cold_start_and_says_so(pod, script, tmp_path):
+    (tmp_path / "threads.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    one = pod("torchrun", script(REDUCE), TORCHYARD_PRELOAD="threads", PYTHONPATH=str(tmp_path))
+    state = one.ready()
+    assert any("warm start is off: 2 threads" in notice for notice in state["notices"])
+    one.run(procs=1)
+    assert one.ended()["code"] == 0
+
+
+def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickles(pod, tmp_path):
+    package = tmp_path / "things"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(
+        "import sys, multiprocessing, pickle, atexit\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Data:\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, index): return index\n"
+        "if __name__ == '__main__':\n"
+        "    atexit.register(print, 'bye')\n"
+        "    assert pickle.loads(pickle.dumps(Data())) is not None\n"
+        "    for method in ('fork', 'spawn'):\n"
+        "        loader = DataLoader(Data(), num_workers=1, multiprocessing_context=method)\n"
+        "        print(method, sum(int(batch) for batch in loader))\n"
+        "    print(sys.argv[1:], __package__, sys.stdin.isatty() if sys.stdin else None)\n"
+        "    sys.exit('said at the end')\n"
+    )
+    one = pod(sys.executable, "-m", "torch.distributed.run", "-m", "things", "--epochs", "3")
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 1
+    lines = one.log().splitlines()
+    assert [line for line in lines if line.startswith(("fork", "spawn"))] == ["fork 6", "spawn 6"]
+    assert "['--epochs', '3'] things False" in lines
+    assert lines[-2:] == ["said at the end", "bye"]
