@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+
 from torchyard_trainers.core.batching import split
 
 batches = some.integers(1, 300)

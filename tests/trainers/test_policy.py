@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from torchyard_trainers.core.config import Config, Parallelism, Trainer
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision

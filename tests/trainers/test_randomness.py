@@ -1,6 +1,7 @@
 """Random numbers belong to a sample: batch, order and neighbours cannot move them."""
 
 import torch
+
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 
 

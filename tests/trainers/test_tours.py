@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.instances import Instances, generate
 from torchyard_trainers.cvrp.nearest import nearest_neighbour
@@ -120,7 +121,9 @@ def test_no_solution_is_shorter_than_the_best_of_all():
     moves, nearest = nearest_neighbour(instances)
     tours.check(instances, moves, nearest)
     for index in range(6):
-        best = best_length(Instances(instances.xy[index : index + 1], instances.demand[index : index + 1], instances.capacity))
+        best = best_length(
+            Instances(instances.xy[index : index + 1], instances.demand[index : index + 1], instances.capacity)
+        )
         assert min(sampled.cost[index].min().item(), nearest[index].item()) >= best - 1e-5
         assert sampled.cost[index].min().item() == pytest.approx(best, rel=0.15)
 

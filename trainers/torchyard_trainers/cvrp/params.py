@@ -46,7 +46,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = None
     samples: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        doc("Routes sampled for an instance: at least 2 for shared, always 1 for rollout."),
+        doc("Routes sampled for an instance: at least 2 for shared; Kool's rollout takes 1."),
     ] = None
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[
@@ -95,6 +95,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 _STANDARD = {
     "batch": 512,
     "samples": 16,
+    "rollout_samples": 1,
     "lr": 1e-4,
     "lr_final": 1e-6,
     "embedding": 128,
@@ -114,6 +115,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 500,
         "batch": 64,
         "samples": 8,
+        "rollout_samples": 8,
         "lr": 1e-3,
         "lr_final": 5e-5,
         "embedding": 64,
@@ -129,8 +131,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cvrp50": {**_STANDARD, "customers": 50, "capacity": 40, "steps": 50_000},
     "cvrp100": {**_STANDARD, "customers": 100, "capacity": 50, "steps": 100_000, "batch": 256},
 }
-# One route an instance with baseline rollout: as many trajectories a step as shared has with its samples.
-ROLLOUT_BATCH = {"tiny": 256}
 
 
 def read(raw: dict[str, Any]) -> Params:
@@ -150,7 +150,8 @@ def settle(params: Params, parallelism: Parallelism) -> Settings:
     """
     preset = dict(PRESETS[params.preset])
     if params.baseline == "rollout":
-        preset |= {"samples": 1, "batch": ROLLOUT_BATCH.get(params.preset, preset["batch"])}
+        preset["samples"] = preset["rollout_samples"]
+    del preset["rollout_samples"]
     given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
     if parallelism.global_batch_size is not None:
         given["batch"] = parallelism.global_batch_size
@@ -160,10 +161,6 @@ def settle(params: Params, parallelism: Parallelism) -> Settings:
     if settings.baseline == "shared" and settings.samples < 2:
         raise ConfigError(
             f"trainer.params.samples: {settings.samples}, but baseline shared compares at least 2; use rollout for 1"
-        )
-    if settings.baseline == "rollout" and settings.samples != 1:
-        raise ConfigError(
-            f"trainer.params.samples: {settings.samples}, but baseline rollout samples 1; use shared for more"
         )
     largest_demand = 10 if settings.distribution == "grid-1-10" else 9
     assert settings.capacity >= largest_demand

@@ -1,0 +1,72 @@
+"""The report: always whole, always finite, alive by its time, moving by its counter."""
+
+import json
+import math
+
+from gangs import until
+
+from torchyard_trainers.core.report import Reporter
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_a_report_has_the_fields_of_the_protocol(tmp_path):
+    reporter = Reporter(tmp_path, rank=5, local_rank=1, round_number=4).start()
+    reporter.phase("step")
+    reporter.progress(12, 50)
+    reporter.metrics({"loss": 1.5})
+    reporter.throughput({"stepsPerSecond": 2.0})
+    reporter.checkpoint({"step": 10, "time": 1.0, "path": "/x", "bytes": 3, "saveSeconds": 0.1})
+    reporter.warn("checkpoint passed over")
+    reporter.stop()
+    facts = read(tmp_path / "report.1.json")
+    assert facts.keys() == {
+        *("round", "rank", "localRank", "pid", "counter", "time", "step", "totalSteps", "epoch"),
+        *("phase", "phaseSince", "metrics", "throughput", "checkpoint", "warnings"),
+    }
+    assert (facts["round"], facts["rank"], facts["step"], facts["phase"]) == (4, 5, 12, "step")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.1.json"]
+
+
+def test_time_moves_by_itself_and_the_counter_only_with_the_main_thread(tmp_path):
+    reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=1, period=0.01).start()
+    first = read(tmp_path / "report.0.json")
+    later = until(lambda: (found := read(tmp_path / "report.0.json"))["time"] > first["time"] and found)
+    assert later["counter"] == first["counter"]
+    reporter.progress(1, 2)
+    until(lambda: read(tmp_path / "report.0.json")["counter"] > first["counter"])
+    reporter.stop()
+
+
+def test_numbers_that_are_not_finite_are_left_out(tmp_path):
+    reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=1).start()
+    reporter.metrics({"loss": math.nan, "cost": 5.0})
+    reporter.throughput({"stepsPerSecond": math.inf})
+    reporter.stop()
+    facts = read(tmp_path / "report.0.json")
+    assert facts["metrics"] == {"cost": 5.0}
+    assert facts["throughput"] == {}
+
+
+def test_metrics_and_warnings_stay_bounded():
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=1).start()
+    for number in range(100):
+        reporter.metrics({f"m{number}": 1.0})
+        reporter.warn("x" * 1000)
+    reporter.stop()
+    assert len(reporter.facts["metrics"]) == 32
+    assert len(reporter.facts["warnings"]) == 8
+    assert max(len(text) for text in reporter.facts["warnings"]) == 300
+
+
+def test_a_run_folder_that_vanishes_never_stops_training(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    reporter = Reporter(folder, rank=0, local_rank=0, round_number=1, period=0.01).start()
+    (folder / "report.0.json").unlink()
+    folder.rmdir()
+    reporter.progress(1, 2)
+    reporter.stop()
+    assert reporter.facts["step"] == 1
