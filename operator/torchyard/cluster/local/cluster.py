@@ -25,14 +25,12 @@ from torchyard.cluster.local.environment import pod_environment
 from torchyard.cluster.local.folder import RunFolder, write_atomic
 from torchyard.cluster.local.pod import BAD_CONFIGURATION, KILLED, LocalPod
 from torchyard.cluster.local.record import Deletion, PodRecord, loopback_address
-from torchyard.cluster.local.run import append_event, read_run, write_status_file
+from torchyard.cluster.local.run import Event, append_event, read_run, write_status_file
+from torchyard.cluster.local.runs import SOURCE_FOLDER
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
-
-SOURCE_FOLDER = "torchyard.dev/source-folder"
-"""Annotation: folder of the job file, which `spec.workingDir` is relative to."""
 
 MAX_LOG_FOLDERS = 32
 _BEING_STARTED = ("", "the pod's processes are being started")
@@ -61,6 +59,7 @@ class LocalCluster:
         self._pods: dict[str, LocalPod] = {}  # by name
         self._tokens: dict[str, str] = {}  # by pod uid
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fresh: list[Event] = []
         self._url = ""
         self._agent = Path()
         self._gpus = gpus.inventory()
@@ -118,7 +117,7 @@ class LocalCluster:
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:  # noqa: ARG002 - one run, one job
         """Record an event on the job."""
-        await asyncio.to_thread(append_event, self.folder, event, time.time())
+        self._fresh.append(await asyncio.to_thread(append_event, self.folder, event, time.time()))
         self._changed()
 
     async def delete_job(self, job: TrainingJob) -> None:
@@ -166,6 +165,11 @@ class LocalCluster:
             folder.mkdir(parents=True, exist_ok=True)
         self._agent = await asyncio.to_thread(agent_zipapp, self.folder.home / "cache")
         await asyncio.gather(*map(self._take_up, sorted(self.folder.pods.glob("*/pod.json"))))
+
+    def take_events(self) -> list[Event]:
+        """The events recorded since the last call."""
+        taken, self._fresh = self._fresh, []
+        return taken
 
     def replace_job(self, job: TrainingJob) -> None:
         """The job was edited; its status stays the one written here."""

@@ -88,8 +88,8 @@ def write_status_file(folder: RunFolder, job: TrainingJob) -> None:
     write_atomic(folder.status_file, msgspec.json.format(msgspec.json.encode(document)))
 
 
-def append_event(folder: RunFolder, event: EmitEvent, now: float) -> None:
-    """Add a line to `events.jsonl`; the older half goes when a megabyte is full."""
+def append_event(folder: RunFolder, event: EmitEvent, now: float) -> Event:
+    """Add a line to `events.jsonl` and return it; the older half goes when a megabyte is full."""
     line = Event(time=rfc3339(now), type=event.type, reason=event.reason, message=event.message)
     with folder.events_file.open("ab") as file:
         file.write(msgspec.json.encode(line) + b"\n")
@@ -97,6 +97,7 @@ def append_event(folder: RunFolder, event: EmitEvent, now: float) -> None:
     if size > MAX_EVENTS_BYTES:
         kept = folder.events_file.read_bytes()[-MAX_EVENTS_BYTES // 2 :]
         write_atomic(folder.events_file, kept[kept.find(b"\n") + 1 :])
+    return line
 
 
 def events(folder: RunFolder, last: int = 1000) -> list[Event]:

@@ -1,0 +1,180 @@
+"""The runs of this machine: make one, list them, tell who controls one, find its logs. Files only, no process."""
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.times import rfc3339
+from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
+from torchyard.cluster.local.run import edit_job, read_run, write_job
+
+SOURCE_FOLDER = "torchyard.dev/source-folder"
+"""Annotation: folder of the job file, which `spec.workingDir` is relative to."""
+
+_RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
+
+
+class RunBusyError(ValueError):
+    """Another process controls the run; `pid`: which, 0 if it has not said so yet."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"Run `{name}` is controlled by {who}: watch it with `torchyard status {name}`, end it with "
+            f"`torchyard stop {name}`."
+        )
+        self.pid = pid
+
+
+class RunExistsError(ValueError):
+    """A run of that name is under way with another spec; `fields`: what differs."""
+
+    def __init__(self, name: str, fields: list[str]) -> None:
+        super().__init__(
+            f"Run `{name}` is not finished and differs in {', '.join(f'`spec.{field}`' for field in fields)}: start "
+            f"this one under another name with `--name`, or remove the old one with `torchyard rm {name}`."
+        )
+        self.fields = fields
+
+
+class LogFile(NamedTuple):
+    """Output of one process of a run; `rank` is None for what agent and keeper say."""
+
+    pod: str
+    rank: int | None
+    path: Path
+
+
+def home_folder() -> Path:
+    """`$TORCHYARD_HOME`, `~/.torchyard` without it."""
+    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
+
+
+def run_folder(name: str, home: Path | None = None) -> RunFolder:
+    """The folder of the run with this name, whether there is one or not."""
+    return RunFolder((home or home_folder()) / "runs" / name)
+
+
+def list_runs(home: Path | None = None) -> list[RunFolder]:
+    """Every run of this machine, by name."""
+    runs = (home or home_folder()) / "runs"
+    return [RunFolder(path) for path in sorted(runs.iterdir()) if (path / "job.yaml").exists()] if runs.is_dir() else []
+
+
+def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
+    """Make the run that a job file asks for, or go on with the one that is there.
+
+    An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
+    spec: it moves to `$TORCHYARD_HOME/old/<name>`, where it takes the place of an older one.
+
+    Args:
+        folder: of the run; its name becomes the job's.
+        job: a valid job.
+        source_folder: where the job file is.
+
+    Raises:
+        RunExistsError: the run is unfinished and has another spec.
+        RunBusyError: the run is finished, but another process is not done with it.
+    """
+    before = read_run(folder)
+    if before is not None and before.metadata.deletion_timestamp is None:
+        if before.status.state not in TERMINAL_STATES:
+            return _go_on(folder, before, job)
+        _move_aside(folder)
+    annotations = {**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())}
+    metadata = msgspec.structs.replace(
+        job.metadata,
+        name=folder.name,
+        uid=str(uuid.uuid4()),
+        generation=1,
+        creation_timestamp=rfc3339(time.time()),
+        deletion_timestamp=None,
+        annotations=annotations,
+    )
+    fresh = TrainingJob(metadata=metadata, spec=job.spec)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_job(folder, fresh)
+    return fresh
+
+
+def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
+    """Set `spec.suspend`, as `torchyard stop` and `resume` do; the controlling process follows.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    return edit_job(
+        folder, lambda job: msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=suspend))
+    )
+
+
+def is_controlled(folder: RunFolder) -> int | None:
+    """Pid of the process that controls the run, 0 if it has not said so yet; None if there is none."""
+    if not is_locked(folder.lock_file):
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return int(folder.lock_file.read_text())
+    return 0
+
+
+@contextlib.contextmanager
+def control(folder: RunFolder) -> Iterator[None]:
+    """Be the one process that controls the run.
+
+    Raises:
+        RunBusyError: another one does.
+        ValueError: there is no such run.
+    """
+    if not folder.path.is_dir():
+        raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
+    lock = take_lock(folder.lock_file)
+    if lock is None:
+        raise RunBusyError(folder.name, is_controlled(folder) or 0)
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def log_files(folder: RunFolder) -> list[LogFile]:
+    """The logs of a run: those of every pod it has had, oldest pod first, agent before ranks."""
+    found = []
+    for pod in sorted(folder.pods.glob("*/logs"), key=lambda path: path.stat().st_mtime_ns):
+        for path in sorted(pod.glob("*.log")):
+            match = _RANK_LOG.fullmatch(path.name)
+            if match or path.name == "agent.log":
+                found.append(LogFile(pod.parent.name, int(match[1]) if match else None, path))
+    return sorted(found, key=lambda log: -1 if log.rank is None else log.rank)
+
+
+def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> TrainingJob:
+    def comparable(spec: object) -> dict[str, object]:
+        fields: dict[str, object] = msgspec.to_builtins(spec)
+        fields.pop("suspend", None)
+        return fields
+
+    old, new = comparable(before.spec), comparable(job.spec)
+    differing = sorted(field for field in old.keys() | new.keys() if old.get(field) != new.get(field))
+    if differing:
+        raise RunExistsError(folder.name, differing)
+    return edit_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
+
+
+def _move_aside(folder: RunFolder) -> None:
+    with control(folder):
+        old = folder.home / "old" / folder.name
+        shutil.rmtree(old, ignore_errors=True)
+        old.parent.mkdir(parents=True, exist_ok=True)
+        folder.path.rename(old)

@@ -1,0 +1,255 @@
+"""A TrainingJob on one machine with no Kubernetes: the same controller, wired to processes instead of an API server.
+
+Only wiring: what is decided is decided in `engine`, what is done is done in `cluster.local` and `intake`.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from torchyard.api import durations
+from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.times import rfc3339
+from torchyard.cluster.local.cluster import LocalCluster
+from torchyard.cluster.local.folder import RunFolder, write_atomic
+from torchyard.cluster.local.run import Event, edit_job, events, read_run, write_job
+from torchyard.cluster.local.runs import (
+    LogFile,
+    RunBusyError,
+    RunExistsError,
+    control,
+    create_run,
+    is_controlled,
+    list_runs,
+    log_files,
+    run_folder,
+    suspend_run,
+)
+from torchyard.engine.actions import EmitEvent
+from torchyard.engine.controller import Controller
+from torchyard.intake.book import Book
+from torchyard.intake.server import Intake, application
+
+__all__ = [
+    "Event",
+    "LogFile",
+    "RunBusyError",
+    "RunExistsError",
+    "RunFolder",
+    "create_run",
+    "events",
+    "is_controlled",
+    "list_runs",
+    "log_files",
+    "read_run",
+    "remove_run",
+    "run_folder",
+    "run_job",
+    "suspend_run",
+]
+
+LOOPBACK = "127.0.0.1"
+FOLLOW_SECONDS = 0.3
+SYNC_SECONDS = 0.5, 5.0
+REMOVE_SECONDS = 60.0
+
+OnChange = Callable[[TrainingJob, list[Event]], None]
+
+
+async def run_job(
+    folder: RunFolder,
+    *,
+    on_change: OnChange = lambda _job, _events: None,
+    stop: asyncio.Event | None = None,
+    kill: asyncio.Event | None = None,
+) -> TrainingJob:
+    """Control a run until its job is finished, suspended or deleted, and nothing of it lives any more.
+
+    Pods that a former controller left are adopted where they can be, ended where they cannot: never two gangs.
+
+    Args:
+        folder: of a run made by `create_run`.
+        on_change: called in the event loop with the job and the events that are new, whenever either changed.
+        stop: once set, the job is suspended: saved and stopped within `spec.gracePeriod`.
+        kill: once set, every process of the job is killed now, and the job is suspended.
+
+    Returns:
+        The job as it was left.
+
+    Raises:
+        RunBusyError: another process controls the run.
+        ValueError: there is no such run, or no agent to start its pods with.
+    """
+    with control(folder):
+        return await _Run(folder, on_change).until_over(stop or asyncio.Event(), kill or asyncio.Event())
+
+
+def remove_run(folder: RunFolder) -> None:
+    """End a run now and remove all of it. Not to be called from an event loop.
+
+    Raises:
+        ValueError: there is no such run, or its controlling process does not let go of it.
+    """
+    edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job)))
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while folder.job_file.exists():
+        try:
+            asyncio.run(run_job(folder))
+        except RunBusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(FOLLOW_SECONDS)
+
+
+class _Run:
+    """The wiring of one run, for as long as this process controls it."""
+
+    def __init__(self, folder: RunFolder, on_change: OnChange) -> None:
+        job = read_run(folder)
+        if job is None:
+            raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
+        self.folder = folder
+        self.job = job
+        self.on_change = on_change
+        self.changed = asyncio.Event()
+        shortest, longest = SYNC_SECONDS
+        interval = min(longest, max(shortest, durations.seconds(job.spec.metrics.interval)))
+        self.book = Book(time.time, interval=interval, on_news=lambda _uid: self.look())
+        self.cluster = LocalCluster(folder, changed=self.look, gone=self.book.forget)
+        self.controller = Controller(self.cluster, self.book, clock=time.time)
+
+    def look(self) -> None:
+        """Something changed: the plan looks at it, and so do those who watch."""
+        self.controller.enqueue(self.job.key)
+        self.changed.set()
+
+    async def until_over(self, stop: asyncio.Event, kill: asyncio.Event) -> TrainingJob:
+        """Control the run until nothing is left to control."""
+        self.cluster.read_tokens()
+        async with contextlib.AsyncExitStack() as stack:
+            intake = await self._listen(stack)
+            await self.cluster.open(intake.url)
+            stack.push_async_callback(self.cluster.close)
+            stack.push_async_callback(self.controller.close)
+            seen = _signature(self.folder.job_file)
+            await self._edited(self.job)
+            work = (self.controller.run(), self._follow_edits(seen), self._obey(stop, kill))
+            tasks = [asyncio.ensure_future(one) for one in work]
+            over = asyncio.create_task(self._over())
+            try:
+                await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if not over.done():
+                    await asyncio.gather(*(task for task in tasks if task.done()))
+                await over
+            except BaseException:
+                # Nobody is left who could stop them; checkpoints are, and the next `run` goes on from there.
+                await self.cluster.kill_pods()
+                raise
+            finally:
+                for task in (over, *tasks):
+                    task.cancel()
+                await asyncio.gather(over, *tasks, return_exceptions=True)
+        if self.cluster.job(self.job.key) is None:
+            await asyncio.to_thread(shutil.rmtree, self.folder.path, ignore_errors=True)
+        return self.job
+
+    async def _listen(self, stack: contextlib.AsyncExitStack) -> Intake:
+        """Listen where the agents of a former controller call; on any port if that one is taken."""
+        intake = None
+        for port in (_former_port(self.folder), 0):
+            with contextlib.suppress(OSError):
+                app = application(self.book, self.cluster.authenticate)
+                intake = await stack.enter_async_context(Intake(app, host=LOOPBACK, port=port))
+                break
+        if intake is None:
+            raise ValueError(f"No port of {LOOPBACK} is free for the controller to listen on.")
+        document = json.dumps({"pid": os.getpid(), "url": intake.url}).encode()
+        await asyncio.to_thread(write_atomic, self.folder.controller_file, document)
+        return intake
+
+    async def _over(self) -> None:
+        """Show every change; return when nothing is left to control."""
+        while True:
+            self.changed.clear()
+            job = self.cluster.job(self.job.key)
+            self.job = job or self.job
+            self.on_change(self.job, self.cluster.take_events())
+            if job is None:
+                await self.cluster.kill_pods()
+                return
+            state = job.status.state
+            if (state in TERMINAL_STATES or (state == "Suspended" and job.spec.suspend)) and self.cluster.idle:
+                return
+            await self.changed.wait()
+
+    async def _follow_edits(self, seen: object) -> None:
+        """Other terminals edit `job.yaml`: suspend, resume, remove."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            signature = _signature(self.folder.job_file)
+            if signature == seen:
+                continue
+            seen = signature
+            try:
+                edited = await asyncio.to_thread(read_run, self.folder)
+            except ValueError as error:
+                message = f"the edited job file is not used: {error}"
+                await self.cluster.emit_event(
+                    self.job, EmitEvent(type="Warning", reason="InvalidSpec", message=message)
+                )
+                continue
+            await self._edited(edited)
+
+    async def _edited(self, edited: TrainingJob | None) -> None:
+        job = self.cluster.job(self.job.key)
+        if job is None:
+            return
+        if edited is None or edited.metadata.uid != job.metadata.uid or edited.metadata.deletion_timestamp is not None:
+            await self.cluster.delete_job(job)
+            return
+        if edited.spec != job.spec and edited.metadata.generation <= job.metadata.generation:
+            # Edited by hand: a changed spec is a new generation, whoever changed it.
+            metadata = msgspec.structs.replace(edited.metadata, generation=job.metadata.generation + 1)
+            edited = msgspec.structs.replace(edited, metadata=metadata)
+            await asyncio.to_thread(write_job, self.folder, edited)
+        self.cluster.replace_job(edited)
+
+    async def _obey(self, stop: asyncio.Event, kill: asyncio.Event) -> None:
+        asked = [asyncio.create_task(event.wait()) for event in (stop, kill)]
+        try:
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
+            await kill.wait()
+            await self.cluster.kill_pods()
+            await asyncio.Event().wait()
+        finally:
+            for task in asked:
+                task.cancel()
+
+
+def _deleted(job: TrainingJob) -> ObjectMeta:
+    return msgspec.structs.replace(job.metadata, deletion_timestamp=rfc3339(time.time()))
+
+
+def _former_port(folder: RunFolder) -> int:
+    try:
+        return urlsplit(json.loads(folder.controller_file.read_bytes())["url"]).port or 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _signature(path: Path) -> object:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
