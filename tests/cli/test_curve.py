@@ -1,5 +1,7 @@
 """The loss curve shows what happened, in the space it is given, whatever arrives."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +25,7 @@ def test_a_falling_loss_falls_from_the_top_left_to_the_bottom_right() -> None:
     columns = rows_of(draw([(step, 100 - step) for step in range(100)], 20, 5))
     assert 0 in columns[0]
     assert 19 in columns[-1]
-    assert all(max(left) <= max(right) for left, right in zip(columns, columns[1:], strict=False))
+    assert all(max(left) <= max(right) for left, right in pairwise(columns))
 
 
 def test_a_constant_is_a_level_line() -> None:

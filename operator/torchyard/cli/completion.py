@@ -18,7 +18,7 @@ def command(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help
 
     fish: torchyard completion fish | source
     """
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     from torchyard.cli.main import COMPLETE_VARIABLE, PROGRAM
 

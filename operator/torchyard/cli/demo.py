@@ -22,12 +22,7 @@ def command(
     from rich.console import Console
 
     from torchyard.cli.foreground import start, watch
-    from torchyard.cli.remove import remove
-    from torchyard.cli.runs import load, named
 
-    folder = named(name)
-    if folder.job_file.exists() and load(folder).over:
-        remove(folder)
     folder = start(EXAMPLE, name, sets or [])
     code = watch(folder)
     if code == SUCCEEDED:
@@ -36,7 +31,7 @@ def command(
 
 
 def lesson(summary: dict[str, Any]) -> Any:
-    """A table of what the model learned: mean tour lengths on the same instances, and the difference to nearest neighbour."""
+    """A table of what was learned: mean tour lengths on the same instances, and how they compare."""
     from rich import box
     from rich.table import Table
 

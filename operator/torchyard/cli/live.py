@@ -1,4 +1,4 @@
-"""The view on a terminal, redrawn in place: state, progress, loss curve, ranks, events. A pure function of a picture."""
+"""The view on a terminal, redrawn in place: state, progress, loss curve, ranks, events; a function of a picture."""
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live

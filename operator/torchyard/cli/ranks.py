@@ -1,10 +1,18 @@
-"""What each rank of a run last reported, read from the files its workers write."""
+"""What each rank of a run last reported, read from the files its workers write.
 
-import json
+The status is written every `spec.metrics.interval`; these files are at most a second old, so that a view on the same
+machine is lively.
+"""
+
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.engine.view import RankReport
 
 MAX_REPORT_BYTES = 64 * 1024
 
@@ -21,42 +29,73 @@ class Rank(NamedTuple):
     seen: float  # unix seconds of its newest report
 
 
-def read_ranks(run: Path, round_number: int) -> tuple[Rank, ...]:
-    """The ranks of round `round_number` in rank order; a report that cannot be read is left out."""
-    found: dict[int, Rank] = {}
-    for pod, report in reports(run / "pods"):
-        rank, step = report.get("rank"), report.get("step")
-        if report.get("round") != round_number or not isinstance(rank, int) or not isinstance(step, int):
-            continue
-        seen = report.get("time")
-        found[rank] = Rank(
-            rank,
-            str(pod.get("name", "")),
-            f"local-{pod.get('index', '?')}",
-            str(report.get("phase", "")),
-            step,
-            0,
-            float(seen) if isinstance(seen, int | float) else 0.0,
-        )
-    foremost = max((rank.step for rank in found.values()), default=0)
-    return tuple(found[number]._replace(lag=foremost - found[number].step) for number in sorted(found))
+class Reported(NamedTuple):
+    """A report and where it comes from."""
+
+    pod: str
+    node: str
+    report: RankReport
 
 
-def reports(pods: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(pod.json, report.<local_rank>.json) of every worker that ever wrote a report."""
-    for folder in sorted(pods.glob("*/")):
-        pod = {"name": folder.name, **small_json(folder / "pod.json")}
-        for path in sorted(folder.glob("run/report.*.json")):
-            yield pod, small_json(path)
+def read_reports(pods: Path, round_number: int) -> list[Reported]:
+    """The reports of one round in rank order.
+
+    Args:
+        pods: folder with a folder a pod.
+        round_number: of the round; reports of others are left out, and so are those that cannot be read.
+    """
+    found = {}
+    for path in pods.glob("*/run/report.*.json"):
+        report = _read(path)
+        if report is not None and report.round == round_number:
+            pod = path.parent.parent.name
+            found[report.rank] = Reported(pod, f"local-{pod.rpartition('-')[2]}", report)
+    return [found[rank] for rank in sorted(found)]
 
 
-def small_json(path: Path) -> dict[str, Any]:
-    """The object in a small JSON file; empty when the file is absent, being made, too large or something else."""
+def ranks_of(reports: Sequence[Reported]) -> tuple[Rank, ...]:
+    """One line a rank."""
+    foremost = max((reported.report.step for reported in reports), default=0)
+    return tuple(
+        Rank(report.rank, pod, node, report.phase, report.step, foremost - report.step, report.time)
+        for pod, node, report in reports
+    )
+
+
+def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
+    """The job with progress, metrics and rate of rank 0's report where that is ahead of the status."""
+    status = job.status
+    if not reports or reports[0].report.rank != 0 or status.state != "Running":
+        return job
+    report = reports[0].report
+    if report.step <= status.progress.step:
+        return job
+    total = report.total_steps or status.progress.total_steps
+    rate = report.throughput.get("stepsPerSecond", status.throughput.steps_per_second)
+    progress = msgspec.structs.replace(
+        status.progress,
+        step=report.step,
+        total_steps=total,
+        percent=min(100.0, 100 * report.step / total) if total else None,
+        eta_seconds=round(max(0, total - report.step) / rate) if total and rate else None,
+        phase=report.phase or status.progress.phase,
+    )
+    throughput = msgspec.structs.replace(
+        status.throughput,
+        steps_per_second=rate,
+        samples_per_second=report.throughput.get("samplesPerSecond", status.throughput.samples_per_second),
+    )
+    fresh = msgspec.structs.replace(
+        status, progress=progress, metrics={**status.metrics, **report.metrics}, throughput=throughput
+    )
+    return msgspec.structs.replace(job, status=fresh)
+
+
+def _read(path: Path) -> RankReport | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_REPORT_BYTES:
-                return {}
-            value = json.loads(file.read(MAX_REPORT_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+                return None
+            return msgspec.json.decode(file.read(MAX_REPORT_BYTES), type=RankReport)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,17 +1,16 @@
-"""The runs of this machine: find one by name, read it, tell whether a process controls it."""
+"""The runs of this machine as the command line speaks of them: by name, with an answer to every wrong one."""
 
 import difflib
-import os
 import re
-from pathlib import Path
 from typing import NamedTuple
 
+from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
-from torchyard.api.spec import DNS_LABEL_PATTERN
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.errors import RefusalError
-from torchyard.cluster.local.folder import RunFolder, is_locked
+from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run
+from torchyard.cluster.local.runs import is_controlled, list_runs, run_folder
 
 
 class Run(NamedTuple):
@@ -27,21 +26,6 @@ class Run(NamedTuple):
         return not self.controlled or self.job.status.state in TERMINAL_STATES
 
 
-def home() -> Path:
-    """`$TORCHYARD_HOME`, by default `~/.torchyard`; an absolute path that need not exist."""
-    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
-
-
-def everything() -> list[RunFolder]:
-    """Every run there is, by name."""
-    runs = home() / "runs"
-    try:
-        folders = [entry for entry in runs.iterdir() if (entry / "job.yaml").exists()]
-    except FileNotFoundError:
-        return []
-    return [RunFolder(folder) for folder in sorted(folders)]
-
-
 def named(name: str) -> RunFolder:
     """The folder that a run of this name has, whether or not it exists.
 
@@ -50,7 +34,7 @@ def named(name: str) -> RunFolder:
     """
     if not re.fullmatch(DNS_LABEL_PATTERN, name):
         raise RefusalError(f"{name!r} is no name of a run", "names are lower-case letters, digits and hyphens")
-    return RunFolder(home() / "runs" / name)
+    return run_folder(name)
 
 
 def find(name: str) -> RunFolder:
@@ -61,9 +45,9 @@ def find(name: str) -> RunFolder:
     """
     folder = named(name)
     if not folder.job_file.exists():
-        near = difflib.get_close_matches(name, [known.name for known in everything()], n=1)
+        near = difflib.get_close_matches(name, [known.name for known in list_runs()], n=1)
         fix = f"did you mean {near[0]!r}?" if near else "`torchyard ps` lists the runs"
-        raise RefusalError(f"there is no run {name!r} in {home()}", fix)
+        raise RefusalError(f"there is no run {name!r} in {folder.home}", fix)
     return folder
 
 
@@ -73,10 +57,11 @@ def load(folder: RunFolder) -> Run:
     Raises:
         RefusalError: its files are gone or damaged.
     """
+    controlled = is_controlled(folder) is not None  # before the status: what was written last is then read
     try:
         job = read_run(folder)
     except ValueError as error:
-        raise RefusalError(str(error).rstrip("."), f"mend the file or `torchyard rm {folder.name}`") from error
+        raise RefusalError(str(error).rstrip("."), f"mend the file or delete the folder {folder.path}") from error
     if job is None:
-        raise RefusalError(f"the run {folder.name!r} was just deleted", "`torchyard ps` lists the runs")
-    return Run(folder, job, is_locked(folder.lock_file))
+        raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
+    return Run(folder, job, controlled)

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
+from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
 from torchyard.cli.picture import age, headline, interrupted, progress_words, unix
 from torchyard.cli.ranks import Rank
 from torchyard.cli.words import clean, clip, size, span
-
-MAX_LINES = 20
 
 
 def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:
@@ -22,7 +21,9 @@ def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, 
     closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
     if closed:
         parts += [Text(), attempts(job.status.attempts)]
-    parts += last_lines(job)
+    said = last_lines(job) if job.status.state != "Succeeded" else []
+    if said:
+        parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
     parts += [Text(), places(folder), Text(), Text.assemble(("next: ", "dim"), (next_command(job, controlled), "bold"))]
     return Group(*parts)
 
@@ -113,18 +114,6 @@ def cause_words(attempt: Attempt) -> str:
     return f"{text}: {exception}" if exception and text else text or exception
 
 
-def last_lines(job: TrainingJob) -> list[RenderableType]:
-    """What the rank that failed first said last, for a run that failed or is recovering."""
-    if job.status.state == "Succeeded":
-        return []
-    for attempt in reversed(job.status.attempts):
-        if attempt.cause is not None and attempt.cause.lines:
-            who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
-            lines = [Text(f"  {clean(line)}") for line in attempt.cause.lines[-MAX_LINES:]]
-            return [Text(), Text(f"last lines of {who}, round {attempt.round}", style="dim"), *lines]
-    return []
-
-
 def places(folder: Path) -> RenderableType:
     """Where logs and checkpoints are."""
     table = Table.grid(padding=(0, 2))
@@ -145,11 +134,3 @@ def next_command(job: TrainingJob, controlled: bool) -> str:
     if job.status.state == "Suspended" or interrupted(job, controlled):
         return f"torchyard resume {name}"
     return f"torchyard logs {name} -f"
-
-
-def summary_line(job: TrainingJob) -> str:
-    """One line for the end of `run`: `cvrp Succeeded: step 300/300 100% loss 0.5`."""
-    words = " ".join(progress_words(job))
-    values = " ".join(f"{clean(name)} {value}" for name, value in headline(job).items())
-    told = " ".join(part for part in (words, values) if part)
-    return f"{job.metadata.name} {job.status.state}" + (f": {told}" if told else "")

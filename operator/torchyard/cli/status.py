@@ -1,5 +1,6 @@
 """`torchyard status NAME`."""
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,12 +30,12 @@ def command(
     from rich.console import Console
 
     from torchyard.cli import show
-    from torchyard.cli.ranks import read_ranks
+    from torchyard.cli.ranks import freshen, ranks_of, read_reports
 
-    ranks = read_ranks(run.folder.path, run.job.status.round)
-    Console(highlight=False, soft_wrap=False).print(
-        show.render(run.job, run.folder.path, run.controlled, ranks, time.time())
-    )
+    reports = read_reports(run.folder.pods, run.job.status.round) if run.controlled else []
+    job = freshen(run.job, reports)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(show.render(job, run.folder.path, run.controlled, ranks_of(reports), time.time()))
     return SUCCEEDED
 
 

@@ -20,13 +20,13 @@ def command(
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
-    from torchyard.cli.edit import suspend
     from torchyard.cli.runs import find, load
+    from torchyard.cluster.local.runs import suspend_run
 
     folder = find(name)
     run = load(folder)
     if run.job.status.state not in {"Succeeded", "Failed"}:
-        suspend(folder, wanted=True)
+        suspend_run(folder, suspend=True)
         if run.controlled:
             say(f"{name}: saving and stopping")
         while wait and not (run := load(folder)).over:

@@ -1,0 +1,43 @@
+"""The last words of `run`: what failed, where things are, what to type next."""
+
+from pathlib import Path
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cli.picture import headline, progress_words
+from torchyard.cli.words import clean
+
+MAX_LINES = 20
+
+
+def ending(job: TrainingJob, folder: Path) -> list[str]:
+    """Lines for stderr after the view is closed."""
+    name, state = job.metadata.name, job.status.state
+    if state == "Succeeded":
+        told = " ".join([*progress_words(job), *(f"{clean(key)} {value}" for key, value in headline(job).items())])
+        return [
+            f"{name} succeeded" + (f": {told}" if told else ""),
+            f"checkpoints and results: {folder / 'checkpoints'}",
+        ]
+    if state == "Suspended":
+        at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
+        return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` goes on" if at else
+                f"{name} is stopped; `torchyard resume {name}` goes on"]  # fmt: skip
+    if state == "Failed":
+        return [
+            f"{name} failed: {clean(job.status.message)}",
+            *last_lines(job),
+            f"more: `torchyard status {name}`, `torchyard logs {name}`",
+        ]
+    if not folder.exists():
+        return [f"{name} was deleted while it ran"]
+    return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
+
+
+def last_lines(job: TrainingJob) -> list[str]:
+    """What the rank that failed first said last."""
+    for attempt in reversed(job.status.attempts):
+        if attempt.cause is not None and attempt.cause.lines:
+            who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
+            lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
+            return [f"last lines of {who}, round {attempt.round}:", *lines]
+    return []

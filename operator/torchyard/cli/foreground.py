@@ -1,0 +1,185 @@
+"""Controlling a run from this terminal: start it, show it, and let Ctrl-C save and stop it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cli.curve import History
+from torchyard.cli.errors import FAILED, INTERRUPTED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, emit, say
+from torchyard.cli.picture import Picture
+from torchyard.cli.ranks import Rank, freshen, ranks_of, read_reports
+from torchyard.cli.runs import named
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.run import Event
+
+REDRAW_SECONDS = 0.25
+KEPT_EVENTS = 50
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class View(Protocol):
+    """What shows a run."""
+
+    def show(self, picture: Picture) -> None:
+        """Show the run as it is now."""
+
+    def close(self, picture: Picture | None) -> None:
+        """Show it for the last time and let go of the terminal."""
+
+
+def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
+    """Make the run that a job file asks for, or find the unfinished one to go on with.
+
+    Raises:
+        RefusalError: the file is invalid or the name is taken.
+    """
+    from torchyard.api.validate import validate_file
+    from torchyard.cluster.local.runs import create_run
+
+    result = validate_file(file, sets)
+    if result.problems:
+        for problem in result.problems:
+            say(str(problem))
+        count = len(result.problems)
+        raise RefusalError(f"{file} is invalid: {count} problem{'s' if count > 1 else ''}, named above")
+    if len(result.jobs) != 1:
+        raise RefusalError(f"{file} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
+    job = result.jobs[0]
+    folder = named(name or job.metadata.name)
+    try:
+        create_run(folder, job, file.absolute().parent)
+    except ValueError as error:
+        raise RefusalError(str(error).rstrip(".")) from error
+    except OSError as error:
+        fix = "set TORCHYARD_HOME to a folder you can write to"
+        raise RefusalError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
+    return folder
+
+
+def watch(folder: RunFolder, output: Format | None = None) -> int:
+    """Control a run until it is over; returns the exit code that says how it ended.
+
+    Raises:
+        RefusalError: another process controls it, or it cannot be controlled here.
+    """
+    from torchyard.cli.ending import ending
+
+    watching = Watching(folder)
+    try:
+        job = asyncio.run(watching.until_over())
+    except ValueError as error:
+        raise RefusalError(str(error).rstrip(".")) from error
+    if output is not None:
+        from torchyard.api.codec import job_document
+
+        emit(job_document(job), output)
+    for line in ending(job, folder.path):
+        say(line)
+    return exit_code(job, killed=watching.kill.is_set())
+
+
+def exit_code(job: TrainingJob, *, killed: bool) -> int:
+    """0 succeeded, 1 failed or deleted, 75 saved and stopped, 130 stopped at once."""
+    if job.status.state == "Succeeded":
+        return SUCCEEDED
+    if killed:
+        return INTERRUPTED
+    return STOPPED if job.status.state == "Suspended" else FAILED
+
+
+def view_for_this_terminal() -> View:
+    """Redrawn in place on a terminal, lines elsewhere."""
+    from torchyard.cli.plain import PlainView
+
+    if not sys.stderr.isatty() or os.environ.get("TERM") in {"dumb", "unknown"}:
+        return PlainView()
+    from rich.console import Console
+
+    from torchyard.cli.live import LiveView
+
+    return LiveView(Console(stderr=True, highlight=False))
+
+
+class Watching:
+    """What is known of a run while it is controlled from here."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+        self.job: TrainingJob | None = None
+        self.notice = ""
+        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self.losses = History()
+        self.ranks: tuple[Rank, ...] = ()
+
+    async def until_over(self) -> TrainingJob:
+        """Control and show the run until it is over."""
+        from torchyard.laptop import run_job
+
+        view = view_for_this_terminal()
+        redraw = asyncio.create_task(self._redraw(view))
+        try:
+            with self._signals():
+                job = await run_job(self.folder, on_change=self._changed, stop=self.stop, kill=self.kill)
+            self._changed(job, [])
+            return job
+        finally:
+            redraw.cancel()
+            await asyncio.gather(redraw, return_exceptions=True)
+            picture = self._picture()
+            if picture is not None:
+                view.show(picture)
+            view.close(picture)
+
+    def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
+        self.job = job
+        self.events.extend(events)
+
+    async def _redraw(self, view: View) -> None:
+        while True:
+            picture = self._picture()
+            if picture is not None:
+                view.show(picture)
+            await asyncio.sleep(REDRAW_SECONDS)
+
+    def _picture(self) -> Picture | None:
+        """The run now; None before anything is known of it."""
+        if self.job is None:
+            return None
+        reports = read_reports(self.folder.pods, self.job.status.round)
+        self.ranks = ranks_of(reports) or self.ranks  # pods that are gone leave what they said last
+        job = freshen(self.job, reports)
+        loss = job.status.metrics.get("loss")
+        if loss is not None and job.status.progress.step:
+            self.losses.add(job.status.progress.step, loss)
+        return Picture(job, time.time(), self.ranks, self.losses.points, list(self.events), self.notice)
+
+    def _interrupted(self) -> None:
+        if not self.stop.is_set():
+            self.stop.set()
+            self.notice = "saving and stopping; press Ctrl-C again to stop now"
+        else:
+            self.kill.set()
+            self.notice = "stopping now"
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, a termination request and a closed terminal save and stop; the second one stops now."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._interrupted)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
