@@ -1,6 +1,6 @@
 """The forms that values of the resource take: durations, quantities, names; and the base of every section."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -27,17 +27,17 @@ LabelValue = Annotated[str, Meta(max_length=63)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
 Argument = Annotated[str, Meta(max_length=32768)]
 
-# What a pattern means to the reader of an error.
+# What the text of a pattern is, and how to write one.
 FORMS = {
-    DURATION_PATTERN: "a duration such as 90s, 5m or 1h30m",
-    DURATION_OR_AUTO_PATTERN: "auto or a duration such as 90s, 5m or 1h30m",
-    QUANTITY_PATTERN: "a quantity such as 8, 500m, 16Gi or 64G",
-    ENV_NAME_PATTERN: "letters, digits and underscores, not starting with a digit",
-    DNS_LABEL_PATTERN: "lower-case letters, digits and '-', starting and ending with a letter or digit",
-    LABEL_KEY_PATTERN: "a label key such as topology.kubernetes.io/zone",
-    MODULE_PATTERN: "the dotted name of a Python module",
-    ABSOLUTE_PATH_PATTERN: "an absolute path",
-    COMPUTE_CAPABILITY_PATTERN: "a compute capability such as 8.0",
+    DURATION_PATTERN: ("a duration", "write it like 90s, 5m or 1h30m"),
+    DURATION_OR_AUTO_PATTERN: ("auto or a duration", "write auto, or it like 90s, 5m or 1h30m"),
+    QUANTITY_PATTERN: ("a quantity", "write it like 8, 500m, 16Gi or 64G"),
+    ENV_NAME_PATTERN: ("a variable name", "use letters, digits and '_', no digit first"),
+    DNS_LABEL_PATTERN: ("a name of Kubernetes", "use lower-case letters, digits and '-', no '-' first or last"),
+    LABEL_KEY_PATTERN: ("a label key", "write it like topology.kubernetes.io/zone"),
+    MODULE_PATTERN: ("the name of a Python module", "write it like package.module"),
+    ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/'"),
+    COMPUTE_CAPABILITY_PATTERN: ("a compute capability", "write it like 8.0"),
 }
 
 
@@ -48,3 +48,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 def doc(text: str) -> Meta:
     """Describe a field; the text reaches `kubectl explain`."""
     return Meta(description=text)
+
+
+def by_key(*keys: str) -> dict[str, Any]:
+    """Mark a list whose items are told apart by these fields: merged by them on apply, and unique."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, Duration, Model, Module, ObjectName, doc
+from torchyard.api.forms import Argument, Duration, Model, Module, ObjectName, by_key, doc
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -45,9 +45,10 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     args: Annotated[
         list[Argument], Meta(max_length=1024, description="Further arguments, appended to command or script.")
     ] = field(default_factory=list)
-    env: Annotated[list[EnvVar], Meta(max_length=256, description="Environment variables of the workers.")] = field(
-        default_factory=list
-    )
+    env: Annotated[
+        list[EnvVar],
+        Meta(max_length=256, description="Environment variables of the workers.", extra_json_schema=by_key("name")),
+    ] = field(default_factory=list)
     env_from: Annotated[
         list[EnvFrom], Meta(max_length=16, description="Environment variables from ConfigMaps and Secrets.")
     ] = field(default_factory=list)
@@ -100,6 +101,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     image_pull_secrets: Annotated[list[ObjectName], Meta(max_length=16, description="Names of image pull secrets.")] = (
         field(default_factory=list)
     )
-    volumes: Annotated[list[Volume], Meta(max_length=32, description="Claims, ConfigMaps and Secrets to mount.")] = (
-        field(default_factory=list)
-    )
+    volumes: Annotated[
+        list[Volume],
+        Meta(max_length=32, description="Claims, ConfigMaps and Secrets to mount.", extra_json_schema=by_key("name")),
+    ] = field(default_factory=list)

@@ -1,0 +1,82 @@
+"""The rules as `x-kubernetes-validations`: put into a schema for the API server."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from torchyard.api.changes import FIXED, Fixed
+from torchyard.api.not_yet import GAPS, WHAT, Gap
+from torchyard.api.rules import RULES
+from torchyard.api.schema import Schema
+
+VALIDATIONS = "x-kubernetes-validations"
+
+
+def with_rules(spec_schema: Schema) -> Schema:
+    """Give a copy of the schema of `spec` that carries every rule CEL can express."""
+    schema = deepcopy(spec_schema)
+    for rule in RULES:
+        if rule.cel is not None:
+            what = rule.what.replace("{value}", "the value")
+            _add(_node(schema, rule.scope), rule.cel, rule.field, what, rule.fix)
+    for gap in GAPS:
+        _add(schema, _allows(schema, gap), gap.field, WHAT, gap.fix)
+    for fixed in FIXED:
+        if fixed.in_cel:
+            _add(schema, _unchanged(schema, fixed), fixed.field, fixed.what, fixed.fix)
+    return schema
+
+
+def _add(node: Schema, rule: str, field: str, what: str, fix: str) -> None:
+    validation = {"rule": rule, "message": f"{what}: {fix}"}
+    if field:
+        validation["fieldPath"] = f".{field}"
+    node.setdefault(VALIDATIONS, []).append(validation)
+
+
+def _allows(schema: Schema, gap: Gap) -> str:
+    """CEL that a field holds one of the values this version has, or its default."""
+    leaf = _node(schema, gap.field)
+    if gap.values:
+        allowed = f"self.{gap.field} in [{', '.join(repr(value) for value in gap.values)}]"
+    elif leaf.get("default") is False:
+        allowed = f"!self.{gap.field}"
+    elif "default" in leaf:
+        allowed = f"self.{gap.field} == {leaf['default']!r}"
+    elif leaf["type"] == "array":
+        allowed = f"size(self.{gap.field}) == 0"
+    else:
+        allowed = "false"
+    absent = [f"!has(self.{field})" for field in _optional(schema, gap.field)]
+    return " || ".join([*absent, *([] if allowed == "false" else [allowed])])
+
+
+def _unchanged(schema: Schema, fixed: Fixed) -> str:
+    """CEL that a field is as it was, absence included."""
+    terms = [f"self.{fixed.field} == oldSelf.{fixed.field}"]
+    for field in reversed(list(_optional(schema, fixed.field))):
+        terms = [f"(!has(self.{field}) || {' && '.join(terms)})"]
+        terms.insert(0, f"has(self.{field}) == has(oldSelf.{field})")
+    unchanged = " && ".join(terms)
+    return f"oldSelf.suspend || ({unchanged})" if fixed.unless_suspended else unchanged
+
+
+def _optional(schema: Schema, field: str) -> Iterator[str]:
+    """The parts of a path that may be absent even after the API server has filled in the defaults, outermost first."""
+    node, walked = schema, ""
+    for name in field.split("."):
+        required = name in node.get("required", ())
+        node = node["properties"][name]
+        walked = f"{walked}.{name}" if walked else name
+        if "default" not in node and not required:
+            yield walked
+
+
+def _node(schema: Schema, scope: str) -> Schema:
+    node: Any = schema
+    for part in scope.split(".") if scope else ():
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            node = node["items"]
+    found: Schema = node
+    return found

@@ -1,0 +1,96 @@
+"""What may change in a job that exists: one table, judged in Python and, as transition rules, by the API server.
+
+What is learnt never changes: that is another job. How it runs changes only while the job is suspended, because a round
+has one size and one environment. Time-outs, budgets and `suspend` itself may change at any time.
+"""
+
+from msgspec import Struct
+
+from torchyard.api.codec import resolved
+from torchyard.api.spec import TrainingJobSpec
+
+WHAT = "it cannot change once the job exists"
+WHAT_RUNNING = "it cannot change while the job runs"
+FIX = "start a new job under another name"
+FIX_RUNNING = "set spec.suspend to true first, change it, then set suspend to false"
+
+
+class Fixed(Struct, frozen=True):
+    """A field, relative to `spec`, that cannot change. `unless_suspended`: it can while the stored spec is."""
+
+    field: str
+    unless_suspended: bool
+    in_cel: bool = True
+
+    @property
+    def what(self) -> str:
+        """What is wrong with a change."""
+        return WHAT_RUNNING if self.unless_suspended else WHAT
+
+    @property
+    def fix(self) -> str:
+        """What to do instead."""
+        return FIX_RUNNING if self.unless_suspended else FIX
+
+
+FIXED: tuple[Fixed, ...] = (
+    Fixed("trainer.name", unless_suspended=False),
+    Fixed("trainer.mode", unless_suspended=False),
+    Fixed("command", unless_suspended=False),
+    Fixed("script", unless_suspended=False),
+    # CEL sees no fields below one that keeps unknown fields; the trainer's own fingerprint check stands behind this.
+    Fixed("trainer.params", unless_suspended=True, in_cel=False),
+    *(
+        Fixed(field, unless_suspended=True)
+        for field in (
+            "args",
+            "image",
+            "env",
+            "workingDir",
+            "nodes",
+            "gpusPerNode",
+            "procsPerNode",
+            "launcher",
+            "preload",
+            "device",
+            "resources",
+            "parallelism",
+            "checkpoint.volume",
+            "checkpoint.interval",
+            "checkpoint.keepLast",
+            "checkpoint.onPreempt",
+            "health.nonFinite",
+            "metrics.patterns",
+            "logging",
+        )
+    ),
+)
+# May change at any time; every other field of this version is fixed.
+FREE = (
+    "restart",
+    "health.startTimeout",
+    "health.pendingTimeout",
+    "suspend",
+    "activeDeadline",
+    "ttlAfterFinished",
+    "gracePeriod",
+    "metrics.interval",
+)
+
+
+def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed, ...]:
+    """The fixed fields in which `new` differs from the stored `old`."""
+    before, after = resolved(old), resolved(new)
+    return tuple(
+        fixed
+        for fixed in FIXED
+        if not (fixed.unless_suspended and old.suspend) and _get(before, fixed.field) != _get(after, fixed.field)
+    )
+
+
+def _get(document: object, field: str) -> object:
+    for name in field.split("."):
+        if not isinstance(document, dict):
+            return None
+        document = document[name]
+    return document

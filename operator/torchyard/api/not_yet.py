@@ -1,0 +1,59 @@
+"""What the resource already names but this version does not do. Set to anything else, it is rejected, never ignored.
+
+One table for `validate` and for the CEL rules of the CRD; a row leaves when its behaviour arrives.
+"""
+
+from msgspec import Struct
+
+# Field -> the values that exist in this version; no values: the field must be left at its default.
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "trainer.name": ("cvrp",),
+    "trainer.mode": ("train", "eval"),
+    "envFrom": (),
+    "elastic": (),
+    "launcher.kind": ("agent",),
+    "gpu": (),
+    "parallelism.strategy": ("auto", "single", "ddp", "fsdp"),
+    "parallelism.activationCheckpointing": ("none",),
+    "parallelism.cpuOffload": (),
+    "parallelism.compile": (),
+    "parallelism.fsdp.sharding": ("full",),
+    "checkpoint.keepBest": (),
+    "checkpoint.resumeFrom": (),
+    "health.stall": ("auto",),
+    "health.nonFinite": ("fail",),
+    "health.straggler": (),
+    "scheduling": (),
+    "preflight": (),
+    "evaluation": (),
+    "export": (),
+    "logging.wandb": (),
+    "logging.mlflow": (),
+    "serviceAccountName": (),
+    "imagePullSecrets": (),
+    "volumes": (),
+}
+
+# Values that have another name for now.
+_INSTEAD = {
+    "parallelism.fsdp.sharding": "use full; reshardAfterForward: false keeps parameters gathered, as grad would"
+}
+
+
+class Gap(Struct, frozen=True):
+    """A field, relative to `spec`, of which this version does only a part."""
+
+    field: str
+    values: tuple[str, ...]
+
+    @property
+    def fix(self) -> str:
+        """What to write instead."""
+        if not self.values:
+            return "leave it out"
+        words = self.values[0] if len(self.values) == 1 else f"{', '.join(self.values[:-1])} or {self.values[-1]}"
+        return _INSTEAD.get(self.field, f"use {words}")
+
+
+WHAT = "not implemented in this version"
+GAPS = tuple(Gap(field, values) for field, values in NOT_YET.items())

@@ -1,0 +1,86 @@
+"""`docs/reference/trainingjob.md`, generated: `python -m torchyard.api.reference`."""
+
+import sys
+from collections.abc import Iterator
+
+from torchyard.api.forms import FORMS
+from torchyard.api.not_yet import NOT_YET
+from torchyard.api.problems import shown
+from torchyard.api.resource import API_VERSION, KIND
+from torchyard.api.rules import RULES
+from torchyard.api.schema import ANY, INT_OR_STRING, Schema, spec_schema, status_schema
+
+_INTRODUCTION = f"""\
+# TrainingJob
+
+`apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `tj`. Generated from the models; every field is listed.
+A field marked *not yet* is known but {"not implemented in this version"}: anything but its default is rejected.
+"""
+
+
+def reference_markdown() -> str:
+    """Give the whole page: one table a section, then the rules between fields."""
+    parts = [_INTRODUCTION]
+    for title, path, schema in (("Spec", "spec", spec_schema()), ("Status", "status", status_schema())):
+        parts.append(f"## {title}\n\n{schema['description']}\n")
+        parts.extend(_sections(path, schema))
+    parts.append(_rules())
+    return "\n".join(parts)
+
+
+def _sections(path: str, schema: Schema) -> Iterator[str]:
+    """The table of a section, then those of the sections inside it."""
+    required = schema.get("required", ())
+    rows = [_row(path, name, field, name in required) for name, field in schema["properties"].items()]
+    yield f"### `{path}`\n\n| Field | Type | Default | Meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    for name, field in schema["properties"].items():
+        if "properties" in field:
+            yield from _sections(f"{path}.{name}", field)
+        elif "properties" in field.get("items", {}):
+            yield from _sections(f"{path}.{name}[]", field["items"])
+
+
+def _row(path: str, name: str, field: Schema, required: bool) -> str:
+    default = "required" if required else f"`{shown(field['default'])}`" if field.get("default", {}) != {} else ""
+    meaning = field.get("description", "") + _note(f"{path}.{name}".removeprefix("spec."))
+    return f"| `{name}` | {_type(field)} | {default.replace(chr(39), '')} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def _note(field: str) -> str:
+    if field not in NOT_YET:
+        return ""
+    values = NOT_YET[field]
+    return f" *Not yet, except {', '.join(values)}.*" if values else " *Not yet.*"
+
+
+def _type(field: Schema) -> str:
+    if field.get(INT_OR_STRING):
+        return f"number {field['minimum']} to {field['maximum']}, or {field['pattern'].strip('^()$')}"
+    if "enum" in field:
+        return ", ".join(word or '""' for word in field["enum"])
+    if field["type"] == "array":
+        return f"list of {_type(field['items'])}" + (f", at most {field['maxItems']}" if "maxItems" in field else "")
+    if "additionalProperties" in field:
+        return f"map to {_type(field['additionalProperties'])}"
+    if field["type"] == "object":
+        return "mapping" if field.get(ANY) else "section"
+    if field["type"] in {"integer", "number"}:
+        low, high = field.get("minimum"), field.get("maximum")
+        bounds = f" {low} to {high}" if high is not None else f" of at least {low}" if low is not None else ""
+        return f"{'whole number' if field['type'] == 'integer' else 'number'}{bounds}"
+    if field["type"] == "boolean":
+        return "true, false"
+    return FORMS[field["pattern"]][0].removeprefix("a ").removeprefix("an ") if "pattern" in field else "text"
+
+
+def _rules() -> str:
+    rows = [
+        f"- `{'.'.join(part for part in ('spec', rule.scope, rule.field) if part)}`: "
+        f"{rule.what.replace('{value}', 'the value')}: {rule.fix}."
+        for rule in RULES
+    ]
+    return "## Rules between fields\n\nWhat is rejected, and what to write instead.\n\n" + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_markdown())

@@ -1,0 +1,168 @@
+"""Structural schemas, made from the models: what the CRD holds, `validate` walks and the reference page lists.
+
+A structural schema is the subset of OpenAPI that the API server prunes, defaults and checks by: every node has a type
+or is an int-or-string, no references, no unions.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.resource import API_VERSION, KIND
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.status import TrainingJobStatus
+
+Schema = dict[str, Any]
+
+INT_OR_STRING = "x-kubernetes-int-or-string"
+ANY = "x-kubernetes-preserve-unknown-fields"
+LIST_TYPE = "x-kubernetes-list-type"
+LIST_KEYS = "x-kubernetes-list-map-keys"
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_JOB_NAME, "pattern": DNS_LABEL_PATTERN}
+_INT32 = 2**31 - 1
+_KEPT = (
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "pattern",
+    LIST_TYPE,
+    LIST_KEYS,
+)
+
+
+@cache
+def spec_schema() -> Schema:
+    """Schema of `spec`; shared, do not change it."""
+    return structural(msgspec.json.schema(TrainingJobSpec))
+
+
+@cache
+def status_schema() -> Schema:
+    """Schema of `status`; shared, do not change it. The operator fills the defaults in, so it has none."""
+    return _without_defaults(structural(msgspec.json.schema(TrainingJobStatus)))
+
+
+@cache
+def object_schema() -> Schema:
+    """Schema of the whole object as people write it; the API server knows more of `metadata` and fills `status`."""
+    text_map = {"type": "object", "additionalProperties": {"type": "string"}}
+    metadata: Schema = {
+        "name": {**_NAME, "description": "the name of the job"},
+        "namespace": {"type": "string", "minLength": 1, "maxLength": 63, "pattern": DNS_LABEL_PATTERN},
+        "labels": text_map,
+        "annotations": text_map,
+        "generation": {"type": "integer"},
+        **{key: {"type": "string"} for key in ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")},
+        **{key: {} for key in ("finalizers", "ownerReferences", "managedFields", "deletionGracePeriodSeconds")},
+    }
+    return {
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "enum": [API_VERSION], "description": f"apiVersion: {API_VERSION}"},
+            "kind": {"type": "string", "enum": [KIND], "description": f"kind: {KIND}"},
+            "metadata": {
+                "type": "object",
+                "description": "metadata: {name: ...}",
+                "required": ["name"],
+                "properties": metadata,
+            },
+            "spec": spec_schema(),
+            "status": {},
+        },
+    }
+
+
+def structural(document: Mapping[str, Any]) -> Schema:
+    """Turn a JSON Schema as msgspec writes it into a structural one.
+
+    Raises:
+        ValueError: the schema uses a form that has no structural counterpart.
+    """
+    return _convert(document, document.get("$defs", {}))
+
+
+def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    schema: Schema = {}
+    if "description" in node:
+        schema["description"] = node["description"]
+    if "$ref" in node:
+        target = _convert(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return {**target, **schema, "default": {}} if _fills_itself(target) else {**target, **schema}
+    if "anyOf" in node:
+        return {**_union(node["anyOf"], definitions), **schema, **_default(node)}
+    if "enum" in node:
+        return {**schema, "type": "string", "enum": list(node["enum"]), **_default(node)}
+    if "type" not in node:
+        return {**schema, "type": "object", ANY: True}
+    schema["type"] = node["type"]
+    schema.update({key: node[key] for key in _KEPT if key in node})
+    if node["type"] == "integer":
+        schema["format"] = "int32" if node.get("maximum", _INT32 + 1) <= _INT32 else "int64"
+    if node["type"] == "array":
+        schema["items"] = _convert(node["items"], definitions)
+        schema.setdefault(LIST_TYPE, "atomic")
+    if node["type"] == "object":
+        schema.update(_object(node, definitions))
+    return {**schema, **_default(node)}
+
+
+def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    if "properties" in node:
+        schema: Schema = {
+            "properties": {name: _convert(child, definitions) for name, child in node["properties"].items()}
+        }
+        if node.get("required"):
+            schema["required"] = list(node["required"])
+        return schema
+    values = node.get("additionalProperties")
+    if isinstance(values, Mapping) and values:
+        return {"additionalProperties": _convert(values, definitions)}
+    return {ANY: True}
+
+
+def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:
+    """Optional values lose their null (absent says the same); a whole number or a word becomes an int-or-string."""
+    present = [member for member in members if member.get("type") != "null"]
+    if len(present) == 1:
+        schema = _convert(present[0], definitions)
+        schema.pop("default", None)
+        return schema
+    numbers = [member for member in present if member.get("type") == "integer"]
+    words = [member for member in present if "enum" in member]
+    if len(words) == len(present):
+        return {"type": "string", "enum": [word for member in words for word in member["enum"]]}
+    if len(present) != 2 or len(numbers) != 1 or len(words) != 1:
+        raise ValueError(f"no structural schema for the union {present}")
+    bounds = {key: numbers[0][key] for key in ("minimum", "maximum") if key in numbers[0]}
+    return {INT_OR_STRING: True, **bounds, "pattern": f"^({'|'.join(words[0]['enum'])})$"}
+
+
+def _default(node: Mapping[str, Any]) -> Schema:
+    """Absent says the same as null, an empty list or an empty map: objects stay short without those defaults."""
+    default = node.get("default")
+    return {} if default in (None, [], {}) else {"default": default}
+
+
+def _fills_itself(schema: Schema) -> bool:
+    """Whether every field of a section can be absent, so that an empty section can stand for an absent one."""
+    return "properties" in schema and not schema.get("required")
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    slim = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in slim:
+        slim["properties"] = {name: _without_defaults(child) for name, child in slim["properties"].items()}
+    if "items" in slim:
+        slim["items"] = _without_defaults(slim["items"])
+    return slim

@@ -1,0 +1,201 @@
+"""YAML as a tree that remembers lines. Never runs a tag, bounded in size and depth, strict about duplicate keys.
+
+Scalars are read as kubectl reads them, so that `yes` is a boolean here as there, and `1e-4` is a number.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
+MAX_VALUES = 50_000
+
+_TEXT_TAGS = {"!", "tag:yaml.org,2002:str"}
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,40})")
+_BASED = re.compile(r"0(x[0-9a-fA-F]{1,16}|o[0-7]{1,22}|b[01]{1,64})")
+_OCTAL = re.compile(r"0[0-7]{1,22}")
+_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+_HINTS = (
+    ("'\\t'", "indent with spaces, YAML allows no tabs"),
+    ("mapping values are not allowed", "quote a value that holds ': '"),
+    ("could not find expected ':'", "end the key with ':'"),
+    ("did not find expected key", "line the keys of a mapping up"),
+    ("control characters", "remove the character"),
+    ("special characters", "remove the character"),
+)
+
+
+class At(Struct):
+    """A value and where it stands. `value`: a scalar, a list of At or a dict of At; `key_line`: of its key, or 0."""
+
+    value: Any
+    line: int
+    size: int = 1
+    key_line: int = 0
+    origin: str = ""
+
+    @property
+    def plain(self) -> Any:
+        """The value without lines."""
+        if isinstance(self.value, dict):
+            return {key: child.plain for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain for child in self.value]
+        return self.value
+
+
+class YamlError(ValueError):
+    """What is wrong with the text, at which line (1-based), and how to put it right."""
+
+    def __init__(self, line: int, what: str, fix: str) -> None:
+        super().__init__(f"{line}: {what}: {fix}")
+        self.line, self.what, self.fix = line, what, fix
+
+
+def read(text: str) -> tuple[list[At], list[YamlError]]:
+    """Every document of the text that is not empty, and the keys that stand twice (the first one counts).
+
+    Raises:
+        YamlError: the first thing that is not YAML, or is YAML that no job needs.
+    """
+    repeated: list[YamlError] = []
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = list(_documents(iter(yaml.parse(text, Loader=loader)), repeated))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _syntax(mark.line + 1 if mark else 1, error.problem or "it cannot be read") from error
+    except yaml.YAMLError as error:
+        line = text.count("\n", 0, getattr(error, "position", 0) or 0) + 1
+        raise _syntax(line, str(error).partition("\n")[0]) from error
+    return [document for document in documents if document.value is not None], repeated
+
+
+def scalar(text: str, line: int = 1) -> Any:
+    """Value of a plain scalar.
+
+    Raises:
+        YamlError: a number that JSON cannot hold.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text.lower().lstrip("+-") in {".inf", ".nan"}:
+        raise YamlError(line, f"{text} is not a finite number", "give a number")
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _OCTAL.fullmatch(text):
+        return int(text, 8)
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        if number in {float("inf"), float("-inf")}:
+            raise YamlError(line, f"{text[:40]} is too large a number", "give a smaller one")
+        return number
+    return text
+
+
+def _syntax(line: int, problem: str) -> YamlError:
+    fix = next((fix for sign, fix in _HINTS if sign in problem), "correct this line or the one before it")
+    what = "a tab" if "'\\t'" in problem else f"not YAML ({problem})"
+    return YamlError(line, what, fix)
+
+
+def _documents(events: Iterator[Any], repeated: list[YamlError]) -> Iterator[At]:
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            yield _Document(events, repeated).value(next(events), depth=0)
+
+
+class _Document:
+    """Composes one document from its events."""
+
+    def __init__(self, events: Iterator[Any], repeated: list[YamlError]) -> None:
+        self._events = events
+        self._repeated = repeated
+        self._anchors: dict[str, At] = {}
+        self._count = 0
+
+    def value(self, event: Any, depth: int) -> At:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event.anchor, line)
+        if depth > MAX_DEPTH:
+            raise YamlError(line, f"nested more than {MAX_DEPTH} deep", "no field of a job is that deep")
+        if isinstance(event, yaml.ScalarEvent):
+            node = At(value=self._scalar(event, line), line=line)
+        elif event.tag is not None and event.tag not in {"!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
+            raise _tag(event.tag, line)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(line, depth)
+        else:
+            node = self._mapping(line, depth)
+        self._grow(1, line)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, name: str | None, line: int) -> At:
+        target = self._anchors.get(name or "")
+        if target is None:
+            raise YamlError(line, f"alias *{name} has no finished anchor", "write the value out")
+        self._grow(target.size, line)
+        return At(value=target.value, line=line, size=target.size)
+
+    def _grow(self, by: int, line: int) -> None:
+        # Aliases are counted as often as they are used: a small file cannot unfold into a large one.
+        self._count += by
+        if self._count > MAX_VALUES:
+            raise YamlError(
+                line, f"more than {MAX_VALUES} values", "a job holds far fewer; look for aliases of aliases"
+            )
+
+    def _sequence(self, line: int, depth: int) -> At:
+        items: list[At] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self.value(event, depth + 1))
+        return At(value=items, line=line, size=1 + sum(item.size for item in items))
+
+    def _mapping(self, line: int, depth: int) -> At:
+        fields: dict[str, At] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key_line = event.start_mark.line + 1
+            if not isinstance(event, yaml.ScalarEvent):
+                raise YamlError(key_line, "a key that is not plain text", "write the key as one word")
+            key = event.value
+            if key == "<<" and not event.style:
+                raise YamlError(key_line, "merge keys (<<) are not read", "write the fields out")
+            if key in fields:
+                first = fields[key].key_line
+                what = f"key {_short(key)} stands twice (first on line {first})"
+                self._repeated.append(YamlError(key_line, what, "keep one of them"))
+            child = self.value(next(self._events), depth + 1)
+            if key in fields:
+                continue
+            fields[key] = At(value=child.value, line=child.line, size=child.size, key_line=key_line)
+        return At(value=fields, line=line, size=1 + sum(child.size for child in fields.values()))
+
+    @staticmethod
+    def _scalar(event: Any, line: int) -> Any:
+        if event.tag is not None and event.tag not in _TEXT_TAGS:
+            raise _tag(event.tag, line)
+        if event.tag is None and not event.style:
+            return scalar(event.value, line)
+        return event.value
+
+
+def _tag(tag: str, line: int) -> YamlError:
+    return YamlError(line, f"the tag {_short(tag)} is not read", "remove it")
+
+
+def _short(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
