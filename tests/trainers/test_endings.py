@@ -128,6 +128,24 @@ def test_broken_checkpoints_are_passed_over_and_reported(yard):
     assert yard.losses() == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.fixture
+def small_disk(yard):
+    """A checkpoint volume of 64 KiB."""
+    yard.checkpoints.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", yard.checkpoints], check=False).returncode:
+        pytest.skip("mounting a full disk takes privileges")
+    yield
+    subprocess.run(["umount", "--lazy", yard.checkpoints], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_ends_with_74_on_every_rank_after_retries(yard):
+    gang = yard.start(config(params={"embedding": 64}, checkpoint={"interval": {"steps": 1}}), world=2)
+    assert gang.wait() == [74, 74], gang.output()
+    assert "No space left on device; free space or repair the volume" in yard.failure(1)["message"]
+    assert yard.committed() == []
+
+
 def test_with_no_readable_checkpoint_left_nothing_is_trained_over_it(yard):
     yard.train(config(params={"steps": 3}))
     (yard.checkpoints / "step-00000003" / "state.json").write_text("{}")

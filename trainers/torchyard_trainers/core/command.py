@@ -61,6 +61,8 @@ def end(error: Exception) -> Exit:
     if isinstance(error, TrainerError):
         if rank == 0 or not isinstance(error, ConfigError):
             sys.stderr.write(f"{PROG}: {error}\n")
+    elif code is Exit.PEER_LOST:
+        sys.stderr.write(f"{PROG}: rank {rank} lost a peer: {str(error).splitlines()[0] if str(error) else error!r}\n")
     else:
         traceback.print_exception(error)
     write_failure(error, code, rank)

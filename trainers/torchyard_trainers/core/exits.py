@@ -129,9 +129,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             queue.append(current.__cause__)
 
 
-def is_storage_error(error: BaseException) -> bool:
-    """Whether writing again may help."""
-    return any(isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS for cause in causes(error))
+def storage_error(error: BaseException) -> OSError | None:
+    """Give the storage error behind an exception, if that is what it is about: writing again may help."""
+    found = (cause for cause in causes(error) if isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS)
+    return next(found, None)
 
 
 def _is_out_of_gpu_memory(error: BaseException) -> bool:

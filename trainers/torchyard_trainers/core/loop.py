@@ -57,6 +57,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     if progress.fresh:
         reporter.phase("eval")
         progress.metrics |= work.begin(session)
+        reporter.metrics(progress.metrics)
     for step in range(progress.step, work.total_steps):
         reporter.phase("step")
         done = step + 1

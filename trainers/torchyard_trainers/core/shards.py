@@ -37,9 +37,12 @@ class DcpShards:
         """See `Shards`."""
         from torch.distributed import checkpoint
 
-        with _quiet():
-            writer = checkpoint.FileSystemWriter(folder, sync_files=True)
-            checkpoint.save(state, storage_writer=writer, no_dist=not self._world.grouped)
+        try:
+            with _quiet():
+                writer = checkpoint.FileSystemWriter(folder, sync_files=True)
+                checkpoint.save(state, storage_writer=writer, no_dist=not self._world.grouped)
+        except checkpoint.CheckpointException as error:  # a BaseException, which no guard would catch
+            raise RuntimeError(f"saving {folder} failed on ranks {sorted(error.failures)}") from error
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
         """See `Shards`."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from torchyard_trainers.core.exits import ConfigError, HardwareError, StorageError, TrainerError, is_storage_error
+from torchyard_trainers.core.exits import ConfigError, HardwareError, StorageError, TrainerError, storage_error
 
 T = TypeVar("T")
 
@@ -144,9 +144,10 @@ def retried(act: Callable[[], T], *, attempts: int, pause: Callable[[int], None]
         try:
             return act()
         except Exception as error:
-            if not is_storage_error(error):
+            refused = storage_error(error)
+            if refused is None:
                 raise
             if attempt == attempts:
-                raise StorageError(f"{what}: {error}; free space or repair the volume") from error
+                raise StorageError(f"{what}: {refused}; free space or repair the volume") from error
             pause(attempt)
     raise AssertionError("attempts must be at least 1")
