@@ -13,6 +13,7 @@ from torchyard_agent.process import die_with_parent, is_alive, kill_descendants,
 GRACE_SECONDS = 5.0
 _PARENT_DIED = signal.SIGUSR1
 _GUARDED = (signal.SIGTERM, _PARENT_DIED)
+_stopping = threading.Event()
 
 
 def release_signals() -> None:
@@ -37,11 +38,18 @@ def watch(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None
     die_with_parent(_PARENT_DIED, os.getppid())
 
 
+def give_way() -> None:
+    """Called when workers have ended: if the guard ended them, it ends this process too, and no failure is written."""
+    if _stopping.is_set():
+        threading.Event().wait()
+
+
 def _guard(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None:
     if signal.sigwait(_GUARDED) == _PARENT_DIED:
         signal_groups(workers(), signal.SIGKILL)
         kill_descendants(os.getpid())
         os._exit(128 + signal.SIGKILL)
+    _stopping.set()
     end_workers(workers())
     kill_descendants(os.getpid())
     stopped()

@@ -81,6 +81,7 @@ class Launch:
         try:
             api.elastic_launch(config, entrypoint)(*arguments)
         except ChildFailedError as error:
+            guard.give_way()
             return self._failed(error)
         self._write(0, [])
         return 0

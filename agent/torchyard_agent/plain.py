@@ -40,6 +40,7 @@ def run(spec: Dict[str, Any]) -> int:
     pids.append(process.pid)
     write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
     code = failure.exit_code(process.wait())
+    guard.give_way()
     failures = []
     if code:
         found = read_json(run_dir / f"failure.{rank}.json")

@@ -60,7 +60,8 @@ def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Di
         return report
     base = dict(report or {})
     joined = {**base, **extra}
-    joined["metrics"] = {**base.get("metrics", {}), **extra.get("metrics", {})}
+    base_metrics = base.get("metrics")
+    joined["metrics"] = {**(base_metrics if isinstance(base_metrics, dict) else {}), **extra.get("metrics", {})}
     if "step" in base or "step" in extra:
         joined["step"] = max(int(base.get("step", 0)), int(extra.get("step", 0)))
     return joined if "step" in joined else None
@@ -72,8 +73,9 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     for report in reports:
         if report.get("localRank", 0) == 0:
             whole = dict(report)
-            whole["metrics"] = dict(list((report.get("metrics") or {}).items())[:_MAX_METRICS])
-            whole["warnings"] = [str(text)[:200] for text in (report.get("warnings") or [])[-5:]]
+            metrics, warnings = report.get("metrics"), report.get("warnings")
+            whole["metrics"] = dict(list(metrics.items())[:_MAX_METRICS]) if isinstance(metrics, dict) else {}
+            whole["warnings"] = [str(text)[:200] for text in warnings[-5:]] if isinstance(warnings, list) else []
             out.append(whole)
         else:
             out.append({name: report[name] for name in _TRIMMED if name in report})

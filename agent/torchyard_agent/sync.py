@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import random
 import socket
 import ssl
@@ -220,6 +221,7 @@ def fit(body: Dict[str, Any]) -> bytes:
         lambda b: b.pop("dump", None),
         lambda b: b.get("exit") and b.update(exit=dict(b["exit"], lines=[], failure=None)),
     ]
+    body = _finite(body)
     data = json.dumps(body).encode()
     for cut in cuts:
         if len(data) <= BODY_BYTES:
@@ -227,6 +229,17 @@ def fit(body: Dict[str, Any]) -> bytes:
         cut(body)
         data = json.dumps(body).encode()
     return data
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: one in a report of the user's must not cost the pod its heartbeat."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _error(data: bytes) -> str:
