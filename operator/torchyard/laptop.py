@@ -21,41 +21,12 @@ from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import RunFolder, write_atomic
-from torchyard.cluster.local.run import Event, edit_job, events, read_run, write_job
-from torchyard.cluster.local.runs import (
-    LogFile,
-    RunBusyError,
-    RunExistsError,
-    control,
-    create_run,
-    is_controlled,
-    list_runs,
-    log_files,
-    run_folder,
-    suspend_run,
-)
+from torchyard.cluster.local.run import Event, edit_job, read_run, write_job
+from torchyard.cluster.local.runs import RunBusyError, control, suspend_run
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.controller import Controller
 from torchyard.intake.book import Book
 from torchyard.intake.server import Intake, application
-
-__all__ = [
-    "Event",
-    "LogFile",
-    "RunBusyError",
-    "RunExistsError",
-    "RunFolder",
-    "create_run",
-    "events",
-    "is_controlled",
-    "list_runs",
-    "log_files",
-    "read_run",
-    "remove_run",
-    "run_folder",
-    "run_job",
-    "suspend_run",
-]
 
 LOOPBACK = "127.0.0.1"
 FOLLOW_SECONDS = 0.3

@@ -1,0 +1,166 @@
+"""Runs as files: what `run` of a name that is taken does, who controls, what other terminals may change."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from torchyard.api.codec import read_job
+from torchyard.api.status import TrainingJobStatus
+from torchyard.cluster.local import run
+from torchyard.cluster.local.folder import RunFolder, take_lock
+from torchyard.cluster.local.record import loopback_address
+from torchyard.cluster.local.runs import (
+    SOURCE_FOLDER,
+    RunBusyError,
+    RunExistsError,
+    control,
+    create_run,
+    is_controlled,
+    list_runs,
+    log_files,
+    run_folder,
+    suspend_run,
+)
+from torchyard.engine.actions import EmitEvent
+
+
+def job(**spec):
+    return read_job({"metadata": {"name": "demo"}, "spec": {"script": "print('hello: \u00e4')\n"} | spec})
+
+
+def finish(folder, state="Succeeded"):
+    made = run.read_run(folder)
+    run.write_status_file(folder, msgspec.structs.replace(made, status=TrainingJobStatus(state=state)))
+
+
+def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
+    made = create_run(folder, job(nodes=2, env=[{"name": "A", "value": "1: [x"}]), tmp_path)
+    assert made.metadata.uid
+    assert made.metadata.generation == 1
+    assert made.metadata.annotations[SOURCE_FOLDER] == str(tmp_path)
+    assert run.read_run(folder) == made
+    assert [each.name for each in list_runs()] == ["demo"]
+    assert run_folder("demo") == folder
+
+
+def test_there_may_be_no_runs_at_all(home):
+    assert list_runs() == []
+    assert run.read_run(run_folder("demo")) is None
+
+
+def test_the_same_spec_goes_on_and_ends_a_suspend(folder, tmp_path):
+    made = create_run(folder, job(), tmp_path)
+    suspend_run(folder, suspend=True)
+    finish(folder, "Suspended")
+    again = create_run(folder, job(), tmp_path)
+    assert again.metadata.uid == made.metadata.uid
+    assert again.spec.suspend is False
+    assert again.metadata.generation == 3, "every change of the spec is a generation"
+
+
+def test_another_spec_under_the_name_of_an_unfinished_run_is_refused_with_what_differs(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    with pytest.raises(RunExistsError, match=r"spec\.nodes.*--name.*torchyard rm demo") as error:
+        create_run(folder, job(nodes=2), tmp_path)
+    assert error.value.fields == ["nodes"]
+
+
+def test_a_finished_run_starts_over_and_the_old_one_is_kept_aside(folder, home, tmp_path):
+    first = create_run(folder, job(), tmp_path)
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "DONE").touch()
+    finish(folder)
+    second = create_run(folder, job(nodes=3), tmp_path)
+    assert second.metadata.uid != first.metadata.uid
+    assert second.status.state == ""
+    assert not folder.checkpoints.exists()
+    assert (home / "old" / "demo" / "checkpoints" / "DONE").exists()
+    finish(folder, "Failed")
+    create_run(folder, job(), tmp_path)
+    assert not (home / "old" / "demo" / "checkpoints").exists(), "one old run of a name is kept"
+
+
+def test_one_process_controls_a_run(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    assert is_controlled(folder) is None
+    with control(folder):
+        assert is_controlled(folder) == os.getpid()
+        with pytest.raises(RunBusyError, match=f"process {os.getpid()}.*torchyard stop demo") as error, control(folder):
+            pass
+        assert error.value.pid == os.getpid()
+    assert is_controlled(folder) is None
+
+
+def test_a_process_that_just_took_control_is_nameless_for_a_moment(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    lock = take_lock(folder.lock_file)
+    assert is_controlled(folder) == 0
+    os.close(lock)
+
+
+def test_a_status_of_another_job_is_not_mistaken_for_this_ones(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    finish(folder, "Suspended")
+    stale = folder.status_file.read_bytes()
+    folder.job_file.unlink()
+    create_run(folder, job(), tmp_path)
+    folder.status_file.write_bytes(stale)
+    assert run.read_run(folder).status.state == ""
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"metadata": 5}', b"\xff"])
+def test_a_damaged_status_costs_the_status_not_the_run(folder, tmp_path, damage):
+    create_run(folder, job(), tmp_path)
+    folder.status_file.write_bytes(damage)
+    assert run.read_run(folder).status == TrainingJobStatus()
+
+
+@pytest.mark.parametrize(
+    "damage", ["- a\n", "spec: [\n", "metadata: {name: x}\nspec: {nodes: many}\n", "x" * (5 << 20)]
+)
+def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
+    create_run(folder, job(), tmp_path)
+    folder.job_file.write_text(damage)
+    with pytest.raises(ValueError, match=r"job\.yaml"):
+        run.read_run(folder)
+
+
+def test_events_are_kept_in_order_and_bounded(folder, tmp_path, monkeypatch):
+    create_run(folder, job(), tmp_path)
+    monkeypatch.setattr(run, "MAX_EVENTS_BYTES", 2000)
+    for number in range(100):
+        run.append_event(
+            folder, EmitEvent(type="Normal", reason="RoundOpened", message=f"round {number}"), 1763706000.0
+        )
+    with folder.events_file.open("ab") as file:
+        file.write(b'{"time": "cut sh')
+    kept = run.events(folder)
+    assert folder.events_file.stat().st_size < 2100
+    assert kept[-1] == run.Event("2025-11-21T06:20:00Z", "Normal", "RoundOpened", "round 99")
+    numbers = [int(event.message.split()[1]) for event in kept]
+    assert numbers == list(range(numbers[0], 100))
+
+
+def test_logs_are_found_by_pod_and_rank(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    for name in ("rank-10.log", "rank-2.log", "agent.log", "pod.log", "rank-2.log.1"):
+        path = folder.pods / "demo-0-0" / "logs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [(log.pod, log.rank) for log in log_files(folder)] == [("demo-0-0", None), ("demo-0-0", 2), ("demo-0-0", 10)]
+
+
+def test_every_pod_of_every_job_has_a_loopback_address_of_its_own():
+    addresses = {loopback_address(uid, index) for uid in ("a1b2c3d4", "00ff00ff") for index in range(4096)}
+    assert len(addresses) == 2 * 4096
+    assert all(address.startswith("127.") and max(map(int, address.split("."))) <= 255 for address in addresses)
+    assert not any(address.startswith("127.0.") for address in addresses)
+
+
+def test_names_of_folders_come_from_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "elsewhere"))
+    assert run_folder("x") == RunFolder(tmp_path / "elsewhere" / "runs" / "x")
+    monkeypatch.delenv("TORCHYARD_HOME")
+    assert run_folder("x").home == Path.home() / ".torchyard"
