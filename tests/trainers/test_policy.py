@@ -12,6 +12,7 @@ from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
 from torchyard_trainers.cvrp import params
 from torchyard_trainers.cvrp.baseline import shared_baseline, significantly_shorter, t_quantile
+from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.instances import generate
 from torchyard_trainers.cvrp.policy import Policy
 from torchyard_trainers.cvrp.task import Cvrp
@@ -148,3 +149,10 @@ def test_one_step_makes_good_routes_more_likely():
         work.loss(session, batch).loss.backward()
         optimizer.step()
     assert session.parallel.module(instances, keys).cost.mean() < before - 0.05
+
+
+def test_the_evaluation_set_is_one_and_the_same_for_every_seed():
+    first, second = task(seed=1), task(seed=2)
+    ids = torch.arange(4)
+    assert torch.equal(make(first.settings, EVALUATION, ids).xy, make(second.settings, EVALUATION, ids).xy)
+    assert not torch.equal(make(first.settings, "train", ids).xy, make(second.settings, "train", ids).xy)

@@ -10,6 +10,10 @@ from torchyard_trainers.cvrp.instances import Instances, generate
 from torchyard_trainers.cvrp.nearest import nearest_neighbour
 from torchyard_trainers.cvrp.params import Settings
 
+# The set is the same for every seed, so that costs of different runs can be compared; 1234 as in Kool 2019.
+EVALUATION = "evaluation"
+EVALUATION_SEED = 1234
+
 
 @torch.no_grad()
 def greedy_costs(session: Session, policy: nn.Module, settings: Settings, stream: str, count: int) -> Tensor:
@@ -40,9 +44,9 @@ def nearest_cost(session: Session, settings: Settings, stream: str, count: int) 
 
 
 def make(settings: Settings, stream: str, ids: Tensor) -> Instances:
-    """Make instances of the run's problem."""
+    """Make instances of the run's problem; only the evaluation set does not depend on the run's seed."""
     return generate(
-        settings.seed,
+        EVALUATION_SEED if stream == EVALUATION else settings.seed,
         stream,
         ids,
         customers=settings.customers,

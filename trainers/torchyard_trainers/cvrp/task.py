@@ -11,7 +11,7 @@ from torch.optim import AdamW, Optimizer
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 from torchyard_trainers.cvrp.baseline import RolloutBaseline, shared_baseline
-from torchyard_trainers.cvrp.evaluation import greedy_costs, make, nearest_cost
+from torchyard_trainers.cvrp.evaluation import EVALUATION, greedy_costs, make, nearest_cost
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy
 
@@ -100,9 +100,9 @@ class Cvrp:
     def evaluate(self, session: Session) -> dict[str, float]:
         """Mean greedy tour length on the evaluation set, and its gap to nearest neighbour (negative: shorter)."""
         count = self.settings.eval_instances
-        cost = float(greedy_costs(session, session.parallel.module, self.settings, "evaluation", count).mean())
+        cost = float(greedy_costs(session, session.parallel.module, self.settings, EVALUATION, count).mean())
         if self._nearest is None:
-            self._nearest = nearest_cost(session, self.settings, "evaluation", count)
+            self._nearest = nearest_cost(session, self.settings, EVALUATION, count)
         return {"cost": cost, "costNearest": self._nearest, "gapPercent": 100 * (cost / self._nearest - 1)}
 
     def state(self) -> dict[str, Any]:
