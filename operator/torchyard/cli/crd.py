@@ -1,8 +1,13 @@
 """`torchyard crd`."""
 
 import sys
+from argparse import ArgumentParser
 
 from torchyard.cli.errors import SUCCEEDED
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
 
 
 def command() -> int:

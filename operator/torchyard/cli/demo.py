@@ -1,29 +1,30 @@
 """`torchyard demo`: train the shipped example on two local nodes, then show what it learned."""
 
 import json
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 
 EXAMPLE = Path(__file__).with_name("demo.yaml")
 """`examples/cvrp.yaml`; the same bytes, so that an installed package has it too."""
 
 
-def command(
-    name: Annotated[str, typer.Option(help="Name of the run.")] = "demo",
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the example.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("--name", default="demo", help="name of the run")
+    common.sets(parser)
+
+
+def command(name: str, sets: list[str]) -> int:
     """Train vehicle routes on two local nodes, live, and compare them with nearest neighbour."""
     from rich.console import Console
 
     from torchyard.cli.foreground import start, watch
 
-    folder = start(EXAMPLE, name, sets or [])
+    folder = start(EXAMPLE, name, sets)
     code = watch(folder)
     if code == SUCCEEDED:
         Console(highlight=False).print(lesson(json.loads((folder.checkpoints / "final" / "summary.json").read_text())))

@@ -1,17 +1,19 @@
 """`torchyard events NAME`."""
 
-from typing import Annotated, Literal
+from argparse import ArgumentParser
+from typing import Literal
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 
 
-def command(
-    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
-    output: Annotated[Literal["json"] | None, typer.Option("--output", "-o", help="One JSON object a line.")] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    common.output(parser, "json", help="one JSON object a line")
+
+
+def command(name: str, output: Literal["json"] | None) -> int:
     """Show what happened to a run, oldest first."""
     import msgspec
 

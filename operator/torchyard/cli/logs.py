@@ -4,14 +4,12 @@ import os
 import re
 import sys
 import time
+from argparse import ArgumentParser
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import say
 from torchyard.cli.words import clean
@@ -21,14 +19,15 @@ POLL_SECONDS = 0.25
 NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")
 
 
-def command(
-    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
-    rank: Annotated[int | None, typer.Option(help="Only this rank.", min=0)] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends, through new rounds.")
-    ] = False,
-    tail: Annotated[int | None, typer.Option(help="Only the last lines of each rank.", min=0)] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends, through new rounds")
+    parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
+
+
+def command(name: str, rank: int | None, follow: bool, tail: int | None) -> int:
     """Show the output of a run's ranks, each line after its rank and pod.
 
     The rank that failed first comes first.

@@ -1,19 +1,20 @@
 """The entry point: find the command, run it, turn what goes wrong into a sentence and an exit code.
 
-Only the standard library is imported before a command is known, so that `torchyard --help` answers in tens of
-milliseconds; importing typer alone costs some 80.
+Next to nothing is imported before a command is known, so that `torchyard --help` answers in tens of milliseconds.
 """
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchyard import __version__
-from torchyard.cli.errors import FAILED, INTERRUPTED, INVALID, SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
+
+if TYPE_CHECKING:
+    from torchyard.cli.arguments import Parser
 
 PROGRAM = "torchyard"
-COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
 
 
@@ -83,23 +84,53 @@ def explained(error: Exception) -> RefusalError:
 
 
 def dispatch(words: list[str]) -> int:
-    """Carry out `words`; the command's module and typer are imported only now."""
-    if COMPLETE_VARIABLE in os.environ:
-        return run_typer(list(COMMANDS), words)
+    """Carry out `words`; the command's module is imported only now."""
     if not words or words[0] in {"--help", "-h", "help"}:
         print(overview())
         return SUCCEEDED
-    if words[0] in {"--version", "-V"}:
+    name, *rest = words
+    if name in {"--version", "-V"}:
         print(__version__)
         return SUCCEEDED
-    if words[0] not in COMMANDS:
+    if name == "__complete":
+        from torchyard.cli.completion import candidates
+
+        print("\n".join(candidates(rest)))
+        return SUCCEEDED
+    if name not in COMMANDS:
         import difflib
 
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        kind = "option" if words[0].startswith("-") else "command"
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        kind = "option" if name.startswith("-") else "command"
         fix = f"did you mean `{PROGRAM} {near[0]}`?" if near else f"`{PROGRAM} --help` lists the commands"
-        raise RefusalError(f"there is no {kind} {words[0]!r}", fix)
-    return run_typer([words[0]], words)
+        raise RefusalError(f"there is no {kind} {name!r}", fix)
+    try:
+        values = vars(parser_of(name).parse_args(rest))
+    except SystemExit:  # --help has been printed
+        return SUCCEEDED
+    return int(module_of(name).command(**values))
+
+
+def module_of(name: str) -> Any:
+    """The module of a command: `arguments(parser)` declares its command line, `command(...)` carries it out."""
+    from importlib import import_module
+
+    return import_module(f"torchyard.cli.{COMMANDS[name].module}")
+
+
+def parser_of(name: str) -> "Parser":
+    """The parser of one command."""
+    from torchyard.cli.arguments import Parser
+
+    module = module_of(name)
+    parser = Parser(prog=f"{PROGRAM} {name}", description=dedented(module.command.__doc__ or ""))
+    module.arguments(parser)
+    return parser
+
+
+def dedented(text: str) -> str:
+    """A docstring without the indentation of its later lines."""
+    return "\n".join(line.removeprefix("    ") for line in text.strip().splitlines())
 
 
 def overview() -> str:
@@ -121,34 +152,6 @@ Options:
 
 Runs are kept in $TORCHYARD_HOME (default ~/.torchyard).
 Exit codes: 0 succeeded, 1 failed, 64 invalid input, 75 saved and stopped."""
-
-
-def run_typer(names: list[str], words: list[str]) -> int:
-    """Build the typer application of these commands and run it.
-
-    Raises:
-        RefusalError: the command line is wrong.
-    """
-    from importlib import import_module
-
-    import typer
-
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=len(names) > 1)
-    for name in names:
-        function: Any = import_module(f"torchyard.cli.{COMMANDS[name].module}").command
-        app.command(name, short_help=COMMANDS[name].summary, context_settings={"help_option_names": ["--help", "-h"]})(
-            function
-        )
-    app.callback()(lambda: None)  # keeps the command's name a word of the command line when there is only one
-    try:
-        code = app(args=words, prog_name=PROGRAM, standalone_mode=False)
-    except typer.TyperException as error:
-        sentence = error.format_message().replace("Value error, ", "").rstrip(".")
-        usage = f"`{PROGRAM} {words[0]} --help`" if words else f"`{PROGRAM} --help`"
-        raise RefusalError(sentence[:1].lower() + sentence[1:], f"{usage} explains it", INVALID) from error
-    except typer.Abort:
-        return INTERRUPTED
-    return code if isinstance(code, int) else SUCCEEDED
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """`torchyard ps`: every run, a line each."""
 
 import time
-from typing import Annotated, Literal
+from argparse import ArgumentParser
+from typing import Literal
 
-import typer
-
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import emit, say
 
 
-def command(
-    output: Annotated[
-        Literal["json", "yaml", "wide"] | None, typer.Option("--output", "-o", help="json, yaml or a wider table.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.output(parser, "json", "yaml", "wide", help="whole objects, or a wider table")
+
+
+def command(output: Literal["json", "yaml", "wide"] | None) -> int:
     """List the runs of this machine, newest first."""
     from torchyard.cli.runs import Run, load
     from torchyard.cli.status import document

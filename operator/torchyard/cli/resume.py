@@ -1,19 +1,19 @@
 """`torchyard resume NAME`."""
 
-from typing import Annotated, Literal
+from argparse import ArgumentParser
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.output import Format
 
 
-def command(
-    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
-    output: Annotated[
-        Literal["json", "yaml"] | None, typer.Option("--output", "-o", help="Print the final object on stdout.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    common.output(parser, "json", "yaml", help="print the final object on stdout")
+
+
+def command(name: str, output: Format | None) -> int:
     """Go on with a stopped or interrupted run from its newest checkpoint, and watch it until it is over.
 
     Exit codes as for `run`.

@@ -1,17 +1,18 @@
 """`torchyard rm NAME...`."""
 
-from typing import Annotated
+from argparse import ArgumentParser
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 
 
-def command(
-    names: Annotated[list[str], typer.Argument(help="Names of runs.", metavar="NAME...", autocompletion=run_names)],
-    force: Annotated[bool, typer.Option("--force", help="End a run that is still going on, unsaved.")] = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("names", metavar=common.RUN_NAME, nargs="+", help="names of runs")
+    parser.add_argument("--force", action="store_true", help="end a run that is still going on, unsaved")
+
+
+def command(names: list[str], force: bool) -> int:
     """Delete runs with their logs and checkpoints."""
     from torchyard.cli.output import say
     from torchyard.cli.runs import find, load

@@ -1,22 +1,21 @@
 """`torchyard run FILE`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Annotated, Literal
 
-import typer
+from torchyard.cli import arguments as common
+from torchyard.cli.output import Format
 
 
-def command(
-    file: Annotated[Path, typer.Argument(help="Job file (YAML or JSON) with one TrainingJob.", metavar="FILE")],
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default the job's.")] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field: --set spec.nodes=2; may be repeated."),
-    ] = None,
-    output: Annotated[
-        Literal["json", "yaml"] | None, typer.Option("--output", "-o", help="Print the final object on stdout.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with one TrainingJob")
+    parser.add_argument("--name", help="name of the run; by default the job's")
+    common.sets(parser)
+    common.output(parser, "json", "yaml", help="print the final object on stdout")
+
+
+def command(file: Path, name: str | None, sets: list[str], output: Format | None) -> int:
     """Run a job file on this machine and watch it until it is over.
 
     An unfinished run of that name goes on from its newest checkpoint; a finished one starts over.
@@ -27,4 +26,4 @@ def command(
     """
     from torchyard.cli.foreground import start, watch
 
-    return watch(start(file, name, sets or []), output)
+    return watch(start(file, name, sets), output)

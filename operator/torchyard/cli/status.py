@@ -2,24 +2,24 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.cli.output import emit
+from torchyard.cli.output import Format, emit
 
 if TYPE_CHECKING:
     from torchyard.cli.runs import Run
 
 
-def command(
-    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
-    output: Annotated[
-        Literal["json", "yaml"] | None, typer.Option("--output", "-o", help="Print the whole object instead.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    common.output(parser, "json", "yaml", help="print the whole object instead")
+
+
+def command(name: str, output: Format | None) -> int:
     """Show what a run is doing and why: progress, checkpoint, rounds, first cause, where its files are."""
     from torchyard.cli.runs import find, load
 

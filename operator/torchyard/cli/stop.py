@@ -1,21 +1,22 @@
 """`torchyard stop NAME`."""
 
 import time
-from typing import Annotated
+from argparse import ArgumentParser
 
-import typer
-
-from torchyard.cli.completion import run_names
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
 from torchyard.cli.output import say
 
 POLL_SECONDS = 0.1
 
 
-def command(
-    name: Annotated[str, typer.Argument(help="Name of the run.", autocompletion=run_names)],
-    wait: Annotated[bool, typer.Option(help="Wait until it is saved and stopped.")] = True,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    parser.add_argument("--no-wait", dest="wait", action="store_false", help="return at once")
+
+
+def command(name: str, wait: bool) -> int:
     """Save a run and stop it; `torchyard resume` goes on from there.
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.

@@ -1,23 +1,21 @@
 """`torchyard validate FILE...`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Annotated, Literal
 
-import typer
-
+from torchyard.cli import arguments as common
 from torchyard.cli.errors import INVALID, SUCCEEDED
-from torchyard.cli.output import emit, say
+from torchyard.cli.output import Format, emit, say
 
 
-def command(
-    files: Annotated[list[Path], typer.Argument(help="Job files.", metavar="FILE...")],
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field first, as `run` does.")
-    ] = None,
-    output: Annotated[
-        Literal["json"] | None, typer.Option("--output", "-o", help="Print jobs and problems as JSON.")
-    ] = None,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="job files (YAML or JSON)")
+    common.sets(parser)
+    common.output(parser, "json", help="print jobs and problems as JSON")
+
+
+def command(files: list[Path], sets: list[str], output: Format | None) -> int:
     """Check job files without running them, and name every mistake with its line and its fix.
 
     Exit code 0: all are valid, 64: some are not.
@@ -25,7 +23,7 @@ def command(
     from torchyard.api.codec import job_document
     from torchyard.api.validate import validate_file
 
-    checked = [(file, validate_file(file, sets or ())) for file in files]
+    checked = [(file, validate_file(file, sets)) for file in files]
     problems = [problem for _, result in checked for problem in result.problems]
     if output is not None:
         emit(

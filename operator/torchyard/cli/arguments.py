@@ -1,0 +1,60 @@
+"""Command lines by argparse: typer 0.29 imports pydantic to parse, which makes every command 250 ms slower."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torchyard.cli.errors import RefusalError
+
+RUN_NAME = "NAME"
+"""Metavar of arguments that name a run; completion goes by it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses a wrong command line as everything else here is refused, and abbreviates nothing."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise RefusalError(message.replace("argument ", "", 1), f"`{self.prog} --help` explains it")
+
+
+def run_name(parser: argparse.ArgumentParser) -> None:
+    """NAME: one run."""
+    parser.add_argument("name", metavar=RUN_NAME, help="name of the run")
+
+
+def output(parser: argparse.ArgumentParser, *forms: str, help: str) -> None:  # noqa: A002 - argparse's own word
+    """-o FORM."""
+    parser.add_argument("-o", "--output", choices=forms, help=help)
+
+
+def sets(parser: argparse.ArgumentParser) -> None:
+    """--set PATH=VALUE, as often as one likes."""
+    parser.add_argument(
+        "--set",
+        dest="sets",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="change a field first, for instance --set spec.nodes=2; may be repeated",
+    )
+
+
+def natural(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def run_names() -> list[str]:
+    """Names of the runs in $TORCHYARD_HOME, without reading any."""
+    runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
+    try:
+        return sorted(entry.name for entry in runs.iterdir() if (entry / "job.yaml").exists())
+    except OSError:
+        return []

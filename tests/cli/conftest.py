@@ -1,0 +1,78 @@
+"""The `torchyard` executable under a home of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXECUTABLE = str(Path(sys.executable).with_name("torchyard"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class CommandLine:
+    """Runs `torchyard` as a user does: another process, no terminal, its own $TORCHYARD_HOME."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TORCHYARD_")},
+            "TORCHYARD_HOME": str(self.home),
+            "OMP_NUM_THREADS": "1",
+            "TERM": "xterm",
+        }
+
+    def __call__(self, *words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [EXECUTABLE, *map(str, words)],
+            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def start(self, *words: object, **settings: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [EXECUTABLE, *map(str, words)],
+            cwd=self.folder,
+            env=self.env,
+            text=True,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings},
+        )
+
+    def run_folder(self, name: str) -> Path:
+        return self.home / "runs" / name
+
+    def record(self, name: str, status: dict[str, Any] | None = None) -> Path:
+        """A run that nobody controls, with the files of a real one."""
+        folder = self.run_folder(name)
+        folder.mkdir(parents=True)
+        (folder / "job.yaml").write_text(
+            "apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\n"
+            f"metadata: {{name: {name}, uid: u-1, creationTimestamp: '2026-11-21T06:55:50Z'}}\n"
+            "spec: {trainer: {name: cvrp}, nodes: 2}\n"
+        )
+        if status is not None:
+            document = {"metadata": {"name": name, "namespace": "default", "uid": "u-1"}, "status": status}
+            (folder / "status.json").write_text(json.dumps(document))
+        return folder
+
+
+@pytest.fixture
+def torchyard(tmp_path: Path) -> Iterator[CommandLine]:
+    line = CommandLine(tmp_path)
+    yield line
+    for run in (line.home / "runs").glob("*/controller.json"):  # nothing a test started outlives it
+        subprocess.run([EXECUTABLE, "rm", "--force", run.parent.name], env=line.env, capture_output=True, check=True)
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """The first true value of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return value

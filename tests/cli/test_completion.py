@@ -1,0 +1,60 @@
+"""Completion offers commands, options, values and run names, in every shell it knows."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import EXECUTABLE, CommandLine
+
+from torchyard.cli.completion import candidates
+
+
+@pytest.fixture
+def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    torchyard.record("cvrp")
+    torchyard.record("script")
+    monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
+    return torchyard
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["st"], ["status", "stop"]),
+        (["logs", ""], ["cvrp", "script"]),
+        (["logs", "s"], ["script"]),
+        (["logs", "cvrp", "--r"], ["--rank"]),
+        (["logs", "cvrp", ""], []),
+        (["logs", "--rank", "0", ""], ["cvrp", "script"]),
+        (["rm", "cvrp", "s"], ["script"]),
+        (["ps", "-o", ""], ["json", "yaml", "wide"]),
+        (["run", "--name", ""], []),
+        (["run", ""], []),
+        (["completion", "z"], ["zsh"]),
+        (["nonsense", ""], []),
+        (["--debug", "stat"], ["status"]),
+    ],
+)
+def test_candidates(runs: CommandLine, words: list[str], found: list[str]) -> None:
+    assert candidates(words) == found
+
+
+def test_bash_completes_with_the_script(runs: CommandLine) -> None:
+    ask = """
+    eval "$(torchyard completion bash)"
+    COMP_WORDS=(torchyard logs cv) COMP_CWORD=2; _torchyard; printf '%s\\n' "${COMPREPLY[@]}"
+    COMP_WORDS=(torchyard logs cvrp "") COMP_CWORD=3; _torchyard; echo "${#COMPREPLY[@]}"
+    """
+    env = {**runs.env, "PATH": f"{Path(EXECUTABLE).parent}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", ask], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cvrp", "0"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_the_shell_can_read(torchyard: CommandLine, shell: str) -> None:
+    done = torchyard("completion", shell)
+    assert done.returncode == 0
+    assert "torchyard __complete" in done.stdout
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=done.stdout, text=True, check=True)

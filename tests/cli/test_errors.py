@@ -1,0 +1,132 @@
+"""Whatever goes wrong is one sentence with its fix on stderr, exit code 64, and never a traceback."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine
+
+
+def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 64, done
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["rnu"], ["no command 'rnu'", "did you mean `torchyard run`?"]),
+        (["--hlep"], ["no option '--hlep'"]),
+        (["run"], ["FILE", "torchyard run --help"]),
+        (["run", "a.yaml", "--nmae", "x"], ["--nmae"]),
+        (["ps", "-o", "xml"], ["'xml'", "'json', 'yaml', 'wide'"]),
+        (["logs", "x", "--rank", "one"], ["--rank", "'one'"]),
+        (["status", "nowhere"], ["no run 'nowhere'", "torchyard ps"]),
+        (["status", "../../etc"], ["'../../etc' is no name of a run"]),
+        (["rm", "../x"], ["no name of a run"]),
+        (["stop", "nowhere"], ["no run 'nowhere'"]),
+        (["resume", "nowhere"], ["no run 'nowhere'"]),
+        (["completion", "tcsh"], ["'tcsh'", "'bash'"]),
+    ],
+)
+def test_a_wrong_command_line(torchyard: CommandLine, words: list[str], parts: list[str]) -> None:
+    refused(torchyard(*words), *parts)
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"spec: [unclosed",
+        b"\xff\xfe\x00",
+        b"apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: x}\nspec: {nodes: 0}\n",
+        b"- 1\n- 2\n",
+        b"a: &a [*a]\n",
+    ],
+    ids=["missing", "empty", "unclosed", "binary", "invalid", "list", "cyclic"],
+)
+def test_a_wrong_file(torchyard: CommandLine, command: str, content: bytes | None) -> None:
+    if content is not None:
+        (torchyard.folder / "job.yaml").write_bytes(content)
+    refused(torchyard(command, "job.yaml"), "job.yaml")
+    assert not torchyard.home.exists(), "an invalid job leaves nothing behind"
+
+
+def test_a_folder_instead_of_a_file(torchyard: CommandLine) -> None:
+    (torchyard.folder / "job.yaml").mkdir()
+    refused(torchyard("run", "job.yaml"), "job.yaml")
+
+
+def test_a_home_that_cannot_be_written_to(torchyard: CommandLine) -> None:
+    torchyard.env["TORCHYARD_HOME"] = "/dev/null/home"
+    (torchyard.folder / "job.yaml").write_text(
+        "apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: x}\nspec: {script: pass}\n"
+    )
+    refused(torchyard("run", "job.yaml"), "/dev/null/home", "TORCHYARD_HOME")
+    assert torchyard("ps").returncode == 0
+
+
+def test_a_near_name_is_suggested(torchyard: CommandLine) -> None:
+    torchyard.record("cvrp")
+    refused(torchyard("status", "cvpr"), "did you mean 'cvrp'?")
+
+
+def test_a_damaged_job_file_is_named_and_hides_no_other_run(torchyard: CommandLine) -> None:
+    (torchyard.record("broken") / "job.yaml").write_text("spec: [")
+    torchyard.record("whole", {"state": "Succeeded"})
+    refused(torchyard("status", "broken"), "broken/job.yaml")
+    listed = torchyard("ps")
+    assert listed.returncode == 0
+    assert "whole" in listed.stdout
+    assert "Unreadable" in listed.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"status": 3}', b"\xff\x00"])
+def test_a_damaged_status_is_no_end_of_a_run(torchyard: CommandLine, content: bytes) -> None:
+    (torchyard.record("cvrp") / "status.json").write_bytes(content)
+    for command in (["status", "cvrp"], ["status", "cvrp", "-o", "json"], ["ps"], ["logs", "cvrp"], ["events", "cvrp"]):
+        done = torchyard(*command)
+        assert done.returncode == 0, done
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("switch", ["--debug", "TORCHYARD_DEBUG"])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(torchyard: CommandLine, switch: str) -> None:
+    words = ["status", "nowhere"]
+    if switch == "--debug":
+        words.append(switch)
+    else:
+        torchyard.env[switch] = "1"
+    done = torchyard(*words)
+    assert done.returncode == 64
+    assert "Traceback" in done.stderr
+    assert "no run 'nowhere'" in done.stderr.splitlines()[-1]
+
+
+def test_a_reader_that_goes_away_is_no_error(torchyard: CommandLine) -> None:
+    log = torchyard.record("cvrp") / "pods" / "cvrp-0-0" / "logs" / "rank-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("line\n" * 200_000)
+    process = torchyard.start("logs", "cvrp")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[r0 cvrp-0-0] line\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=30) == 141
+
+
+def test_a_finished_failure_cannot_be_resumed_and_says_why(torchyard: CommandLine) -> None:
+    torchyard.record("cvrp", {"state": "Failed"})
+    refused(torchyard("resume", "cvrp"), "has failed", "torchyard status cvrp", "torchyard run FILE")
+
+
+def test_paths_are_not_needed_to_ask_for_help(torchyard: CommandLine, tmp_path: Path) -> None:
+    torchyard.env["TORCHYARD_HOME"] = str(tmp_path / "not" / "there")
+    assert torchyard("--help").returncode == 0
+    assert torchyard("ps").returncode == 0

@@ -1,0 +1,52 @@
+"""The examples are valid, and each runs to its end on this machine with no change."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from tests.cli.conftest import EXAMPLES, CommandLine
+
+from torchyard.api.validate import validate_file
+from torchyard.cli.demo import EXAMPLE
+
+JOBS = sorted(EXAMPLES.glob("*.yaml"))
+KNOW_NOTHING = ["bring-your-own", "hf-trainer"]
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_an_example_is_valid_and_named_like_its_file(file: object) -> None:
+    result = validate_file(file, ())  # type: ignore[arg-type]
+    assert result.problems == ()
+    assert [job.metadata.name for job in result.jobs] == [file.stem]  # type: ignore[attr-defined]
+
+
+def test_the_smallest_example_stays_small() -> None:
+    assert len(yaml.safe_dump(yaml.safe_load((EXAMPLES / "cvrp.yaml").read_text())["spec"]).splitlines()) <= 6
+
+
+def test_the_demo_runs_the_shipped_example() -> None:
+    assert EXAMPLE.read_bytes() == (EXAMPLES / "cvrp.yaml").read_bytes()
+
+
+@pytest.mark.parametrize("script", ["train.py", "hf_train.py"])
+def test_a_script_of_your_own_knows_nothing_of_us(script: str) -> None:
+    assert "torchyard" not in (EXAMPLES / script).read_text().lower()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> None:
+    name = file.stem  # type: ignore[attr-defined]
+    shutil.copytree(EXAMPLES, torchyard.folder / "examples")
+    steps = ["--set", "spec.trainer.params.steps=40"] if name.startswith("cvrp") else []
+    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *steps, timeout=180)
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)
+    status = job["status"]
+    assert status["state"] == "Succeeded"
+    assert status["progress"]["step"] > 0
+    assert status["throughput"]["stepsPerSecond"] > 0
+    assert status.get("restarts", {"total": 0})["total"] == 0
+    assert f"{name} succeeded" in done.stderr
+    assert json.loads(torchyard("status", name, "-o", "json").stdout) == job

@@ -1,0 +1,128 @@
+"""`ps`, `status`, `logs` and `events` read what a run left, with or without a process in charge."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import yaml
+from tests.cli.conftest import CommandLine, eventually
+from tests.cli.recorded import FAILED, RUNNING, SUCCEEDED
+
+from torchyard.api.codec import status_document
+
+
+def controlled(folder: Path) -> object:
+    """Hold the run's lock as its controlling process does."""
+    lock = (folder / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def log(folder: Path, pod: str, rank: int, text: str) -> Path:
+    path = folder / "pods" / pod / "logs" / f"rank-{rank}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_ps_is_a_line_a_run(torchyard: CommandLine) -> None:
+    lock = controlled(torchyard.record("one", status_document(RUNNING.status)))
+    torchyard.record("two", status_document(RUNNING.status))
+    torchyard.record("three", status_document(SUCCEEDED.status))
+    lines = torchyard("ps").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE"]
+    states = {line.split()[0]: line.split()[1:5] for line in lines[1:]}
+    assert states["one"] == ["Running", "12%", "120/1000", "1.930"]
+    assert states["two"][0] == "Interrupted"
+    assert states["three"][0] == "Succeeded"
+    assert "CKPT" in torchyard("ps", "-o", "wide").stdout
+    del lock
+
+
+def test_ps_of_nothing_is_a_header(torchyard: CommandLine) -> None:
+    done = torchyard("ps")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_machines_get_whole_objects_and_nothing_else(torchyard: CommandLine) -> None:
+    torchyard.record("cvrp", status_document(RUNNING.status))
+    (found,) = json.loads(torchyard("ps", "-o", "json").stdout)
+    assert found == json.loads(torchyard("status", "cvrp", "-o", "json").stdout)
+    assert found == yaml.safe_load(torchyard("status", "cvrp", "-o", "yaml").stdout)
+    assert found["status"]["progress"]["step"] == 120
+    assert found["kind"] == "TrainingJob"
+
+
+def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
+    lock = controlled(torchyard.record("cvrp", status_document(RUNNING.status)))
+    text = torchyard("status", "cvrp").stdout
+    assert text.splitlines()[0].startswith("cvrp  Running")
+    assert text.splitlines()[1] == "Round 2 is training."
+    for part in ("step 120/1000", "step 100", "20 steps at risk", "WorkerFailed", "rank 1 on cvrp-0-1 (local-1), exit 137",
+                 "last lines of rank 1", "step 50 loss 2.1", str(torchyard.run_folder("cvrp") / "checkpoints"),
+                 "next: torchyard logs cvrp -f"):  # fmt: skip
+        assert part in text, part
+    assert "\x1b" not in text
+    del lock
+
+
+def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> None:
+    torchyard.record("cvrp", status_document(RUNNING.status))
+    text = torchyard("status", "cvrp").stdout
+    assert "No process controls this run" in text
+    assert "next: torchyard resume cvrp" in text
+
+
+def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: CommandLine) -> None:
+    folder = torchyard.record(
+        "cvrp", {**status_document(FAILED.status), "attempts": [{"round": 1, "cause": {"rank": 1}}]}
+    )
+    log(folder, "cvrp-0-0", 0, "a\nb\n")
+    log(folder, "cvrp-0-1", 1, "10%\r20%\r30%\n\x1b[31mfailed\x1b[0m\nno end")
+    assert torchyard("logs", "cvrp").stdout.splitlines() == [
+        "[r1 cvrp-0-1] 30%",
+        "[r1 cvrp-0-1] failed",
+        "[r1 cvrp-0-1] no end",
+        "[r0 cvrp-0-0] a",
+        "[r0 cvrp-0-0] b",
+    ]
+    assert torchyard("logs", "cvrp", "--rank", "0", "--tail", "1").stdout == "[r0 cvrp-0-0] b\n"
+    assert torchyard("logs", "cvrp", "--rank", "7").stdout == ""
+
+
+def test_followed_logs_go_on_through_new_pods_and_end_with_the_run(torchyard: CommandLine) -> None:
+    folder = torchyard.record("cvrp", status_document(RUNNING.status))
+    lock = controlled(folder)
+    first = log(folder, "cvrp-0-0", 0, "one\n")
+    process = torchyard.start("logs", "cvrp", "-f")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[r0 cvrp-0-0] one\n"
+    with first.open("a") as file:
+        file.write("two\n")
+    assert process.stdout.readline() == "[r0 cvrp-0-0] two\n"
+    log(folder, "cvrp-1-0", 0, "three\n")
+    assert process.stdout.readline() == "[r0 cvrp-1-0] three\n"
+    assert process.poll() is None
+    with first.open("a") as file:
+        file.write("the end")
+    document = {"metadata": {"uid": "u-1"}, "status": status_document(SUCCEEDED.status)}
+    (folder / "status.json").write_text(json.dumps(document))
+    assert process.stdout.readline() == "[r0 cvrp-0-0] the end\n"
+    assert eventually(lambda: process.poll() == 0, 10)
+    del lock
+
+
+def test_events_are_shown_oldest_first_and_a_damaged_line_is_passed_over(torchyard: CommandLine) -> None:
+    folder = torchyard.record("cvrp")
+    event = {"time": "2026-11-21T06:57:00Z", "type": "Warning", "reason": "WorkerFailed", "message": "exit\x1b[2J 1"}
+    (folder / "events.jsonl").write_text(
+        json.dumps(event) + "\n{half\n" + json.dumps({**event, "reason": "Later"}) + "\n"
+    )
+    lines = torchyard("events", "cvrp").stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["WorkerFailed", "Later"]
+    assert lines[0].endswith("exit 1")
+    assert [json.loads(line)["reason"] for line in torchyard("events", "cvrp", "-o", "json").stdout.splitlines()] == [
+        "WorkerFailed",
+        "Later",
+    ]

@@ -1,0 +1,197 @@
+"""Runs from their start to their end through the executable: views, exit codes, Ctrl-C, stop, resume, rm, demo."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from tests.cli.conftest import EXECUTABLE, CommandLine, eventually
+
+pytestmark = pytest.mark.e2e
+
+SLOW = """
+import os, pathlib, time, torch
+folder = pathlib.Path(os.environ["TORCHYARD_CHECKPOINT_DIR"])
+done = folder / "done.txt"
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+step = int(done.read_text()) if done.exists() else 0
+limit = folder / "limit.txt"
+while step < 300:
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    step += 1
+    done.write_text(str(step))
+    print(f"step {step}", flush=True)
+    if not (folder / "hurry").exists():
+        time.sleep(0.1)
+"""
+FAST = SLOW.replace("time.sleep(0.1)", "pass")
+
+
+def job(torchyard: CommandLine, script: str, name: str = "job", **spec: object) -> str:
+    document = {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {"script": script, "gracePeriod": "5s", **spec},
+    }
+    (torchyard.folder / f"{name}.yaml").write_text(json.dumps(document))
+    return f"{name}.yaml"
+
+
+def steps_of(torchyard: CommandLine, name: str = "job") -> int:
+    try:
+        return int((torchyard.run_folder(name) / "checkpoints" / "done.txt").read_text() or 0)
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def processes_of(torchyard: CommandLine) -> list[str]:
+    """Commands of every process that carries this test's home in its environment."""
+    mark = f"TORCHYARD_HOME={torchyard.home}".encode()
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
+                found.append(open(f"/proc/{pid}/cmdline").read())
+        except OSError:
+            continue
+    return found
+
+
+def test_without_a_terminal_there_are_plain_lines_and_only_the_object_on_stdout(torchyard: CommandLine) -> None:
+    done = torchyard("run", job(torchyard, FAST), "--name", "other", "-o", "json", timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["metadata"]["name"], found["status"]["state"]) == ("other", "Succeeded")
+    assert "\x1b" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines[:-2])
+    assert any(re.match(r"\d\d:\d\d:\d\d Running round 1", line) for line in lines)
+    assert "other succeeded" in done.stderr
+
+
+def test_a_job_that_fails_says_why_and_exits_1(torchyard: CommandLine) -> None:
+    script = "print('about to fail')\nraise RuntimeError('no such luck')"
+    done = torchyard("run", job(torchyard, script, restart={"policy": "Never"}), timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "RuntimeError: no such luck" in done.stderr
+    assert "about to fail" in torchyard("logs", "job").stdout
+    shown = torchyard("status", "job").stdout
+    assert "Failed" in shown.splitlines()[0]
+    assert "rank 0" in shown
+    assert "no such luck" in shown
+    assert torchyard("resume", "job").returncode == 64
+
+
+def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
+    process = torchyard.start("run", job(torchyard, SLOW))
+    eventually(lambda: steps_of(torchyard) >= 3)
+    busy = torchyard("run", "job.yaml")
+    assert busy.returncode == 64
+    assert "controlled by process" in busy.stderr
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert "saving and stopping; press Ctrl-C again to stop now" in stderr
+    assert "torchyard resume job" in stderr
+    assert processes_of(torchyard) == []
+    stopped_at = steps_of(torchyard)
+    assert stopped_at < 300
+    (torchyard.run_folder("job") / "checkpoints" / "hurry").touch()
+    done = torchyard("resume", "job", "-o", "json", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"]["state"] == "Succeeded"
+    log = torchyard("logs", "job").stdout
+    assert log.count(f"step {stopped_at + 1}\n") <= 1
+    assert "step 300\n" in log
+    assert torchyard("resume", "job").returncode == 0
+
+
+def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
+    process = torchyard.start("run", job(torchyard, stubborn, gracePeriod="10m"))
+    eventually(lambda: steps_of(torchyard) >= 3)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    assert any("press Ctrl-C again" in line for line in lines)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert any("stopping now" in line for line in lines)
+    assert process.wait(timeout=30) in {75, 130}
+    assert time.monotonic() - start < 20
+    assert processes_of(torchyard) == []
+
+
+def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> None:
+    process = torchyard.start("run", job(torchyard, SLOW))
+    eventually(lambda: steps_of(torchyard) >= 3)
+    assert "Running" in torchyard("ps").stdout
+    assert torchyard("rm", "job").returncode == 64
+    follow = torchyard.start("logs", "job", "-f")
+    assert follow.stdout is not None
+    assert follow.stdout.readline().startswith("[r0 job-")
+    stopped = torchyard("stop", "job")
+    assert stopped.returncode == 75, stopped.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert follow.wait(timeout=30) == 0
+    assert "Suspended" in torchyard("ps").stdout
+    assert torchyard("rm", "job").returncode == 0
+    assert not torchyard.run_folder("job").exists()
+
+
+def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
+    leader, follower = pty.openpty()
+    os.set_blocking(leader, False)
+    process = torchyard.start("run", job(torchyard, SLOW), stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    said: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            select.select([leader], [], [], 1)
+            try:
+                part = os.read(leader, 65536)
+            except BlockingIOError:
+                continue
+            except OSError:  # the other end is closed
+                return
+            said.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        eventually(lambda: steps_of(torchyard) >= 30)
+        (torchyard.run_folder("job") / "checkpoints" / "hurry").touch()
+        stdout, _ = process.communicate(timeout=60)
+    finally:
+        reader.join(timeout=30)
+        os.close(leader)
+    screen = b"".join(said).decode()
+    assert process.returncode == 0, screen
+    assert stdout == ""
+    assert "Traceback" not in screen
+    for part in ("Running", "round 1", "job-", "local-0", "Succeeded", "\x1b[?25h"):
+        assert part in screen, part
+    assert screen.rindex("Succeeded") > screen.rindex("Running")
+
+
+def test_the_demo_trains_and_shows_what_was_learned(torchyard: CommandLine) -> None:
+    done = torchyard("demo", "--set", "spec.trainer.params.steps=20", timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "nearest neighbour" in done.stdout
+    assert "after 20 steps" in done.stdout
+
+
+def test_the_executable_is_the_one_that_was_installed() -> None:
+    assert os.access(EXECUTABLE, os.X_OK)
