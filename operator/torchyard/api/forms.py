@@ -33,9 +33,9 @@ FORMS = {
     DURATION_OR_AUTO_PATTERN: ("auto or a duration", "write auto, or it like 90s, 5m or 1h30m"),
     QUANTITY_PATTERN: ("a quantity", "write it like 8, 500m, 16Gi or 64G"),
     ENV_NAME_PATTERN: ("a variable name", "use letters, digits and '_', no digit first"),
-    DNS_LABEL_PATTERN: ("a name of Kubernetes", "use lower-case letters, digits and '-', no '-' first or last"),
+    DNS_LABEL_PATTERN: ("a Kubernetes name", "use lower-case letters, digits and '-', no '-' first or last"),
     LABEL_KEY_PATTERN: ("a label key", "write it like topology.kubernetes.io/zone"),
-    MODULE_PATTERN: ("the name of a Python module", "write it like package.module"),
+    MODULE_PATTERN: ("a Python module", "write it like package.module"),
     ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/'"),
     COMPUTE_CAPABILITY_PATTERN: ("a compute capability", "write it like 8.0"),
 }

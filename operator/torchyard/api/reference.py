@@ -14,7 +14,7 @@ _INTRODUCTION = f"""\
 # TrainingJob
 
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `tj`. Generated from the models; every field is listed.
-A field marked *not yet* is known but {"not implemented in this version"}: anything but its default is rejected.
+A field marked *not in this version* has no behaviour yet: anything but its default is rejected, never ignored.
 """
 
 
@@ -50,7 +50,7 @@ def _note(field: str) -> str:
     if field not in NOT_YET:
         return ""
     values = NOT_YET[field]
-    return f" *Not yet, except {', '.join(values)}.*" if values else " *Not yet.*"
+    return f" *This version: {', '.join(values)}.*" if values else " *Not in this version.*"
 
 
 def _type(field: Schema) -> str:

@@ -25,7 +25,6 @@ _BASED = re.compile(r"0(x[0-9a-fA-F]{1,16}|o[0-7]{1,22}|b[01]{1,64})")
 _OCTAL = re.compile(r"0[0-7]{1,22}")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _HINTS = (
-    ("'\\t'", "indent with spaces, YAML allows no tabs"),
     ("mapping values are not allowed", "quote a value that holds ': '"),
     ("could not find expected ':'", "end the key with ':'"),
     ("did not find expected key", "line the keys of a mapping up"),
@@ -73,10 +72,10 @@ def read(text: str) -> tuple[list[At], list[YamlError]]:
         documents = list(_documents(iter(yaml.parse(text, Loader=loader)), repeated))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _syntax(mark.line + 1 if mark else 1, error.problem or "it cannot be read") from error
+        raise _syntax(text, mark.line + 1 if mark else 1, error.problem or "it cannot be read") from error
     except yaml.YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0) or 0) + 1
-        raise _syntax(line, str(error).partition("\n")[0]) from error
+        raise _syntax(text, line, str(error).partition("\n")[0]) from error
     return [document for document in documents if document.value is not None], repeated
 
 
@@ -104,10 +103,12 @@ def scalar(text: str, line: int = 1) -> Any:
     return text
 
 
-def _syntax(line: int, problem: str) -> YamlError:
+def _syntax(text: str, line: int, problem: str) -> YamlError:
+    shown = text.split("\n")[line - 1 : line]
+    if shown and "\t" in shown[0][: len(shown[0]) - len(shown[0].lstrip())]:
+        return YamlError(line, "a tab", "indent with spaces, YAML allows no tabs")
     fix = next((fix for sign, fix in _HINTS if sign in problem), "correct this line or the one before it")
-    what = "a tab" if "'\\t'" in problem else f"not YAML ({problem})"
-    return YamlError(line, what, fix)
+    return YamlError(line, f"not YAML ({problem})", fix)
 
 
 def _documents(events: Iterator[Any], repeated: list[YamlError]) -> Iterator[At]:

@@ -1,0 +1,86 @@
+"""The table of accepted and rejected objects, judged by the Python side."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from torchyard.api.changes import FIXED, FREE, forbidden_changes
+from torchyard.api.codec import read_job
+from torchyard.api.not_yet import GAPS
+from torchyard.api.params import params_schema
+from torchyard.api.rules import RULES
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.validate import check_update, validate_bytes
+
+OBJECTS = Path(__file__).parent / "objects"
+ACCEPTED, REJECTED, UPDATES = (
+    yaml.safe_load((OBJECTS / f"{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
+)
+
+
+def document(spec, metadata=None):
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": metadata or {"name": "x"},
+        "spec": spec,
+    }
+
+
+def validate(case):
+    text = yaml.safe_dump(document(case["spec"], case.get("metadata")))
+    return validate_bytes(text.encode(), "job.yaml")
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
+def test_accepted(case):
+    result = validate(case)
+    assert [str(problem) for problem in result.problems] == []
+    assert len(result.jobs) == 1
+
+
+@pytest.mark.parametrize("case", REJECTED, ids=lambda case: case["name"])
+def test_rejected_at_the_right_field_with_the_right_words(case):
+    result = validate(case)
+    assert result.jobs == ()
+    said = [str(problem) for problem in result.problems if problem.path == case["at"]]
+    assert any(case["says"] in line for line in said), [str(problem) for problem in result.problems]
+
+
+@pytest.mark.parametrize("case", UPDATES, ids=lambda case: case["name"])
+def test_updates(case):
+    old, new = (read_job(document(case[side])) for side in ("old", "new"))
+    refused = check_update(old, new)
+    assert {problem.path for problem in refused} == set(case["refused"])
+    assert all("cannot change" in problem.what and problem.fix for problem in refused)
+
+
+def test_every_rule_has_an_object_that_breaks_it():
+    seen = {(case["at"], case["says"]) for case in REJECTED}
+    plain = {at.translate(str.maketrans("0123456789", "          ")).replace(" ", "") for at, _ in seen}
+    for rule in RULES:
+        path = ".".join(part for part in ("spec", rule.scope, rule.field) if part)
+        assert path in plain, path
+
+
+def test_every_unimplemented_field_has_an_object_that_asks_for_it():
+    asked = {case["at"] for case in REJECTED if "not implemented" in case["says"] or "reshard" in case["says"]}
+    assert asked == {f"spec.{gap.field}" for gap in GAPS}
+
+
+def test_every_field_of_the_spec_is_fixed_free_or_not_implemented():
+    """A new field must say whether it may change, or it would be changed without effect."""
+    known = {fixed.field for fixed in FIXED} | set(FREE) | {gap.field for gap in GAPS}
+    for name in TrainingJobSpec.__struct_encode_fields__:
+        assert any(field == name or field.startswith(f"{name}.") for field in known), name
+
+
+def test_fixed_and_free_fields_exist():
+    same = TrainingJobSpec()
+    assert forbidden_changes(same, same) == ()
+
+
+def test_every_implemented_trainer_publishes_its_parameters():
+    for trainer in next(gap for gap in GAPS if gap.field == "trainer.name").values:
+        assert params_schema(trainer)["properties"]
