@@ -10,8 +10,10 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import zipapp
 from pathlib import Path
+from typing import Sequence
 
 _EPOCH = 315532800  # 1980-01-01, the first time a zip archive can hold
 _MAIN = "from torchyard_agent.__main__ import main\n\nmain()\n"
@@ -37,18 +39,12 @@ def build(target: Path) -> None:
         # Zip entries hold local time: the same bytes anywhere need one time zone.
         zone = os.environ.get("TZ")
         os.environ["TZ"] = "UTC"
-        _tzset()
+        time.tzset()
         try:
             zipapp.create_archive(root, target, interpreter="/usr/bin/env python3", compressed=True)
         finally:
             os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
-            _tzset()
-
-
-def _tzset() -> None:
-    import time
-
-    time.tzset()
+            time.tzset()
 
 
 def _pynvml() -> Path:
@@ -59,7 +55,12 @@ def _pynvml() -> Path:
     return Path(str(distribution.locate_file("pynvml.py")))
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
+def main(argv: Sequence[str]) -> None:
+    """Command line."""
+    if len(argv) != 1:
         sys.exit("usage: python -m torchyard_agent.build OUT.pyz")
-    build(Path(sys.argv[1]))
+    build(Path(argv[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

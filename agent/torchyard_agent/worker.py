@@ -7,6 +7,8 @@ handlers, random state, output and exit codes are set as Python sets them.
 from __future__ import annotations
 
 import atexit
+import io
+import multiprocessing.process
 import os
 import random
 import runpy
@@ -24,6 +26,7 @@ from torchyard_agent.process import die_with_parent
 
 # Taken before the launcher replaces it for itself; a worker resolves names as usual.
 GETFQDN = socket.getfqdn
+MAIN_PROCESS = multiprocessing.process.current_process()
 
 
 def run(kind: str, target: str, *argv: str) -> None:
@@ -51,18 +54,19 @@ def _become_worker() -> None:
     os.dup2(output, 2)
     os.close(output)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, _reconfigurable()):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=True)
+    _be_the_main_process()
     _fresh_randomness()
     _threads_as_asked()
     hooks.register_stacks(Path(os.environ["TORCHYARD_RUN_DIR"]))
     hooks.install()
 
 
-def _reconfigurable() -> type:
-    import io
-
-    return io.TextIOWrapper
+def _be_the_main_process() -> None:
+    # Programs tell their own helpers from themselves by `multiprocessing.current_process().name == "MainProcess"`.
+    state: Any = multiprocessing.process
+    state._current_process, state._parent_process = MAIN_PROCESS, None  # noqa: SLF001
 
 
 def _fresh_randomness() -> None:
@@ -88,7 +92,8 @@ def _execute(kind: str, target: str, argv: Any) -> int:
     start = {"script": _script, "module": _module}[kind]
     code = _guarded(lambda: start(target, program.__dict__))
     for last_words in (_join_threads, _run_atexit):
-        code = code or _guarded(last_words)
+        ended = _guarded(last_words)  # they run however the program ended
+        code = code or ended
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

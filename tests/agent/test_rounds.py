@@ -117,7 +117,7 @@ def test_an_older_round_is_ignored_and_a_newer_one_replaces_what_runs(node, scri
 def test_two_pods_are_two_nodes_of_one_world_and_the_survivors_failure_is_secondary(nodes, script, until):
     program = script(FOREVER)
     port = nodes[0].ready()["masterPort"]
-    number = max(node.ready()["round"] for node in nodes) + 1
+    number = max(node.round for node in nodes) + 1
     for rank, one in enumerate(nodes):
         one.run(number, nodes=2, rank=rank, port=port, program=program)
     until(reduced(nodes[1], rank=1))
@@ -149,11 +149,8 @@ def test_a_preload_that_starts_threads_or_fails_falls_back_to_a_cold_start_and_s
 
 
 def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickles(pod, tmp_path):
-    package = tmp_path / "things"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text(
-        "import sys, multiprocessing, pickle, atexit\n"
+    (tmp_path / "things.py").write_text(
+        "import atexit, multiprocessing, pickle, sys\n"
         "from torch.utils.data import DataLoader\n"
         "class Data:\n"
         "    def __len__(self): return 4\n"
@@ -164,7 +161,7 @@ def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickle
         "    for method in ('fork', 'spawn'):\n"
         "        loader = DataLoader(Data(), num_workers=1, multiprocessing_context=method)\n"
         "        print(method, sum(int(batch) for batch in loader))\n"
-        "    print(sys.argv[1:], __package__, sys.stdin.isatty() if sys.stdin else None)\n"
+        "    print(sys.argv[1:], __spec__.name, multiprocessing.current_process().name)\n"
         "    sys.exit('said at the end')\n"
     )
     one = pod(sys.executable, "-m", "torch.distributed.run", "-m", "things", "--epochs", "3")
@@ -172,6 +169,16 @@ def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickle
     one.run()
     assert one.ended()["code"] == 1
     lines = one.log().splitlines()
-    assert [line for line in lines if line.startswith(("fork", "spawn"))] == ["fork 6", "spawn 6"]
-    assert "['--epochs', '3'] things False" in lines
-    assert lines[-2:] == ["said at the end", "bye"]
+    assert lines == ["fork 6", "spawn 6", "['--epochs', '3'] things MainProcess", "said at the end", "bye"]
+
+
+@pytest.mark.parametrize(
+    ("warm", "words", "missing"), [("1", ["-m", "no_such.thing"], "no_such"), ("0", ["nowhere.py"], "nowhere.py")]
+)
+def test_a_missing_script_or_module_is_127_and_named(pod, warm, words, missing):
+    one = pod("torchrun", *words, TORCHYARD_WARM_START=warm)
+    one.ready()
+    one.run()
+    ended = one.ended()
+    assert ended["code"] == ended["failure"]["code"] == 127
+    assert missing in ended["failure"]["message"]

@@ -1,0 +1,49 @@
+"""The zipapp: reproducible, complete, standard library only, Python 3.9."""
+
+import ast
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import torchyard_agent
+from torchyard_agent.build import build
+
+SOURCES = sorted(Path(torchyard_agent.__file__).parent.glob("*.py"))
+
+
+def test_the_same_sources_give_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path):
+    for number, zone in enumerate(("UTC", "Asia/Tokyo")):
+        folder = tmp_path / f"far-{number}"
+        folder.mkdir()
+        code = "import os, sys; os.umask(int(sys.argv[2])); from torchyard_agent.build import main; main([sys.argv[1]])"
+        env = {**os.environ, "TZ": zone}
+        subprocess.run([sys.executable, "-c", code, folder / "a.pyz", str(number * 0o27)], check=True, env=env)
+    assert (tmp_path / "far-0/a.pyz").read_bytes() == (tmp_path / "far-1/a.pyz").read_bytes()
+
+
+def test_it_holds_the_agent_and_the_installed_pynvml_and_nothing_else(tmp_path):
+    build(tmp_path / "agent.pyz")
+    names = zipfile.ZipFile(tmp_path / "agent.pyz").namelist()
+    expected = {"__main__.py", "pynvml.py", "torchyard_agent/", *(f"torchyard_agent/{path.name}" for path in SOURCES)}
+    assert set(names) == expected
+    assert not any(path.name == "pynvml.py" for path in SOURCES)
+
+
+def test_only_the_standard_library_is_imported_and_torch_only_where_it_is_known_to_be():
+    allowed = {*sys.stdlib_module_names, "torchyard_agent"}
+    for path in SOURCES:
+        imported = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+        assert imported - allowed <= ({"torch"} if path.name == "launcher.py" else set()), path.name
+
+
+def test_the_sources_need_no_python_newer_than_3_9():
+    vermin = [Path(sys.executable).with_name("vermin"), "-t=3.9-", "--no-tips", "--violations"]
+    done = subprocess.run([*vermin, *map(str, SOURCES)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

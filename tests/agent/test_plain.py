@@ -1,0 +1,98 @@
+"""Plain commands, and interpreters without torch: the agent needs nothing but a Python >= 3.9."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def interpreters():
+    """Pythons >= 3.9 of this machine other than the one that runs the tests, one per minor version."""
+    search = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    programs = [path for folder in search for path in folder.glob("python3.*[0-9]")]
+    for path in [*pyenv.glob("3.*/bin/python"), *programs]:
+        try:
+            version = subprocess.run(
+                [path, "-c", "import sys, ssl, ctypes; print('%d.%d' % sys.version_info[:2])"],
+                capture_output=True,
+                text=True,
+                timeout=10,
+            ).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if version and (3, 9) <= tuple(map(int, version.split("."))) and version != f"3.{sys.version_info.minor}":
+            found.setdefault(version, str(path))
+    return sorted(found.items())
+
+
+@pytest.mark.parametrize(("version", "python"), interpreters())
+def test_the_agent_runs_a_plain_command_on_every_python_at_hand(pod, version, python):
+    one = pod("sh", "-c", "echo $NODE_RANK/$PET_NNODES $MASTER_PORT $TORCHYARD_ROUND; exit 3", python=python)
+    one.ready()
+    one.run(7, nodes=2, rank=1, port=4321)
+    ended = one.ended()
+    assert (ended["code"], ended["failure"]["rank"]) == (3, 1)
+    assert one.log(1) == "1/2 4321 7\n"
+    one.tell("exit", code=3)
+    assert one.exited() == 3
+
+
+@pytest.mark.parametrize(("version", "python"), interpreters()[:1])
+def test_torchrun_where_no_torch_is_installed_says_so_with_127(pod, script, tmp_path, version, python):
+    shim = tmp_path / "torchrun"
+    shim.write_text(f"#!{python}\n")
+    shim.chmod(0o755)
+    one = pod(shim, script("print(1)"), python=python)
+    state = one.ready()
+    assert any("warm start is off" in notice and "torch" in notice for notice in state["notices"])
+    one.run()
+    ended = one.ended()
+    assert ended["code"] == 127
+    assert "has no torch" in ended["failure"]["message"]
+
+
+@pytest.mark.parametrize(("name", "code", "words"), [("nowhere", 127, "No such file"), ("data", 126, "Permission denied")])
+def test_a_command_that_cannot_start_is_127_or_126_and_says_why(pod, tmp_path, name, code, words):
+    (tmp_path / "data").write_text("not a program")
+    one = pod(tmp_path / name)
+    one.ready()
+    one.run()
+    ended = one.ended()
+    assert ended["code"] == ended["failure"]["code"] == code
+    assert name in ended["failure"]["message"]
+    assert words in ended["failure"]["message"]
+
+
+def test_a_signal_is_128_plus_its_number(pod):
+    one = pod("sh", "-c", "kill -SEGV $$")
+    one.ready()
+    one.run()
+    ended = one.ended()
+    assert (ended["code"], ended["failure"]["message"]) == (139, "killed by SIGSEGV")
+
+
+def test_workers_get_the_environment_but_not_the_token(pod):
+    one = pod("env", MARK="kept", TORCHYARD_CONFIG="/config.json")
+    one.ready()
+    one.run(env={"EXTRA": "from the round"})
+    one.ended()
+    env = dict(line.partition("=")[::2] for line in one.log().splitlines() if "=" in line)
+    assert (env["MARK"], env["EXTRA"], env["TORCHYARD_CONFIG"]) == ("kept", "from the round", "/config.json")
+    assert "TORCHYARD_TOKEN_FILE" not in env
+    assert env["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_wrong_settings_are_exit_64_and_name_the_variable(agent_pyz):
+    for env, words in (({}, "TORCHYARD_RUN_DIR is not set"), ({"TORCHYARD_RUN_DIR": "/tmp/x"}, "TORCHYARD_JOB is not set")):
+        done = subprocess.run(
+            [sys.executable, agent_pyz, "--", "true"], env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True
+        )
+        assert done.returncode == 64
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,157 @@
+"""Progress without a word of code: counted optimizer steps, Hugging Face's own callback, patterns, `report`."""
+
+import importlib.util
+import json
+import re
+import sys
+import time
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TRAIN = """
+import os, time
+import torch
+model = torch.nn.Linear(2, 1)
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())]
+for step in range(int(os.environ.get("STEPS", "12"))):
+    model(torch.ones(1, 2)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    time.sleep(float(os.environ.get("PAUSE", "0.05")))
+"""
+
+
+def last(ended_pod):
+    return ended_pod.intake.state(ended_pod.name)["reports"][0]
+
+
+def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(node, script):
+    node.run(program=script(TRAIN), env={"STEPS": "1000", "PAUSE": "0.02"})
+    node.wait_for(lambda state: state["reports"] and state["reports"][0].get("throughput"))
+    report = last(node)
+    assert (report["round"], report["rank"], report["localRank"], report["phase"]) == (node.round, 0, 0, "step")
+    assert report["counter"] == report["step"] > 0
+    assert 5 < report["throughput"]["stepsPerSecond"] < 50
+    text = node.get("/metrics")
+    assert re.search(r'^torchyard_step\{rank="0"\} \d+$', text, re.M)
+    assert 'torchyard_agent_state{state="running"} 1' in text
+
+
+def test_two_optimizers_that_step_together_are_one_step_and_the_last_step_is_told(node, script):
+    node.run(procs=2, program=script(TRAIN))
+    assert node.ended()["code"] == 0
+    first, second = node.intake.state(node.name)["reports"]
+    assert first["step"] == second["step"] == 12
+    assert "throughput" not in second
+
+
+def test_a_cold_worker_is_counted_and_the_users_own_sitecustomize_still_runs(pod, script, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 'still here'\n")
+    program = script("print(mine)\n" + TRAIN)
+    one = pod(sys.executable, program, PYTHONPATH=str(own))
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    assert one.log().startswith("still here\n")
+    assert last(one)["step"] == 12
+
+
+def test_hooks_can_be_turned_off(pod, script):
+    one = pod(sys.executable, script(TRAIN), TORCHYARD_HOOKS="0")
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    assert one.intake.state(one.name)["reports"] == []
+
+
+def test_a_trainer_that_writes_its_own_report_silences_the_counter(node, script):
+    program = """
+import json, os
+def own(step):
+    path = os.path.join(os.environ["TORCHYARD_RUN_DIR"], "report.0.json")
+    with open(path + ".new", "w") as file:
+        json.dump({"round": int(os.environ["TORCHYARD_ROUND"]), "rank": 0, "step": step, "metrics": {"cost": 4.5}}, file)
+    os.replace(path + ".new", path)
+"""
+    before, after = "own(1000)\n", "own(1001)\ntime.sleep(1.5)\n"
+    node.run(program=script(program + before + TRAIN + after))
+    assert node.ended()["code"] == 0
+    assert (last(node)["step"], last(node)["metrics"]) == (1001, {"cost": 4.5})
+
+
+def test_report_of_a_script_is_shown_whole(node, script):
+    program = "from torchyard_agent import report\n" + TRAIN + (
+        "    report(step=500 + step, total_steps=600, epoch=0.5, loss=0.25, bad=float('nan'))\n"
+    )
+    node.run(program=script(program))
+    assert node.ended()["code"] == 0
+    report = last(node)
+    assert (report["step"], report["totalSteps"], report["epoch"], report["counter"]) == (511, 600, 0.5, 12)
+    assert report["metrics"] == {"loss": 0.25}
+
+
+def test_metric_patterns_read_what_any_program_prints(pod):
+    pattern = r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>[\d.eE+-]+)"
+    one = pod("sh", "-c", "echo 'step 41/100 loss=1.5'; echo 'step 42/100 loss=1.25e-1'", TORCHYARD_METRIC_PATTERNS=json.dumps([pattern]))
+    one.ready()
+    one.run()
+    one.ended()
+    report = last(one)
+    assert (report["step"], report["totalSteps"], report["metrics"]) == (42, 100, {"loss": 0.125})
+
+
+def test_a_new_checkpoint_is_told_at_once(node, script):
+    node.intake.interval = 20.0
+    program = (
+        "import time\nfrom torchyard_agent import report\nreport(step=1)\ntime.sleep(1.2)\n"
+        "report(step=2, checkpoint_step=2)\ntime.sleep(600)\n"
+    )
+    try:
+        node.run(program=script(program))
+        start = time.monotonic()
+        node.wait_for(lambda state: state["reports"] and state["reports"][0].get("checkpoint", {}).get("step") == 2, 8)
+        assert time.monotonic() - start < 8
+    finally:
+        node.intake.interval = 0.5
+
+
+def test_progress_calls_without_the_token_or_of_the_wrong_form_are_refused(node):
+    url = f"http://127.0.0.1:{node.port()}/v1/progress"
+    token = (node.run_dir / "progress.token").read_text()
+    for headers, body, code in (
+        ({}, b"{}", 401),
+        ({"Authorization": "Bearer wrong"}, b"{}", 401),
+        ({"Authorization": f"Bearer {token}"}, b"not json", 400),
+        ({"Authorization": f"Bearer {token}"}, b"[]", 400),
+        ({"Authorization": f"Bearer {token}"}, b" " * 70_000, 413),
+    ):
+        with pytest.raises(HTTPError) as error:
+            urlopen(Request(url, data=body, headers=headers), timeout=5)
+        assert error.value.code == code
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="transformers.Trainer needs accelerate")
+def test_a_stock_hugging_face_trainer_reports_step_total_loss_and_percent_by_itself(node, script):
+    program = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index): return {"input_ids": torch.arange(8), "labels": torch.arange(8)}
+config = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+arguments = TrainingArguments(output_dir="out", max_steps=30, logging_steps=1, use_cpu=True, save_strategy="no",
+    disable_tqdm=True)
+Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Data()).train()
+"""
+    node.run(program=script(program))
+    assert node.ended(seconds=60)["code"] == 0
+    report = last(node)
+    assert (report["step"], report["totalSteps"]) == (30, 30)
+    assert report["metrics"]["loss"] > 0
+    assert report["metrics"]["learning_rate"] >= 0
