@@ -1,4 +1,4 @@
-"""The CRD: what the API server demands of a structural schema, what we promise on top, and that it is the committed one."""
+"""The CRD: what the API server demands of a structural schema, and what we promise on top."""
 
 import re
 from pathlib import Path

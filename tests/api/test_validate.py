@@ -47,8 +47,10 @@ def test_all_faults_at_once_each_on_its_line():
         "job.yaml:7: spec.trainer.params.stpes: unknown field: did you mean steps?",
         "job.yaml:8: spec.nodes: 0 is too small: give a number from 1 to 4096",
         "job.yaml:9: spec.gpusPerNode: expected a whole number, got text 'two': give a whole number",
-        "job.yaml:11: spec.parallelism.microBatchSize: expected auto or a whole number from 1 to 16777216, "
-        "got text 'half': give auto, or a whole number from 1 to 16777216",
+        (
+            "job.yaml:11: spec.parallelism.microBatchSize: expected auto or a whole number from 1 to 16777216, "
+            "got text 'half': give auto, or a whole number from 1 to 16777216"
+        ),
         "job.yaml:12: spec.elastic: not implemented in this version: leave it out",
         "job.yaml:13: spec.comand: unknown field: did you mean command?",
     ]
@@ -69,26 +71,26 @@ def test_all_faults_at_once_each_on_its_line():
         (GOOD.encode("utf-16"), "job.yaml:1: byte 0xff is not UTF-8: save the file as UTF-8"),
         (GOOD + "  image: \x00\n", "remove the character"),
         (b"#" * (10 * 1024 * 1024), "job.yaml: larger than 1 MiB: a job is far smaller; is this the right file?"),
-        (GOOD + "  script: !!python/object/apply:os.system [ls]\n", "the tag tag:yaml.org,2002:python/object/apply:os.sy"),
+        (GOOD + "  script: !!python/object/apply:os.system [ls]\n", "the tag tag:yaml.org,2002:python/object/apply"),
         (GOOD + "  env: &a [*a]\n", "alias *a has no finished anchor: write the value out"),
         (GOOD + "  nodes: *nowhere\n", "alias *nowhere has no finished anchor"),
         (GOOD + "  <<: {nodes: 2}\n", "merge keys (<<) are not read: write the fields out"),
         (GOOD + "  ? [a]\n  : 1\n", "a key that is not plain text"),
         (GOOD + "  nodes: .inf\n", ".inf is not a finite number"),
         (GOOD + "  nodes: 1e999\n", "too large a number"),
-        (GOOD + f"  nodes: {'9' * 5000}\n", "expected a whole number, got text '999"),
+        (GOOD + f"  nodes: {'9' * 5000}\n", "too large a number: give a smaller one"),
         (GOOD + f"  nodes: {'9' * 40}\n", "too large"),
         (GOOD + "  image: " + "[" * 5000 + "]" * 5000, "nested more than 64 deep"),
         (GOOD + "  nodes: {\n", "job.yaml:7: not YAML"),
         (GOOD.replace("v1alpha1", "v1"), "job.yaml:1: apiVersion: 'torchyard.dev/v1' is not known: "),
         (GOOD.replace("TrainingJob", "trainingjob"), "job.yaml:2: kind: 'trainingjob' is not known: did you mean"),
         (GOOD.replace("kind: TrainingJob\n", ""), "job.yaml:1: kind: missing: add it; kind: TrainingJob"),
-        (GOOD.replace("{name: cvrp}\nspec", "{}\nspec"), "job.yaml:3: metadata.name: missing: add it; the name of the job"),
+        (GOOD.replace("{name: cvrp}\nspec", "{}\nspec"), "job.yaml:3: metadata.name: missing: add it; the name"),
         (GOOD.replace("metadata: {name: cvrp}\n", ""), "job.yaml:1: metadata: missing: add it; metadata: {name: ...}"),
         (GOOD.partition("spec:")[0], "job.yaml:1: spec: missing: add it; "),
         (GOOD.partition("spec:")[0] + "spec:\n", "job.yaml:1: spec: missing: add it; "),
-        (GOOD.replace("name: cvrp}\nspec", "name: 7}\nspec"), "job.yaml:3: metadata.name: expected text, got the number 7"),
-        (GOOD.replace("{name: cvrp}\nspec", "{nam: cvrp}\nspec"), "job.yaml:3: metadata.nam: unknown field: did you mean"),
+        (GOOD.replace("name: cvrp}\nspec", "name: 7}\nspec"), "job.yaml:3: metadata.name: expected text, got"),
+        (GOOD.replace("{name: cvrp}\nspec", "{nam: cvrp}\nspec"), "job.yaml:3: metadata.nam: unknown field"),
     ],
 )  # fmt: skip
 def test_what_is_not_a_job_is_said_in_one_sentence(text, expected):

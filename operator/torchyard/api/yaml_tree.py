@@ -90,7 +90,7 @@ def scalar(text: str, line: int = 1) -> Any:
     if text.lower().lstrip("+-") in {".inf", ".nan"}:
         raise YamlError(line, f"{text} is not a finite number", "give a number")
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return int(text.replace("_", ""))
     if _BASED.fullmatch(text):
         return int(text, 0)
     if _OCTAL.fullmatch(text):
