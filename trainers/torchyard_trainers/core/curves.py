@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torchyard_trainers.core.report import finite
 
@@ -32,30 +32,39 @@ class Speed:
 class Curves:
     """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts."""
 
-    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
-        """Write below `folder`; without the tensorboard package there are no event files."""
+    def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
+        """Write below `folder`, nowhere without one; without the tensorboard package there are no event files."""
         self._folder = folder
         self._lines: Any = None
         self._wants_events = tensorboard
         self._events: Any = None
 
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the values of a step."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for file in (self._lines, self._events):
+            if file is not None:
+                file.close()
+
+    def add(self, step: int, total_steps: int, values: Mapping[str, float]) -> None:
+        """Record the values of a step and print them."""
+        if self._folder is None:
+            return
+        say(line(step, total_steps, values))
         values = finite(values)
         if self._lines is None:
             self._lines = (self._folder / "metrics.jsonl").open("a", buffering=1)
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         if self._wants_events:
-            self._add_events(step, values)
+            self._add_events(self._folder, step, values)
 
-    def close(self) -> None:
-        """Flush everything."""
-        if self._lines is not None:
-            self._lines.close()
+    def flush(self) -> None:
+        """Bring event files up to date, so that what a checkpoint covers is never missing in a curve."""
         if self._events is not None:
-            self._events.close()
+            self._events.flush()
 
-    def _add_events(self, step: int, values: Mapping[str, float]) -> None:
+    def _add_events(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
@@ -64,7 +73,7 @@ class Curves:
             self._wants_events = False
             return
         if self._events is None:
-            self._events = EventFileWriter(str(self._folder / "tensorboard"))
+            self._events = EventFileWriter(str(folder / "tensorboard"))
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._events.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
 

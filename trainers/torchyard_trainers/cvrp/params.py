@@ -125,7 +125,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 100,
         "eval_batch": 500,
         "baseline_instances": 1000,
-        "baseline_every": 50,
+        "baseline_every": 25,
     },
     "cvrp20": {**_STANDARD, "customers": 20, "capacity": 30, "steps": 10_000},
     "cvrp50": {**_STANDARD, "customers": 50, "capacity": 40, "steps": 50_000},

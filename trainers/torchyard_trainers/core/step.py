@@ -1,0 +1,85 @@
+"""One optimizer step: accumulate, agree, clip, check, update."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torchyard_trainers.core.batching import Slots, split
+from torchyard_trainers.core.exits import DivergedError
+from torchyard_trainers.core.order import samples_of_step
+from torchyard_trainers.core.workload import MicroBatch, Session, Workload
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all ranks together saw in one step: the same values on each of them."""
+
+    metrics: dict[str, float]
+    flags: dict[str, bool]
+
+
+def optimize(
+    work: Workload,
+    session: Session,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    flags: Mapping[str, bool],
+    *,
+    rehearse: bool = False,
+) -> Totals:
+    """Do one optimizer step. One reduction carries loss, statistics and flags (true if any rank says so).
+
+    DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides
+    the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
+    bits after a restart.
+    """
+    world, parallel, precision = session.world, session.parallel, session.precision
+    ids = samples_of_step(step, work.global_batch)
+    micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
+    if rehearse and parallel.strategy == "ddp" and world.size > 2:
+        _accumulate(work, session, ids, micro_batches[-1:])
+        optimizer.zero_grad(set_to_none=True)
+    sums = _accumulate(work, session, ids, micro_batches)
+    norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
+    facts = torch.stack(
+        [*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())]
+    )
+    *totals, grad_norm = torch.cat([world.total(facts), norm.double().reshape(1)]).tolist()
+    metrics = {name: total / work.global_batch for name, total in zip(sums, totals, strict=False)}
+    if not math.isfinite(metrics["loss"]) or not (math.isfinite(grad_norm) or precision.overflows):
+        raise DivergedError(
+            f"step {step + 1}: loss {metrics['loss']}, gradient norm {grad_norm}; lower params.lr or use fp32"
+        )
+    precision.step(optimizer)
+    optimizer.zero_grad(set_to_none=True)
+    said = dict(zip(flags, (total > 0 for total in totals[len(sums) :]), strict=True))
+    return Totals(metrics | {"gradNorm": grad_norm}, said)
+
+
+def _accumulate(
+    work: Workload, session: Session, ids: list[int], micro_batches: Sequence[Slots]
+) -> dict[str, torch.Tensor]:
+    """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
+    device, world_size = session.world.device, session.world.size
+    sums: dict[str, torch.Tensor] = {}
+    for slots in micro_batches:
+        batch = MicroBatch(
+            torch.tensor([ids[position] for position in slots.positions], device=device),
+            torch.tensor(slots.weights, device=device),
+        )
+        with session.parallel.accumulating(last=slots is micro_batches[-1]):
+            with session.precision.forward():
+                terms = work.loss(session, batch)
+            assert terms.loss.shape == (), f"a loss is one number, not {tuple(terms.loss.shape)}"
+            session.precision.backward(terms.loss * (world_size / work.global_batch))
+        for name, value in {"loss": terms.loss.detach(), **terms.statistics}.items():
+            sums[name] = sums[name] + value.double() if name in sums else value.double()
+    return sums
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
