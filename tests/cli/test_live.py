@@ -1,6 +1,7 @@
 """The live view shows recorded states truthfully, at every width, and gives the terminal back."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -64,6 +65,13 @@ def test_of_many_ranks_those_behind_are_shown() -> None:
     assert "p-63" in text
     assert "p-3 " not in text
     assert "and 56 more ranks" in text
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(width=100, height=40, file=(stream := io.StringIO()), force_terminal=True)
+    console.print(render(WHOLE, 100, 40))
+    assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38|48)[;m]", stream.getvalue())
 
 
 def test_what_was_shown_last_stays_on_the_screen_and_the_cursor_comes_back() -> None:

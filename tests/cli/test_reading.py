@@ -59,9 +59,17 @@ def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
     text = torchyard("status", "cvrp").stdout
     assert text.splitlines()[0].startswith("cvrp  Running")
     assert text.splitlines()[1] == "Round 2 is training."
-    for part in ("step 120/1000", "step 100", "20 steps at risk", "WorkerFailed", "rank 1 on cvrp-0-1 (local-1), exit 137",
-                 "last lines of rank 1", "step 50 loss 2.1", str(torchyard.run_folder("cvrp") / "checkpoints"),
-                 "next: torchyard logs cvrp -f"):  # fmt: skip
+    for part in (
+        "step 120/1000",
+        "step 100",
+        "20 steps at risk",
+        "WorkerFailed",
+        "rank 1 on cvrp-0-1 (local-1), exit 137",
+        "last lines of rank 1",
+        "step 50 loss 2.1",
+        str(torchyard.run_folder("cvrp") / "checkpoints"),
+        "next: torchyard logs cvrp -f",
+    ):
         assert part in text, part
     assert "\x1b" not in text
     del lock
@@ -75,9 +83,8 @@ def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> 
 
 
 def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: CommandLine) -> None:
-    folder = torchyard.record(
-        "cvrp", {**status_document(FAILED.status), "attempts": [{"round": 1, "cause": {"rank": 1}}]}
-    )
+    attempts = [{"round": 1, "cause": {"rank": 1}}]
+    folder = torchyard.record("cvrp", {**status_document(FAILED.status), "attempts": attempts})
     log(folder, "cvrp-0-0", 0, "a\nb\n")
     log(folder, "cvrp-0-1", 1, "10%\r20%\r30%\n\x1b[31mfailed\x1b[0m\nno end")
     assert torchyard("logs", "cvrp").stdout.splitlines() == [

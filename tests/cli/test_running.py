@@ -1,5 +1,6 @@
 """Runs from their start to their end through the executable: views, exit codes, Ctrl-C, stop, resume, rm, demo."""
 
+import contextlib
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine, eventually
@@ -57,12 +59,10 @@ def processes_of(torchyard: CommandLine) -> list[str]:
     """Commands of every process that carries this test's home in its environment."""
     mark = f"TORCHYARD_HOME={torchyard.home}".encode()
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"):
-                found.append(open(f"/proc/{pid}/cmdline").read())
-        except OSError:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text())
     return found
 
 

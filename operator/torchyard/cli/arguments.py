@@ -40,7 +40,7 @@ def sets(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=VALUE",
         action="append",
         default=[],
-        help="change a field first, for instance --set spec.nodes=2; may be repeated",
+        help="change a field first, for instance --set nodes=2 --set trainer.params.steps=100",
     )
 
 

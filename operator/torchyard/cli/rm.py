@@ -16,13 +16,14 @@ def command(names: list[str], force: bool) -> int:
     """Delete runs with their logs and checkpoints."""
     from torchyard.cli.output import say
     from torchyard.cli.runs import find, load
-    from torchyard.laptop import remove_run
 
     runs = [load(find(name)) for name in names]
     for run in runs:
         if not run.over and not force:
             name = run.folder.name
             raise RefusalError(f"the run {name!r} is going on", f"`torchyard stop {name}` first, or use --force")
+    from torchyard.laptop import remove_run
+
     for run in runs:
         try:
             remove_run(run.folder)

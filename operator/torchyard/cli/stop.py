@@ -21,20 +21,24 @@ def command(name: str, wait: bool) -> int:
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
+    import asyncio
+
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.runs import suspend_run
+    from torchyard.laptop import run_job
 
     folder = find(name)
     run = load(folder)
-    if run.job.status.state not in {"Succeeded", "Failed"}:
+    if run.job.status.state not in {"Succeeded", "Failed", "Suspended"}:
+        say(f"{name}: saving and stopping")
         suspend_run(folder, suspend=True)
-        if run.controlled:
-            say(f"{name}: saving and stopping")
+        if not run.controlled:  # what its dead controller left running is ours to stop
+            asyncio.run(run_job(folder))
         while wait and not (run := load(folder)).over:
             time.sleep(POLL_SECONDS)
     state = run.job.status.state
     if state in {"Succeeded", "Failed"}:
-        say(f"{name}: it has {'succeeded' if state == 'Succeeded' else 'failed'} already")
+        say(f"{name}: it has already {state.lower()}")
         return SUCCEEDED if state == "Succeeded" else FAILED
     if run.over:
         say(f"{name}: stopped; `torchyard resume {name}` goes on")
