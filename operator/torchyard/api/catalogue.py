@@ -25,6 +25,7 @@ _WAITING = (
     ("WaitingForPods", "pods are being created", ""),
     ("WaitingForAgents", "pods are running, their agents have not called in yet", ""),
     ("Unschedulable", "pods cannot be placed", "free resources or ask for less"),
+    ("InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"),
     ("PodsReady", "every pod is ready", ""),
     ("PodsNotReady", "not every pod is ready", ""),
     ("BackingOff", "the next round waits after a failure", ""),

@@ -6,7 +6,6 @@ One run: its job, its pods as process groups, its status and events as files.
 import asyncio
 import hmac
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -21,12 +20,11 @@ from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import gpus, record
-from torchyard.cluster.local.environment import pod_environment
-from torchyard.cluster.local.folder import RunFolder, write_atomic
+from torchyard.cluster.local.environment import pod_environment, working_folder
+from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.pod import BAD_CONFIGURATION, KILLED, LocalPod
 from torchyard.cluster.local.record import Deletion, PodRecord, loopback_address
 from torchyard.cluster.local.run import Event, append_event, read_run, write_status_file
-from torchyard.cluster.local.runs import SOURCE_FOLDER
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.ports import Key
@@ -204,16 +202,15 @@ class LocalCluster:
 
     async def _start_processes(self, job: TrainingJob, pod: LocalPod) -> None:
         devices: dict[str, int] = {}
-        if job.spec.gpus_per_node:
-            pod.waiting, devices = self._take_gpus(job)
-            if pod.waiting is not None:
-                await asyncio.to_thread(self._prepare, job, pod)
-                return
-        pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
-        cwd = _working_folder(job, self.folder)
-        script = await asyncio.to_thread(self._prepare, job, pod)
-        command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
         pod.waiting = None
+        if job.spec.gpus_per_node:
+            pod.waiting, devices = gpus.claim(self.folder.home / "gpus", job.spec, self._gpus)
+        pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
+        script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job)
+        if pod.waiting is not None:
+            return
+        cwd = working_folder(job, self.folder)
+        command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
         if cwd.is_dir():
             env = pod_environment(os.environ, job, pod.record, self.folder, len(os.sched_getaffinity(0)))
             await pod.start(command, env, cwd, devices)
@@ -223,39 +220,6 @@ class LocalCluster:
             sentence = f"`spec.workingDir`: `{cwd}` is not a folder: create it or correct the path."
             pod.write(msgspec.structs.replace(pod.record, never_started=sentence))
             pod.fail(BAD_CONFIGURATION, "ConfigurationInvalid", sentence)
-
-    def _take_gpus(self, job: TrainingJob) -> tuple[tuple[str, str] | None, dict[str, int]]:
-        """Reason to wait or None, and the GPUs that are the pod's from now on, locked."""
-        need, have = job.spec.gpus_per_node * job.spec.nodes, len(self._gpus)
-        wanted = job.spec.gpu.ids if job.spec.gpu is not None else []
-        offered = tuple(uuid for uuid in self._gpus if not wanted or uuid in wanted)
-        if need > len(offered):
-            named = f", {len(offered)} of them named by `spec.gpu.ids`" if wanted else ""
-            sentence = (
-                f"need {need} GPUs ({job.spec.nodes} nodes x {job.spec.gpus_per_node}), this machine has {have}{named}"
-            )
-            return ("InsufficientGPU", f"{sentence}: lower `spec.gpusPerNode` or `spec.nodes`."), {}
-        taken = gpus.take(self.folder.home / "gpus", offered, job.spec.gpus_per_node)
-        if taken is None:
-            sentence = f"a pod needs {job.spec.gpus_per_node} free GPUs, the others of this machine's {have} are in use"
-            return ("InsufficientGPU", f"{sentence}: it starts when they are given back."), {}
-        return None, taken
-
-    def _prepare(self, job: TrainingJob, pod: LocalPod) -> str | None:
-        """Write everything the pod reads; path of the inline script, if there is one."""
-        shutil.rmtree(pod.folder, ignore_errors=True)
-        (pod.folder / "run").mkdir(parents=True)
-        (pod.folder / "logs").mkdir()
-        token = secrets.token_urlsafe(32)
-        write_atomic(pod.folder / "token", token.encode(), mode=0o600)
-        write_atomic(pod.folder / "config.json", msgspec.json.encode(launch.trainer_config(job)))
-        script = None
-        if job.spec.script is not None:
-            script = str(pod.folder / "script.py")
-            write_atomic(Path(script), job.spec.script.encode())
-        pod.write(pod.record)
-        self._tokens[pod.record.uid] = token
-        return script
 
     async def _delete(self, pod: LocalPod) -> None:
         deletion = pod.record.deletion
@@ -338,8 +302,3 @@ class LocalCluster:
                 {"message": "a pod is not looked after any more", "exception": error, "task": task}
             )
         self._changed()
-
-
-def _working_folder(job: TrainingJob, folder: RunFolder) -> Path:
-    source = Path(str(job.metadata.annotations.get(SOURCE_FOLDER) or folder.path))
-    return source / (job.spec.working_dir or "")

@@ -9,6 +9,7 @@ from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.record import PodRecord
+from torchyard.cluster.local.runs import SOURCE_FOLDER
 
 POD_MARK = "TORCHYARD_POD_UID"
 """In the environment of everything a pod starts, its own sessions too: how leftovers are found."""
@@ -65,3 +66,8 @@ def pod_environment(
         "TORCHYARD_PROCS": str(procs),
     }
     return env | launch.worker_env(spec) | launch.agent_env(spec) | contract
+
+
+def working_folder(job: TrainingJob, folder: RunFolder) -> Path:
+    """Where workers start: `spec.workingDir`, relative to the folder of the job file."""
+    return Path(str(job.metadata.annotations.get(SOURCE_FOLDER) or folder.path)) / (job.spec.working_dir or "")

@@ -4,7 +4,11 @@ import importlib
 import os
 from pathlib import Path
 
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.local.folder import take_lock
+
+Waiting = tuple[str, str]
+"""Reason code and sentence."""
 
 
 def inventory() -> tuple[str, ...]:
@@ -53,6 +57,24 @@ def take(folder: Path, uuids: tuple[str, ...], count: int) -> dict[str, int] | N
             os.close(descriptor)
         return None
     return taken
+
+
+def claim(folder: Path, spec: TrainingJobSpec, present: tuple[str, ...]) -> tuple[Waiting | None, dict[str, int]]:
+    """Reason to wait or None, and the GPUs of one pod with their lock descriptors.
+
+    A job that this machine can never hold takes nothing, so that it does not keep others from running.
+    """
+    each, nodes, have = spec.gpus_per_node, spec.nodes, len(present)
+    wanted = spec.gpu.ids if spec.gpu is not None else []
+    offered = tuple(uuid for uuid in present if not wanted or uuid in wanted)
+    if each * nodes > len(offered):
+        named = f", {len(offered)} of them named by `spec.gpu.ids`" if wanted else ""
+        need = f"need {each * nodes} GPUs ({nodes} nodes x {each}), this machine has {have}{named}"
+        return ("InsufficientGPU", f"{need}: lower `spec.gpusPerNode` or `spec.nodes`"), {}
+    taken = take(folder, offered, each)
+    if taken is None:
+        return ("InsufficientGPU", f"need {each} free GPUs for a pod, others of this machine's {have} are in use"), {}
+    return None, taken
 
 
 def _text(value: str | bytes) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -10,9 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from torchyard.api import launch
+from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import record
 from torchyard.cluster.local.environment import POD_MARK
-from torchyard.cluster.local.folder import is_locked, take_lock
+from torchyard.cluster.local.folder import is_locked, take_lock, write_atomic
 from torchyard.cluster.local.process import ended, kill_carrying, until, within
 from torchyard.cluster.local.record import Exit, PodRecord, Running
 from torchyard.engine.view import Pod
@@ -85,6 +90,25 @@ class LocalPod:
         """Replace `pod.json`."""
         record.write(self.folder / "pod.json", written)
         self.record = written
+
+    def prepare(self, job: TrainingJob) -> tuple[str | None, str]:
+        """Write everything the pod reads. Blocks; call in a thread.
+
+        Returns:
+            Path of the inline script, if the job has one, and the pod's token.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "run").mkdir(parents=True)
+        (self.folder / "logs").mkdir()
+        token = secrets.token_urlsafe(32)
+        write_atomic(self.folder / "token", token.encode(), mode=0o600)
+        write_atomic(self.folder / "config.json", msgspec.json.encode(launch.trainer_config(job)))
+        script = None
+        if job.spec.script is not None:
+            script = self.folder / "script.py"
+            write_atomic(script, job.spec.script.encode())
+        self.write(self.record)
+        return (str(script) if script else None), token
 
     async def start(
         self, command: Sequence[str], env: Mapping[str, str], cwd: Path, devices: Mapping[str, int] | None = None
