@@ -71,7 +71,7 @@ def test_every_node_is_structural(path, node):
 
 
 def test_every_field_says_what_it_means():
-    fields = [(path, node) for path, node in NODES if path and not path.endswith("[]")]
+    fields = [(path, node) for path, node in NODES if path not in {"", "metadata"} and not path.endswith("[]")]
     assert [path for path, node in fields if len(node.get("description", "")) < 4] == []
 
 
@@ -91,15 +91,19 @@ def test_what_rules_read_is_bounded():
 def test_defaults_satisfy_their_own_schema_and_equal_the_models():
     def filled(schema):
         return {
-            name: (filled(child) if child.get("default") == {} else child["default"])
+            name: (filled(child) if "properties" in child else child["default"])
             for name, child in schema["properties"].items()
             if "default" in child
         }
 
     spec = OBJECT["properties"]["spec"]
     for path, node in NODES:
-        if node.get("default", {}) != {} and "x-kubernetes-int-or-string" not in node:
+        if "default" in node and "x-kubernetes-int-or-string" not in node:
             jsonschema.validate(node["default"], node)
+        if "default" in node and "properties" in node:
+            assert node["default"] == filled(node), f"{path}: rules would judge an incomplete default"
+        if path.endswith("[]"):
+            assert "default" not in node, path
         if path.startswith("status"):
             assert "default" not in node, path
     from_models = resolved(msgspec.convert({}, TrainingJobSpec))
@@ -169,3 +173,9 @@ def test_names_and_subresources():
 def test_a_form_without_structural_counterpart_is_refused():
     with pytest.raises(ValueError, match="no structural schema"):
         structural({"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]})
+
+
+def test_nothing_but_the_name_of_the_metadata_is_restricted():
+    """The API server refuses a CRD that says anything else about metadata, a description included."""
+    assert set(OBJECT["properties"]["metadata"]) == {"type", "properties"}
+    assert set(OBJECT["properties"]["metadata"]["properties"]) == {"name"}

@@ -98,9 +98,9 @@ def _object() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},
+            # Nothing but type and name may be said about metadata: not even a description.
             "metadata": {
                 "type": "object",
-                "description": "Object metadata.",
                 "properties": {
                     "name": {
                         "type": "string",

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 
+from torchyard.api.changes import FIX, FIXED, FREE
 from torchyard.api.forms import FORMS
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import shown
@@ -24,7 +25,7 @@ def reference_markdown() -> str:
     for title, path, schema in (("Spec", "spec", spec_schema()), ("Status", "status", status_schema())):
         parts.append(f"## {title}\n\n{schema['description']}\n")
         parts.extend(_sections(path, schema))
-    parts.append(_rules())
+    parts += [_rules(), _changes()]
     return "\n".join(parts)
 
 
@@ -41,9 +42,13 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
 
 
 def _row(path: str, name: str, field: Schema, required: bool) -> str:
-    default = "required" if required else f"`{shown(field['default'])}`" if field.get("default", {}) != {} else ""
+    default = "required" if required else f"`{shown(field['default'])}`" if _has_plain_default(field) else ""
     meaning = field.get("description", "") + _note(f"{path}.{name}".removeprefix("spec."))
     return f"| `{name}` | {_type(field)} | {default.replace(chr(39), '')} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def _has_plain_default(field: Schema) -> bool:
+    return "default" in field and "properties" not in field
 
 
 def _note(field: str) -> str:
@@ -80,6 +85,17 @@ def _rules() -> str:
         for rule in RULES
     ]
     return "## Rules between fields\n\nWhat is rejected, and what to write instead.\n\n" + "\n".join(rows) + "\n"
+
+
+def _changes() -> str:
+    never = ", ".join(f"`{fixed.field}`" for fixed in FIXED if not fixed.unless_suspended)
+    suspended = ", ".join(f"`{fixed.field}`" for fixed in FIXED if fixed.unless_suspended)
+    return (
+        "## Changing a job that exists\n\n"
+        f"- At any time: {', '.join(f'`{field}`' for field in FREE)}.\n"
+        f"- While `suspend` is true, or together with setting it to false: {suspended}.\n"
+        f"- Never: {never}; {FIX}.\n"
+    )
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         schema["description"] = node["description"]
     if "$ref" in node:
         target = _convert(definitions[node["$ref"].rpartition("/")[2]], definitions)
-        return {**target, **schema, "default": {}} if _fills_itself(target) else {**target, **schema}
+        return {**target, **schema, **_section_default(target)}
     if "anyOf" in node:
         return {**_union(node["anyOf"], definitions), **schema, **_default(node)}
     if "enum" in node:
@@ -111,6 +111,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         schema["format"] = "int32" if node.get("maximum", _INT32 + 1) <= _INT32 else "int64"
     if node["type"] == "array":
         schema["items"] = _convert(node["items"], definitions)
+        schema["items"].pop("default", None)
         schema.setdefault(LIST_TYPE, "atomic")
     if node["type"] == "object":
         schema.update(_object(node, definitions))
@@ -154,9 +155,12 @@ def _default(node: Mapping[str, Any]) -> Schema:
     return {} if default in (None, [], {}) else {"default": default}
 
 
-def _fills_itself(schema: Schema) -> bool:
-    """Whether every field of a section can be absent, so that an empty section can stand for an absent one."""
-    return "properties" in schema and not schema.get("required")
+def _section_default(schema: Schema) -> Schema:
+    """A section that may be empty may be absent. Its default is written out: the API server judges it by the rules."""
+    if "properties" not in schema or schema.get("required"):
+        return {}
+    fields = schema["properties"].items()
+    return {"default": {name: field["default"] for name, field in fields if "default" in field}}
 
 
 def _without_defaults(schema: Schema) -> Schema:
