@@ -3,6 +3,8 @@
 Finite numbers, bounded texts without control characters, bounded lists.
 """
 
+import contextlib
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -34,6 +36,8 @@ _CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not 
 
 def line(text: object, limit: int = MAX_LINE) -> str:
     """One line: no control characters (a terminal would obey them), at most `limit` characters."""
+    if isinstance(text, str) and len(text) <= limit and text.isprintable():
+        return text
     return text[: 4 * limit].translate(_CONTROL)[:limit] if isinstance(text, str) else ""
 
 
@@ -102,21 +106,45 @@ def notices(raw: Iterable[object]) -> tuple[str, ...]:
 
 def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
     """The struct with every plain field that can be read; the others keep their default."""
-    values = {}
-    for field in msgspec.structs.fields(type_):
-        value = raw.get(field.encode_name)
-        if field.name in without or value is None or (isinstance(value, float) and not math.isfinite(value)):
-            continue
-        try:
-            converted = msgspec.convert(value, field.type, strict=False)
-        except msgspec.ValidationError:
-            continue
-        if isinstance(converted, str):
-            converted = line(converted)
-        elif isinstance(converted, int | float) and not _finite(converted) and not isinstance(converted, bool):
-            continue
-        values[field.name] = converted
-    return type_(**values)
+    known = {
+        encoded: value
+        for name, encoded, _ in _table(type_)
+        if name not in without and (value := raw.get(encoded)) is not None
+    }
+    if all(map(_plain, known.values())):
+        # What well-behaved programs write, in one go: the other way costs ten times as much.
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(known, type_)
+    return type_(
+        **{
+            name: value
+            for name, encoded, kind in _table(type_)
+            if (value := _read(known.get(encoded), kind)) is not None
+        }
+    )
+
+
+@functools.cache
+def _table(type_: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Name, name on the wire and type of each field."""
+    return tuple((field.name, field.encode_name, field.type) for field in msgspec.structs.fields(type_))
+
+
+def _plain(value: object) -> bool:
+    return _finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else isinstance(value, bool)
+
+
+def _read(value: object, kind: Any) -> Any:
+    """The value as its field wants it, None if it cannot be."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    try:
+        read = msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        return None
+    if isinstance(read, str):
+        return line(read)
+    return read if isinstance(read, bool) or _finite(read) else None
 
 
 def _failure(raw: object) -> Failure | None:
