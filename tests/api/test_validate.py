@@ -61,8 +61,8 @@ def test_all_faults_at_once_each_on_its_line():
     [
         ("", "job.yaml:1: the file is empty: start with apiVersion: torchyard.dev/v1alpha1"),
         ("# only a comment\n---\n", "job.yaml:1: the file is empty: start with apiVersion: torchyard.dev/v1alpha1"),
-        ("just text", "job.yaml:1: expected a mapping, got text 'just text': give a mapping"),
-        ("[1, 2]", "job.yaml:1: expected a mapping, got a list: give a mapping"),
+        ("just text", "job.yaml:1: expected a mapping, got text 'just text': write it like {apiVersion: ..."),
+        ("[1, 2]", "job.yaml:1: expected a mapping, got a list: write it like {apiVersion: ..."),
         (GOOD + "\tnodes: 2\n", "job.yaml:6: a tab: indent with spaces, YAML allows no tabs"),
         (GOOD + "  nodes: 1\n  nodes: 2\n", "job.yaml:7: key nodes stands twice (first on line 6): keep one of them"),
         (GOOD + "---\n" + GOOD, "job.yaml:7: 2 documents in one file: put each job into a file of its own"),

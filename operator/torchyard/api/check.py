@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchyard.api.forms import FORMS
+from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
 from torchyard.api.yaml_tree import At
@@ -33,7 +34,7 @@ def check(schema: Schema, at: At, path: str, report: Report) -> Any:
         return _check_int_or_string(schema, at, path, report)
     noun, python_type = _TYPES[schema["type"]]
     if not isinstance(at.value, python_type) or (isinstance(at.value, bool) and python_type is not bool):
-        report(path, at, f"expected {noun}, got {_described(at.plain)}", _retyped(schema["type"], at))
+        report(path, at, f"expected {noun}, got {_described(at.plain)}", _retyped(schema, at))
         return UNSOUND
     if schema["type"] == "object":
         return _check_object(schema, at, path, report)
@@ -43,9 +44,15 @@ def check(schema: Schema, at: At, path: str, report: Report) -> Any:
 
 
 def _check_int_or_string(schema: Schema, at: At, path: str, report: Report) -> Any:
-    words = schema["pattern"].strip("^()$").split("|")
     if isinstance(at.value, int) and not isinstance(at.value, bool):
         return _check_scalar(schema, at, path, report)
+    if schema["pattern"] in FORMS:
+        noun, fix = FORMS[schema["pattern"]]
+        if isinstance(at.value, str):
+            return _check_scalar(schema, at, path, report)
+        report(path, at, f"expected {noun}, got {_described(at.plain)}", fix)
+        return UNSOUND
+    words = schema["pattern"].strip("^()$").split("|")
     if at.value in words:
         return at.value
     bounds = f"a whole number{_bounds(schema)}"
@@ -111,11 +118,17 @@ def _check_unique(key: str, at: At, path: str, report: Report) -> None:
 
 
 def _check_scalar(schema: Schema, at: At, path: str, report: Report) -> Any:
-    fault = next(_scalar_faults(schema, at.value), None)
+    fault = next(_scalar_faults(_of_this_version(schema, path, at.value), at.value), None)
     if fault is None:
         return at.value
     report(path, at, *fault)
     return UNSOUND
+
+
+def _of_this_version(schema: Schema, path: str, value: Any) -> Schema:
+    """Whoever mistypes a word is shown the words that work now; the others have a message of their own."""
+    values = NOT_YET.get(path.removeprefix("spec."))
+    return {**schema, "enum": list(values)} if values and "enum" in schema and value not in schema["enum"] else schema
 
 
 def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
@@ -180,15 +193,26 @@ def _described(value: Any) -> str:
     return f"{'text' if isinstance(value, str) else 'the number'} {shown(value)}"
 
 
-def _retyped(wanted: str, at: At) -> str:
-    value = at.plain
+def _retyped(schema: Schema, at: At) -> str:
+    wanted, value = schema["type"], at.plain
     if wanted == "string" and isinstance(value, bool | int | float):
         return f'quote it: "{shown(value)}"'
     if wanted == "array" and isinstance(value, str):
         return f"write it as a list: [{shown(', '.join(value.split()))[1:-1]}]"
     if wanted in {"integer", "number"} and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
         return f"write {value} without quotes"
+    if wanted == "boolean" and value in {"true", "false"}:
+        return f"write {value} without quotes"
+    if wanted == "array" and "properties" in schema["items"]:
+        return f"write it as a list: [{_outline(schema['items'])}]"
+    if wanted == "object" and "properties" in schema and len(schema["properties"]) <= MAX_LISTED:
+        return f"write it like {_outline(schema)}"
     return f"give {_TYPES[wanted][0]}"
+
+
+def _outline(schema: Schema) -> str:
+    names = schema.get("required") or list(schema["properties"])[:1]
+    return "{" + ", ".join(f"{name}: ..." for name in names) + "}"
 
 
 def _meant(name: str, properties: Schema) -> str:

@@ -17,7 +17,10 @@ COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
 DurationOrAuto = Annotated[str, Meta(pattern=DURATION_OR_AUTO_PATTERN, min_length=2, max_length=32)]
-Quantity = Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
+# `cpu: 4` and `cpu: "4"` are the same to everybody who writes manifests.
+Quantity = (
+    Annotated[int, Meta(ge=0, le=2**53)] | Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
+)
 ObjectName = Annotated[str, Meta(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
 LabelKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=253)]
 EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN, min_length=1, max_length=256)]

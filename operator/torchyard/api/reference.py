@@ -59,6 +59,8 @@ def _note(field: str) -> str:
 
 
 def _type(field: Schema) -> str:
+    if field.get("pattern") in FORMS:
+        return FORMS[field["pattern"]][0].removeprefix("a ").removeprefix("an ")
     if field.get(INT_OR_STRING):
         return f"number {field['minimum']} to {field['maximum']}, or {field['pattern'].strip('^()$')}"
     if "enum" in field:
@@ -73,9 +75,7 @@ def _type(field: Schema) -> str:
         low, high = field.get("minimum"), field.get("maximum")
         bounds = f" {low} to {high}" if high is not None else f" of at least {low}" if low is not None else ""
         return f"{'whole number' if field['type'] == 'integer' else 'number'}{bounds}"
-    if field["type"] == "boolean":
-        return "true, false"
-    return FORMS[field["pattern"]][0].removeprefix("a ").removeprefix("an ") if "pattern" in field else "text"
+    return "true, false" if field["type"] == "boolean" else "text"
 
 
 def _rules() -> str:

@@ -133,7 +133,7 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 
 def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:
-    """Optional values lose their null (absent says the same); a whole number or a word becomes an int-or-string."""
+    """Optional values lose their null (absent says the same); a whole number or a text becomes an int-or-string."""
     present = [member for member in members if member.get("type") != "null"]
     if len(present) == 1:
         schema = _convert(present[0], definitions)
@@ -141,11 +141,14 @@ def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> 
         return schema
     numbers = [member for member in present if member.get("type") == "integer"]
     words = [member for member in present if "enum" in member]
+    texts = [member for member in present if "pattern" in member]
     if len(words) == len(present):
         return {"type": "string", "enum": [word for member in words for word in member["enum"]]}
-    if len(present) != 2 or len(numbers) != 1 or len(words) != 1:
+    if len(present) != 2 or len(numbers) != 1 or len(words) + len(texts) != 1:
         raise ValueError(f"no structural schema for the union {present}")
     bounds = {key: numbers[0][key] for key in ("minimum", "maximum") if key in numbers[0]}
+    if texts:
+        return {INT_OR_STRING: True, **bounds, **{key: texts[0][key] for key in _KEPT if key in texts[0]}}
     return {INT_OR_STRING: True, **bounds, "pattern": f"^({'|'.join(words[0]['enum'])})$"}
 
 
