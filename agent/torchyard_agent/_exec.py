@@ -4,7 +4,7 @@ Runs alone, without the package: ties the process to its parent, sends its outpu
 be started exits 127 (not found) or 126 (not executable) and says so in the failure file.
 """
 
-import ctypes
+import contextlib
 import json
 import os
 import signal
@@ -13,10 +13,10 @@ import time
 
 parent, log, failure, *argv = sys.argv[1:]
 rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
-try:
+with contextlib.suppress(ImportError, OSError, AttributeError):  # less guarded, still trains
+    import ctypes
+
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-except (OSError, AttributeError):
-    pass  # less guarded, still trains
 if os.getppid() != int(parent):
     os._exit(137)
 output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -27,12 +27,12 @@ for number in range(1, signal.NSIG):
         signal.signal(number, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 try:
-    os.execvp(argv[0], argv)
+    os.execvp(argv[0], argv)  # noqa: S606 - an argument vector, no shell
 except OSError as error:
     code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
-    message = "%s: cannot start: %s" % (argv[0], error.strerror)
+    message = f"{argv[0]}: cannot start: {error.strerror}"
     os.write(2, (message + "\n").encode())
     document = {"rank": int(rank), "code": code, "exception": None, "message": message, "time": time.time()}
-    with open(failure.replace("{rank}", rank), "w") as file:
+    with open(failure.replace("{rank}", rank), "w") as file:  # noqa: PTH123 - pathlib would double the start-up
         json.dump(document, file)
     os._exit(code)

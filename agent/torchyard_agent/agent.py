@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from torchyard_agent import dump, failure, local_http
 from torchyard_agent.command import Plain, Torchrun, classify, torchrun_interpreter
@@ -96,8 +96,8 @@ class Agent:
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
         token = secrets.token_hex(16)
         token_file = settings.run_dir / "progress.token"
-        with open(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(token)
+        os.close(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        token_file.write_text(token, encoding="utf-8")
         server = local_http.serve(settings.listen, token, self.status, self._progress)
         host, port = str(server.server_address[0]), int(server.server_address[1])
         self.env = worker_environment(
@@ -143,8 +143,7 @@ class Agent:
             document["failure"] = cause
         try:
             # Written in place: the kubelet mounts this file, it cannot be replaced.
-            with open(self.settings.termination_log, "w", encoding="utf-8") as file:
-                file.write(json.dumps(document)[:_TERMINATION_LOG_BYTES])
+            self.settings.termination_log.write_text(json.dumps(document)[:_TERMINATION_LOG_BYTES], encoding="utf-8")
         except OSError as error:
             logger.warning("termination log: %s", error)
 
@@ -231,13 +230,13 @@ class Agent:
             self._zygote_failed()
 
     def _zygote_failed(self) -> None:
-        assert self.zygote is not None
+        assert self.zygote is not None  # noqa: S101
         reason, pid = self.zygote.reason, self.zygote.pid
         self.zygote.close()
         self.zygote = None
         if self.round is not None and self.round.launcher and not self.round.cold:
             self.statuses.setdefault(self.round.launcher, -signal.SIGKILL)
-        import_failed = reason not in ("the zygote died",) and not reason.startswith("killed by")
+        import_failed = reason != "the zygote died" and not reason.startswith("killed by")
         if import_failed:
             self.zygotes = _ZYGOTES
         logger.warning("zygote %d: %s", pid, reason)
@@ -271,7 +270,7 @@ class Agent:
 
     def _stop_round(self, now: float) -> None:
         run = self.round
-        assert run is not None
+        assert run is not None  # noqa: S101
         run.asked = True
         if run.kill_deadline is None and run.launcher:
             run.kill_deadline = now + KILL_SECONDS + 0.5
@@ -282,7 +281,7 @@ class Agent:
 
     def _round_ended(self, status: int) -> None:
         run = self.round
-        assert run is not None
+        assert run is not None  # noqa: S101
         spared = () if self.zygote is None else (self.zygote.pid,)
         left = kill_descendants(os.getpid(), spared)
         for rank, lines in run.follow().items():
@@ -441,7 +440,7 @@ class Agent:
             "operatorConnected": self.sync.trouble is None and self.sync.revision > 0,
         }
 
-    def _progress(self, body: Dict[str, Any]) -> None:
+    def _progress(self, body: Any) -> None:
         """A progress call of rank 0, from the HTTP thread."""
         fields = from_kubeflow(body)
         run = self.round

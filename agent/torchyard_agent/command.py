@@ -30,14 +30,14 @@ class Plain:
     argv: Tuple[str, ...]
 
 
-def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> "Torchrun | Plain":
+def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> Torchrun | Plain:
     """Tell `torchrun ...` and `python -m torch.distributed.run ...` from everything else.
 
     Args:
         argv: the command, at least one word.
         interpreter_of: the Python behind `torchrun`, found by `torchrun_interpreter`.
     """
-    name = os.path.basename(argv[0])
+    name = Path(argv[0]).name
     if name == "torchrun":
         return Torchrun(interpreter_of or sys.executable, tuple(argv[1:]))
     if _PYTHON.match(name):
@@ -55,13 +55,13 @@ def torchrun_interpreter(program: str) -> str:
     if path is None:
         return sys.executable
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             head = file.read(1024).decode("utf-8", "replace").splitlines()
     except OSError:
         return sys.executable
     for line in head[:3]:  # a long path hides behind `#!/bin/sh` and `'''exec' /path/python "$0" "$@"`
         for word in line.replace("#!", " ").replace('"', " ").replace("'", " ").split():
-            if _PYTHON.match(os.path.basename(word)):
+            if _PYTHON.match(Path(word).name):
                 found = shutil.which(word)
                 if found:
                     return found

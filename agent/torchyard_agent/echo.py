@@ -14,7 +14,7 @@ class Echo:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._queue: "queue.Queue[Optional[str]]" = queue.Queue(_WAITING_CHUNKS)
+        self._queue: queue.Queue[Optional[str]] = queue.Queue(_WAITING_CHUNKS)
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
         self._thread.start()

@@ -20,7 +20,7 @@ _SECONDARY_TEXT = re.compile(
     re.IGNORECASE,
 )
 _OWN_FAULT = re.compile(
-    r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC", re.I
+    r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC", re.IGNORECASE
 )
 _LAST_LINE = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Failed|Timeout))(?:: (?P<message>.*))?$"

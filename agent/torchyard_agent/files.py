@@ -13,15 +13,14 @@ MAX_BYTES = 256 * 1024
 def write_json(path: Path, document: Dict[str, Any]) -> None:
     """Replace `path` atomically; readers see the old document or the new one, never half of one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file, default=str)
-    os.replace(temporary, path)
+    temporary.write_text(json.dumps(document, default=str), encoding="utf-8")
+    temporary.replace(path)
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
     """The object in `path`; None if it is missing, too large, not JSON or not an object."""
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         document = json.loads(data) if len(data) <= MAX_BYTES else None
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ from typing import Any, Callable, Optional, Sequence, Type
 
 OWNER = "TORCHYARD_HOOKS_OWNER"
 
-SITECUSTOMIZE = '''"""Put first on PYTHONPATH by the TorchYard agent: installs its hooks, then runs the user's own sitecustomize."""
+SITECUSTOMIZE = '''"""First on PYTHONPATH: installs the TorchYard agent's hooks, then runs the user's own file."""
 
 import importlib.machinery
 import importlib.util
@@ -62,7 +62,7 @@ def install() -> None:
 def register_stacks(run_dir: Path) -> None:
     """Have SIGUSR2 append the stacks of all threads to `stacks.<pid>.txt`, even while C++ holds the main thread."""
     try:
-        file = open(run_dir / f"stacks.{os.getpid()}.txt", "w", encoding="utf-8")  # noqa: SIM115 - stays open for life
+        file = (run_dir / f"stacks.{os.getpid()}.txt").open("w", encoding="utf-8")
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
     except (OSError, RuntimeError, AttributeError):
         return
@@ -119,7 +119,7 @@ def _count_steps(run_dir: Path) -> None:
 
 
 class _StepCounter:
-    """Counts the steps of the first optimizer seen: with several (a GAN, an actor and a critic) one round of them is one."""
+    """Counts the steps of the first optimizer seen: a turn of several (a GAN, actor and critic) is one step."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import os
-import signal
 import pkgutil
+import signal
 import socket
 import sys
 import time
@@ -27,10 +27,9 @@ _SAVE_SKEW_SECONDS = 10.0
 
 
 def main() -> None:
-    """Cold start: run the round described in the file given as the first argument; the second is the agent's process id."""
+    """Cold start: run the round in the file named by the first argument; the second is the agent's process id."""
     die_with_parent(signal.SIGKILL, int(sys.argv[2]))
-    with open(sys.argv[1], encoding="utf-8") as file:
-        sys.exit(run(json.load(file), warm=False))
+    sys.exit(run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), warm=False))
 
 
 def run(spec: Dict[str, Any], *, warm: bool) -> int:
@@ -61,6 +60,7 @@ class Launch:
         self.first_saved = 0.0
 
     def __call__(self, *, warm: bool) -> int:
+        """Run the round; the exit code of this pod."""
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
@@ -113,7 +113,7 @@ class Launch:
         return args
 
     def _agent_class(launch, base: Any) -> Any:  # noqa: N805 - `self` is the agent's below
-        """torch's agent, guarded, and told to note which workers ended by themselves before it ends the others."""
+        """Torch's agent, guarded, and told to note which workers ended by themselves before it ends the others."""
         from torch.distributed.elastic.agent.server import api
 
         class Agent(base):  # type: ignore[misc]
@@ -195,8 +195,8 @@ class Launch:
 def exec_arguments(spec: Dict[str, Any], argv: List[str]) -> List[str]:
     """Arguments for a Python that becomes `argv` with its output in the rank's log; see `_exec.py`."""
     code = (pkgutil.get_data("torchyard_agent", "_exec.py") or b"").decode()
-    log = os.path.join(spec["logDir"], "rank-{rank}.log")
-    said = os.path.join(spec["runDir"], "failure.{rank}.json")
+    log = spec["logDir"] + "/rank-{rank}.log"
+    said = spec["runDir"] + "/failure.{rank}.json"
     return ["-I", "-S", "-c", code, str(os.getpid()), log, said, *argv]
 
 
@@ -206,8 +206,12 @@ def _config(args: Any, *, in_fork: bool) -> Any:
 
     if in_fork:
         # LaunchConfig counts accelerators to choose a NUMA default. Counting starts CUDA, which no fork survives.
-        torch.accelerator.is_available = lambda: False
-    config, entrypoint, arguments = config_from_args(args)
+        available, torch.accelerator.is_available = torch.accelerator.is_available, lambda: False
+    try:
+        config, entrypoint, arguments = config_from_args(args)
+    finally:
+        if in_fork:
+            torch.accelerator.is_available = available
     config.signals_to_handle = "SIGINT"
     return config, entrypoint, arguments
 
@@ -218,12 +222,12 @@ def _cannot_start(args: Any) -> Optional[str]:
     if args.no_python:
         return None
     if args.module:
-        path = [os.getcwd(), *sys.path[1:]]
+        path = [str(Path.cwd()), *sys.path[1:]]
         package = script.partition(".")[0]
         found = package in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(package, path)
         return None if found else f"{script}: no module named `{package}` on the Python path"
-    if not os.path.exists(script):
-        return f"{script}: no such file; the working directory is {os.getcwd()}"
+    if not Path(script).exists():
+        return f"{script}: no such file; the working directory is {Path.cwd()}"
     return None
 
 

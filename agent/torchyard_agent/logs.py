@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import deque
 from pathlib import Path
-from typing import Deque, Dict, List, Pattern, Sequence, Tuple
+from typing import Deque, Dict, List, Mapping, Optional, Pattern, Sequence
 
 KEPT_LINES = 200
 _LINE_CHARACTERS = 1000
@@ -29,7 +29,7 @@ class RankLog:
 
     def _size(self) -> int:
         try:
-            return os.stat(self.path).st_size
+            return self.path.stat().st_size
         except OSError:
             return 0
 
@@ -40,7 +40,7 @@ class RankLog:
             self._offset = 0
         if size == self._offset:
             return []
-        with open(self.path, "rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read(_CHUNK)
         self._offset += len(data)
@@ -82,12 +82,12 @@ class RankLog:
         for pattern in self._patterns:
             match = pattern.search(line)
             if match:
-                self.metrics.update(_numbers(match.groupdict().items()))
+                self.metrics.update(_numbers(match.groupdict()))
 
 
-def _numbers(items: "Sequence[Tuple[str, str]] | object") -> Dict[str, float]:
+def _numbers(groups: Mapping[str, Optional[str]]) -> Dict[str, float]:
     numbers = {}
-    for name, text in items:  # type: ignore[attr-defined]
+    for name, text in groups.items():
         try:
             value = float((text or "").replace(",", ""))
         except ValueError:

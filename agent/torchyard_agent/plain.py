@@ -13,15 +13,14 @@ from typing import Any, Dict, List
 
 from torchyard_agent import failure, guard
 from torchyard_agent.files import read_json, write_json
-from torchyard_agent.process import die_with_parent
 from torchyard_agent.launcher import exec_arguments
+from torchyard_agent.process import die_with_parent
 
 
 def main() -> None:
     """Run the round described in the file given as the first argument; the second is the agent's process id."""
     die_with_parent(signal.SIGKILL, int(sys.argv[2]))
-    with open(sys.argv[1], encoding="utf-8") as file:
-        sys.exit(run(json.load(file)))
+    sys.exit(run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
 
 
 def run(spec: Dict[str, Any]) -> int:

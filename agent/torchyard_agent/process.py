@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -36,11 +37,10 @@ def _prctl(option: int, value: int) -> bool:
 def descendants(root: int) -> List[int]:
     """Every living process below `root`, children before grandchildren."""
     children: Dict[int, List[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            fields = _stat(int(entry))
-            if fields and fields[0] != "Z":
-                children.setdefault(int(fields[1]), []).append(int(entry))
+    for entry in Path("/proc").iterdir():
+        fields = _stat(int(entry.name)) if entry.name.isdigit() else []
+        if fields and fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
     found: List[int] = []
     front = [root]
     while front:
@@ -66,7 +66,7 @@ def _stat(pid: int) -> List[str]:
 
 def thread_count() -> int:
     """Threads of this process as the kernel counts them, those of C libraries included."""
-    return len(os.listdir("/proc/self/task"))
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def catches(pid: int, sig: int) -> bool:
@@ -85,10 +85,8 @@ def signal_groups(leaders: Iterable[int], sig: int) -> None:
     """Send `sig` to each leader and to the process group it leads."""
     for pid in leaders:
         for send in (os.killpg, os.kill):
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(pid, sig)
-            except (ProcessLookupError, PermissionError):
-                continue
 
 
 def kill_descendants(root: int, spare: Iterable[int] = ()) -> int:
@@ -104,10 +102,8 @@ def kill_descendants(root: int, spare: Iterable[int] = ()) -> int:
         if not left:
             break
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-            killed.add(pid)
+                killed.add(pid)
         time.sleep(0.005)
     return len(killed)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from torchyard_agent.files import write_json
 
@@ -92,14 +92,14 @@ class ReportWriter:
 
 def _identity(path: Path) -> Optional[Tuple[int, int]]:
     try:
-        status = os.stat(path)
+        status = path.stat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
 
 
 _writer: Optional[ReportWriter] = None
-_silence = []  # what `report` stops before it takes the file over
+_silence: List[Callable[[], None]] = []  # what `report` stops before it takes the file over
 
 
 def report(
@@ -124,14 +124,14 @@ def report(
     global _writer  # noqa: PLW0603 - one report file a process
     if "TORCHYARD_ROUND" not in os.environ or "TORCHYARD_RUN_DIR" not in os.environ:
         return
-    fresh = _writer is None or _writer.pid != os.getpid()
-    if fresh:
+    writer = _writer
+    fresh = writer is None or writer.pid != os.getpid()
+    if writer is None or fresh:
         for stop in _silence:
             stop()
-        _writer = ReportWriter(Path(os.environ["TORCHYARD_RUN_DIR"]), dict(os.environ), yields=False)
-    assert _writer is not None
-    document = dict(_writer.document, step=int(step), counter=_writer.document["counter"] + 1, phase=phase)
-    if phase != _writer.document["phase"]:
+        _writer = writer = ReportWriter(Path(os.environ["TORCHYARD_RUN_DIR"]), dict(os.environ), yields=False)
+    document = dict(writer.document, step=int(step), counter=writer.document["counter"] + 1, phase=phase)
+    if phase != writer.document["phase"]:
         document["phaseSince"] = time.time()
     if total_steps is not None:
         document["totalSteps"] = int(total_steps)
@@ -144,11 +144,11 @@ def report(
         **document.get("metrics", {}),
         **{name: value for name, value in numbers.items() if math.isfinite(value)},
     }
-    _writer.document = document  # one assignment: the writing thread sees the old document or the new one
+    writer.document = document  # one assignment: the writing thread sees the old document or the new one
     if fresh:
-        _writer.start()
+        writer.start()
 
 
-def silence_with(stop: Any) -> None:
+def silence_with(stop: Callable[[], None]) -> None:
     """Have `stop` called when the program starts reporting by itself."""
     _silence.append(stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -16,21 +17,19 @@ _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch":
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
 
 
-def from_kubeflow(body: Dict[str, Any]) -> Dict[str, Any]:
+def from_kubeflow(body: Any) -> Dict[str, Any]:
     """Fields of a report from the body of a Kubeflow progress call: `{"trainerStatus": {"metrics": [...], ...}}`.
 
     Raises:
         ValueError: it is not of that form.
     """
-    status = body.get("trainerStatus")
+    status = body.get("trainerStatus") if isinstance(body, dict) else None
     if not isinstance(status, dict) or not isinstance(status.get("metrics") or [], list):
-        raise ValueError("`trainerStatus` must be an object, `trainerStatus.metrics` a list of {name, value}")
+        raise ValueError("`trainerStatus` must be an object, `trainerStatus.metrics` a list of {name, value}")  # noqa: TRY004 - all bad bodies are one kind
     numbers = {}
     for metric in status.get("metrics") or []:
-        try:
+        with contextlib.suppress(TypeError, KeyError, ValueError):
             numbers[str(metric["name"])] = float(metric["value"])
-        except (TypeError, KeyError, ValueError):
-            continue
     return _split(numbers, _FIELDS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -199,7 +200,5 @@ def _clean(run_dir: Path) -> None:
     """Remove what the round before left: a flag or a report of another round must not speak for this one."""
     patterns = ("report.*.json", "saved.*", "failure.*json", "stacks.*.txt", "workers.json", "preempt")
     for path in (path for pattern in patterns for path in run_dir.glob(pattern)):
-        try:
+        with contextlib.suppress(OSError):
             path.unlink()
-        except OSError:
-            continue

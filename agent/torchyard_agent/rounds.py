@@ -76,7 +76,7 @@ def _stop(standing: Standing) -> Move:
 def _integer(command: Dict[str, Any], name: str) -> int:
     value = command.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"command `{command.get('verb')}`: `{name}` must be an integer, got {value!r}")
+        raise ValueError(f"command `{command.get('verb')}`: `{name}` must be an integer, got {value!r}")  # noqa: TRY004 - one kind of bad command
     return value
 
 

@@ -182,7 +182,7 @@ class Sync:
         answer = json.loads(data)
         command, revision, interval = answer["command"], answer["revision"], answer["interval"]
         if not isinstance(command, dict) or not isinstance(revision, int) or not isinstance(interval, (int, float)):
-            raise ValueError("the answer must hold `command` (an object), `revision` and `interval` (numbers)")
+            raise ValueError("the answer must hold `command` (an object), `revision` and `interval` (numbers)")  # noqa: TRY004 - a bad answer
         with self._changed:
             self.command, self.revision = command, revision
             self.interval = min(max(float(interval), 0.05), 300.0)
@@ -212,7 +212,7 @@ class Sync:
 
 def fit(body: Dict[str, Any]) -> bytes:
     """The body as JSON within the protocol's limit; the least needed is cut first."""
-    cuts: "list[Callable[[Dict[str, Any]], Any]]" = [
+    cuts: list[Callable[[Dict[str, Any]], Any]] = [
         lambda b: b.get("dump") and b.update(dump=dict(b["dump"], text=b["dump"]["text"][:1500])),
         lambda b: b.get("exit") and b.update(exit=dict(b["exit"], lines=b["exit"].get("lines", [])[-5:])),
         lambda b: b.update(reports=b.get("reports", [])[:1]),

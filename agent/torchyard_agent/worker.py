@@ -48,7 +48,7 @@ def _become_worker() -> None:
     release_signals()
     die_with_parent(signal.SIGKILL, parent)
     socket.getfqdn = GETFQDN
-    log = os.path.join(os.environ["TORCHYARD_LOG_DIR"], f"rank-{os.environ['RANK']}.log")
+    log = Path(os.environ["TORCHYARD_LOG_DIR"]) / f"rank-{os.environ['RANK']}.log"
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -95,28 +95,32 @@ def _execute(kind: str, target: str, argv: Any) -> int:
         ended = _guarded(last_words)  # they run however the program ended
         code = code or ended
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            code = code or 120  # what Python exits with when its last flush fails
+        code = code or _flushed(stream)
     return code
 
 
+def _flushed(stream: Any) -> int:
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        return 120  # what Python exits with when its last flush fails
+    return 0
+
+
 def _script(path: str, namespace: Dict[str, Any]) -> None:
-    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+    if Path(path).is_dir() or path.endswith((".zip", ".pyz")):
         sys.path[0] = path
         runpy.run_path(path, run_name="__main__")
         return
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    sys.path[0] = str(Path(path).resolve().parent)
     # By hand instead of runpy.run_path: `__main__` must stay in place for threads, atexit and unpickling in children.
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     namespace.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None, __annotations__={})
     exec(code, namespace)  # noqa: S102 - running the user's script is what a worker is for
 
 
 def _module(name: str, namespace: Dict[str, Any]) -> None:
-    sys.path[0] = os.getcwd()
+    sys.path[0] = str(Path.cwd())
     namespace["__builtins__"] = __builtins__
     # What `python -m` itself calls: unlike runpy.run_module it leaves the module in place as `__main__`.
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001

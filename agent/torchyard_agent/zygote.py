@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent import launcher
@@ -46,7 +47,7 @@ def _import(preload: List[str]) -> Optional[str]:
     for name in (*_ALWAYS, *preload):
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - whatever an import does, the agent falls back to a cold start
+        except Exception as error:  # noqa: BLE001, PERF203 - whatever an import does, the agent falls back to a cold start
             if name != "torch._dynamo":
                 return f"import {name}: {type(error).__name__}: {error}"
     torch: Any = sys.modules["torch"]
@@ -59,8 +60,9 @@ def _import(preload: List[str]) -> Optional[str]:
 
 def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> None:
     pending = b""
+    watched: List[Any] = [agent, wake_read]
     while True:
-        ready, _, _ = select.select([agent, wake_read], [], [])
+        ready, _, _ = select.select(watched, [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             _reap(agent)
@@ -99,8 +101,7 @@ def _fork(agent: socket.socket, spec_path: str, wake: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in (agent.detach(), *wake):
             os.close(descriptor)
-        with open(spec_path, encoding="utf-8") as file:
-            code = launcher.run(json.load(file), warm=True)
+        code = launcher.run(json.loads(Path(spec_path).read_text(encoding="utf-8")), warm=True)
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - the last frame of the launcher

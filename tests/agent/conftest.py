@@ -66,7 +66,8 @@ class Intake:
                 return self.refuse[pod]
             self.commands.setdefault(pod, (1, {"verb": "wait"}))
             self.changed.wait_for(
-                lambda: self.commands[pod][0] != request["revision"] or self.closing, min(request["wait"], self.interval)
+                lambda: self.commands[pod][0] != request["revision"] or self.closing,
+                min(request["wait"], self.interval),
             )
             revision, command = self.commands[pod]
             if self.closing:
@@ -141,7 +142,9 @@ class Pod:
     def ready(self):
         return self.wait_for(lambda state: state["state"] == "ready")
 
-    def run(self, round_number=None, *, nodes=1, rank=0, address="127.0.0.1", port=None, procs=1, program=None, env=None):
+    def run(
+        self, round_number=None, *, nodes=1, rank=0, address="127.0.0.1", port=None, procs=1, program=None, env=None
+    ):
         self.round = round_number or max(self.round, self.intake.state(self.name).get("round", 0)) + 1
         self.logged = {path.name: path.stat().st_size for path in self.log_dir.glob("rank-*.log")}
         self.intake.tell(

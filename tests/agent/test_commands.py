@@ -45,7 +45,9 @@ def test_save_and_stop_of_a_program_that_does_not_save_ends_143_after_the_grace(
 
 @pytest.mark.parametrize(("program", "grace", "code"), [(SAVING, "20", 75), (STUBBORN, "5.5", 143)])
 def test_sigterm_saves_and_exits_75_or_143(pod, script, until, program, grace, code):
-    one = pod("python3", script("import os\nos.environ.setdefault('RANK', '0')\n" + program), TORCHYARD_GRACE_SECONDS=grace)
+    one = pod(
+        "python3", script("import os\nos.environ.setdefault('RANK', '0')\n" + program), TORCHYARD_GRACE_SECONDS=grace
+    )
     one.ready()
     one.run()
     until(waiting(one))

@@ -26,7 +26,7 @@ def interpreters():
             ).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if version and (3, 9) <= tuple(map(int, version.split("."))) and version != f"3.{sys.version_info.minor}":
+        if version and tuple(map(int, version.split("."))) >= (3, 9) and version != f"3.{sys.version_info.minor}":
             found.setdefault(version, str(path))
     return sorted(found.items())
 
@@ -57,7 +57,9 @@ def test_torchrun_where_no_torch_is_installed_says_so_with_127(pod, script, tmp_
     assert "has no torch" in ended["failure"]["message"]
 
 
-@pytest.mark.parametrize(("name", "code", "words"), [("nowhere", 127, "No such file"), ("data", 126, "Permission denied")])
+@pytest.mark.parametrize(
+    ("name", "code", "words"), [("nowhere", 127, "No such file"), ("data", 126, "Permission denied")]
+)
 def test_a_command_that_cannot_start_is_127_or_126_and_says_why(pod, tmp_path, name, code, words):
     (tmp_path / "data").write_text("not a program")
     one = pod(tmp_path / name)
@@ -89,9 +91,15 @@ def test_workers_get_the_environment_but_not_the_token(pod):
 
 
 def test_wrong_settings_are_exit_64_and_name_the_variable(agent_pyz):
-    for env, words in (({}, "TORCHYARD_RUN_DIR is not set"), ({"TORCHYARD_RUN_DIR": "/tmp/x"}, "TORCHYARD_JOB is not set")):
+    for env, words in (
+        ({}, "TORCHYARD_RUN_DIR is not set"),
+        ({"TORCHYARD_RUN_DIR": "/tmp/x"}, "TORCHYARD_JOB is not set"),
+    ):
         done = subprocess.run(
-            [sys.executable, agent_pyz, "--", "true"], env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True
+            [sys.executable, agent_pyz, "--", "true"],
+            env={"PATH": "/usr/bin:/bin", **env},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 64
         assert words in done.stderr

@@ -37,7 +37,7 @@ def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(nod
     assert report["counter"] == report["step"] > 0
     assert 5 < report["throughput"]["stepsPerSecond"] < 50
     text = node.get("/metrics")
-    assert re.search(r'^torchyard_step\{rank="0"\} \d+$', text, re.M)
+    assert re.search(r'^torchyard_step\{rank="0"\} \d+$', text, re.MULTILINE)
     assert 'torchyard_agent_state{state="running"} 1' in text
 
 
@@ -86,8 +86,10 @@ def own(step):
 
 
 def test_report_of_a_script_is_shown_whole(node, script):
-    program = "from torchyard_agent import report\n" + TRAIN + (
-        "    report(step=500 + step, total_steps=600, epoch=0.5, loss=0.25, bad=float('nan'))\n"
+    program = (
+        "from torchyard_agent import report\n"
+        + TRAIN
+        + ("    report(step=500 + step, total_steps=600, epoch=0.5, loss=0.25, bad=float('nan'))\n")
     )
     node.run(program=script(program))
     assert node.ended()["code"] == 0
@@ -98,7 +100,12 @@ def test_report_of_a_script_is_shown_whole(node, script):
 
 def test_metric_patterns_read_what_any_program_prints(pod):
     pattern = r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>[\d.eE+-]+)"
-    one = pod("sh", "-c", "echo 'step 41/100 loss=1.5'; echo 'step 42/100 loss=1.25e-1'", TORCHYARD_METRIC_PATTERNS=json.dumps([pattern]))
+    one = pod(
+        "sh",
+        "-c",
+        "echo 'step 41/100 loss=1.5'; echo 'step 42/100 loss=1.25e-1'",
+        TORCHYARD_METRIC_PATTERNS=json.dumps([pattern]),
+    )
     one.ready()
     one.run()
     one.ended()

@@ -140,7 +140,9 @@ def test_cold_start_runs_the_same_command_as_plain_torchrun_processes(pod, scrip
 
 
 def test_a_preload_that_starts_threads_or_fails_falls_back_to_a_cold_start_and_says_so(pod, script, tmp_path):
-    (tmp_path / "threads.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    (tmp_path / "threads.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
     one = pod("torchrun", script(REDUCE), TORCHYARD_PRELOAD="threads", PYTHONPATH=str(tmp_path))
     state = one.ready()
     assert any("warm start is off: 2 threads" in notice for notice in state["notices"])
