@@ -68,7 +68,7 @@ class Restart(Model, frozen=True, kw_only=True):
 class Health(Model, frozen=True, kw_only=True):
     """When a job counts as hung or broken."""
 
-    stall: Annotated[DurationOrAuto, doc("Longest time without progress in a phase; auto: learned from the run.")] = (
+    stall: Annotated[DurationOrAuto, doc("Longest time without progress in a phase; auto: left to the operator.")] = (
         "auto"
     )
     start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = "15m"

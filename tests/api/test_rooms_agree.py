@@ -1,0 +1,47 @@
+"""What the api writes is what the other rooms read: the trainer's config, its exit codes, the agent's environment."""
+
+import json
+from pathlib import Path
+
+from torchyard.api.catalogue import CATALOGUE
+from torchyard.api.codec import read_job
+from torchyard.api.exits import EXITS, meaning
+from torchyard.api.launch import agent_env, trainer_config
+from torchyard_trainers.core.config import load
+from torchyard_trainers.core.exits import Exit
+
+ROOT = Path(__file__).parents[2]
+
+
+def job(**spec):
+    return read_job({"metadata": {"name": "x"}, "spec": {"trainer": {"name": "cvrp"}, **spec}})
+
+
+def test_a_trainer_reads_the_config_of_the_smallest_and_of_a_full_job(tmp_path):
+    full = {
+        "device": "cpu",
+        "parallelism": {
+            "strategy": "fsdp",
+            "precision": "bf16",
+            "globalBatchSize": 8,
+            "microBatchSize": 2,
+            "fsdp": {"sharding": "full", "reshardAfterForward": False},
+        },
+        "checkpoint": {"interval": {"seconds": 300}, "keepLast": 1, "onPreempt": False, "volume": {"claim": "runs"}},
+        "logging": {"tensorboard": False},
+    }
+    for spec in ({}, full):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(trainer_config(job(**spec))))
+        assert load(path).trainer.name == "cvrp"
+
+
+def test_every_exit_code_of_a_trainer_has_its_own_meaning():
+    assert {int(code) for code in Exit} <= set(EXITS)
+    assert all(meaning(int(code)).reason in CATALOGUE for code in Exit)
+
+
+def test_the_agent_knows_every_setting_it_is_given():
+    known = "".join(path.read_text() for path in (ROOT / "agent/torchyard_agent").glob("*.py"))
+    env = agent_env(job(preload=["numpy"], metrics={"patterns": ["(?P<loss>.)"]}).spec)
+    assert [name for name in env if name not in known] == []
