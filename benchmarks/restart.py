@@ -102,17 +102,29 @@ def agent_process(folder, intake, command, **env):
     build(folder / "agent.pyz")
     return subprocess.Popen(
         [sys.executable, folder / "agent.pyz", "--", *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **{f"TORCHYARD_{key}": value for key, value in settings.items()}, **env},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            **{f"TORCHYARD_{key}": value for key, value in settings.items()},
+            **env,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
 
 
-def run(intake, number, program_env):
+def run(intake, number, program_env, procs=2):
     port = intake.state["masterPort"]
     start = time.time()
     intake.tell(
-        verb="run", round=number, nodes=1, nodeRank=0, masterAddress="127.0.0.1", masterPort=port, procs=2, env=program_env
+        verb="run",
+        round=number,
+        nodes=1,
+        nodeRank=0,
+        masterAddress="127.0.0.1",
+        masterPort=port,
+        procs=procs,
+        env=program_env,
     )
     return start
 

@@ -155,7 +155,7 @@ class RoundRun:
         code = int(written.get("code", failure.exit_code(status)))
         cause = written.get("failure")
         saved = self.saved()
-        asked = self.asked and not (cause and cause["code"] != SAVED)
+        asked = saved or (self.asked and not (cause and cause["code"] != SAVED))
         if code and saved:
             code, cause = SAVED, None
         elif code and asked:
@@ -173,7 +173,7 @@ class RoundRun:
             "round": self.number,
             "code": code,
             "saved": saved,
-            "asked": asked or (self.asked and saved),
+            "asked": asked,
             "time": time.time(),
             "failure": cause and self._completed(cause),
             "lines": self._lines(cause),

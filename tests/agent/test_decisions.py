@@ -30,7 +30,11 @@ NOTHING = Move("nothing")
         (Standing(accepted=4, running=4), {"verb": "stop", "round": 4}, Move("stop")),
         (Standing(accepted=4, running=4), {"verb": "stop", "round": 3}, NOTHING),
         (Standing(accepted=4), {"verb": "stop", "round": 4}, NOTHING),
-        (Standing(accepted=4, running=4), {"verb": "save-and-stop", "round": 4, "graceSeconds": 9}, Move("save", seconds=9)),
+        (
+            Standing(accepted=4, running=4),
+            {"verb": "save-and-stop", "round": 4, "graceSeconds": 9},
+            Move("save", seconds=9),
+        ),
         (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "save-and-stop", "round": 4}, NOTHING),
         (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "stop", "round": 4}, Move("stop")),
         (Standing(accepted=4, running=4), {"verb": "dump", "id": 2, **{"round": 4}}, Move("dump", dump=2)),
@@ -59,8 +63,18 @@ def cause(**facts):
     [
         ("ValueError", "connection closed by peer", 1, False),
         ("RuntimeError", "[gloo/transport/tcp/pair.cc:545] Connection closed by peer [127.0.0.1]:26011", 1, True),
-        ("torch.distributed.DistBackendError", "NCCL error: remote process exited or there was a network error", 1, True),
-        ("torch.distributed.DistBackendError", "NCCL error: unhandled cuda error, CUDA error: an illegal memory access", 1, False),
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error: remote process exited or there was a network error",
+            1,
+            True,
+        ),
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error: unhandled cuda error, CUDA error: an illegal memory access",
+            1,
+            False,
+        ),
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", 1, False),
         ("ConnectionResetError", "[Errno 104] Connection reset by peer", 1, True),
         ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", 1, False),
@@ -83,7 +97,11 @@ def test_the_first_cause_is_the_earliest_failure_that_is_no_consequence():
 
 def test_exception_and_message_are_read_from_output_when_the_program_left_no_file():
     lines = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 1', "my.Error: no: way", "bye"]
-    assert failure.from_lines(lines) == {"exception": "my.Error", "message": "no: way", "traceback": "\n".join(lines[1:4])}
+    assert failure.from_lines(lines) == {
+        "exception": "my.Error",
+        "message": "no: way",
+        "traceback": "\n".join(lines[1:4]),
+    }
     assert failure.from_lines(["all is well"]) == {}
 
 
@@ -106,10 +124,23 @@ def test_a_request_always_fits_and_loses_the_least_needed_first():
 def test_a_joined_report_keeps_the_larger_step_and_both_sets_of_metrics():
     counted = {"step": 7, "metrics": {"a": 1.0}, "throughput": {"stepsPerSecond": 2.0}}
     told = reports.from_kubeflow(
-        {"trainerStatus": {"metrics": [{"name": "current_step", "value": "107"}, {"name": "loss", "value": "0.5"}, {"name": "bad", "value": "nan"}, {}]}}
+        {
+            "trainerStatus": {
+                "metrics": [
+                    {"name": "current_step", "value": "107"},
+                    {"name": "loss", "value": "0.5"},
+                    {"name": "bad", "value": "nan"},
+                    {},
+                ]
+            }
+        }
     )
     joined = reports.join(counted, told)
-    assert (joined["step"], joined["metrics"], joined["throughput"]) == (107, {"a": 1.0, "loss": 0.5}, {"stepsPerSecond": 2.0})
+    assert (joined["step"], joined["metrics"], joined["throughput"]) == (
+        107,
+        {"a": 1.0, "loss": 0.5},
+        {"stepsPerSecond": 2.0},
+    )
     assert reports.join(None, {"metrics": {"loss": 1.0}}) is None
     with pytest.raises(ValueError, match="trainerStatus"):
         reports.from_kubeflow({"trainerStatus": 3})
@@ -195,7 +226,7 @@ def test_torchrun_is_told_from_every_other_command(argv, kind):
 
 
 def test_the_interpreter_behind_torchrun_is_found_also_behind_a_long_path(tmp_path):
-    for number, head in enumerate((f"#!{sys.executable}\n", f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n")):
+    for number, head in enumerate((f"#!{sys.executable}\n", f'#!/bin/sh\n\'\'\'exec\' "{sys.executable}" "$0" "$@"\n')):
         script = tmp_path / str(number) / "torchrun"
         script.parent.mkdir()
         script.write_text(head)
@@ -205,7 +236,11 @@ def test_the_interpreter_behind_torchrun_is_found_also_behind_a_long_path(tmp_pa
 
 def test_metrics_are_prometheus_text_with_escaped_labels():
     text = render(
-        {"state": "ready", "round": 2, "reports": [{"rank": 0, "step": 3, "metrics": {'a"b\n': 1.5}, "throughput": {"stepsPerSecond": 2}}]}
+        {
+            "state": "ready",
+            "round": 2,
+            "reports": [{"rank": 0, "step": 3, "metrics": {'a"b\n': 1.5}, "throughput": {"stepsPerSecond": 2}}],
+        }
     )
     assert 'torchyard_metric{name="a\\"b\\n",rank="0"} 1.5' in text
     assert 'torchyard_throughput_steps_per_second{rank="0"} 2' in text

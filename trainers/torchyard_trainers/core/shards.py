@@ -1,5 +1,9 @@
 """How tensors get into and out of a folder: torch.distributed.checkpoint. The only file that knows it."""
 
+import errno
+import os
+import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +13,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.exits import CheckpointError
+from torchyard_trainers.core.exits import CheckpointError, causes
 from torchyard_trainers.core.world import World
 
 
@@ -42,6 +46,8 @@ class DcpShards:
                 writer = checkpoint.FileSystemWriter(folder, sync_files=True)
                 checkpoint.save(state, storage_writer=writer, no_dist=not self._world.grouped)
         except checkpoint.CheckpointException as error:  # a BaseException, which no guard would catch
+            if any(_SHORT_WRITE.search(str(cause)) for cause in causes(error)):
+                raise _short_write(folder) from error
             raise RuntimeError(f"saving {folder} failed on ranks {sorted(error.failures)}") from error
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
@@ -59,6 +65,17 @@ class DcpShards:
         """See `Shards`."""
         index = [folder / ".metadata"] if rank == 0 else []
         return index + sorted(folder.glob(f"__{rank}_*"))
+
+
+# torch's zip writer hides the errno of a write that the volume cut short.
+_SHORT_WRITE = re.compile(r"PytorchStreamWriter|inline_container|unexpected pos")
+_FULL_BELOW_BYTES = 1024 * 1024
+
+
+def _short_write(folder: Path) -> OSError:
+    """Say of a write that fell short whether the volume is full or broken."""
+    number = errno.ENOSPC if shutil.disk_usage(folder).free < _FULL_BELOW_BYTES else errno.EIO
+    return OSError(number, os.strerror(number), str(folder))
 
 
 @contextmanager

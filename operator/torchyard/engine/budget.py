@@ -1,0 +1,97 @@
+"""What a round's early end costs: progress pays for restarts, repetition ends the job.
+
+- A round that advanced the newest checkpoint costs nothing. A job that never wrote one starts from step 0 each time;
+  there a step beyond the best earlier round's last step is progress.
+- What no code is to blame for (a lost pod, an eviction, a preemption) is neither counted nor held against progress.
+- Everything else without progress is counted, delays the next round and may end the job.
+"""
+
+from msgspec import Struct
+
+from torchyard.api import durations
+from torchyard.api.spec import Restart
+from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
+from torchyard.engine.causes import Outcome
+
+REPEATABLE = frozenset({"WorkerFailed"})
+ONCE_MORE = frozenset({"GpuOutOfMemory"})
+
+
+class Charge(Struct, frozen=True, kw_only=True):
+    """The bill of one round. `verdict`: reason code that ends the job, empty: another round is due after `delay` s."""
+
+    restarts: Restarts
+    counted: bool
+    steps_gained: int
+    delay: float = 0.0
+    verdict: str = ""
+
+
+def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> Charge:
+    """Charge the end of the newest round, whose attempt is the last of the list while the round is open.
+
+    Args:
+        status: before the charge; `checkpoint` is the newest known. A job with no attempt yet failed before round 1.
+        policy: `spec.restart`.
+        cause: the first cause.
+        end_step: newest step of the round.
+    """
+    attempt = status.attempts[-1] if status.rendezvous.open and status.attempts else None
+    earlier = status.attempts[:-1] if attempt is not None else status.attempts
+    gained = _gained(status, attempt, earlier, end_step) if attempt is not None else 0
+    before = status.restarts
+    counted = cause.counted and gained <= 0
+    no_progress = 0 if gained > 0 else before.no_progress + counted
+    after = Restarts(total=before.total + 1, counted=before.counted + counted, no_progress=no_progress)
+    return Charge(
+        restarts=after,
+        counted=counted,
+        steps_gained=max(0, gained),
+        delay=_delay(policy, no_progress) if counted else 0.0,
+        verdict=_verdict(policy, cause, after, earlier, end_step, counted=counted),
+    )
+
+
+def _gained(status: TrainingJobStatus, attempt: Attempt, earlier: list[Attempt], end_step: int) -> int:
+    if status.checkpoint is not None:
+        return status.checkpoint.step - attempt.start_step
+    return end_step - max((each.end_step for each in earlier), default=0)
+
+
+def _verdict(
+    policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
+) -> str:
+    if cause.permanent:
+        return cause.reason
+    if policy.policy == "Never":
+        return "RestartsDisabled"
+    if cause.counted and _repeats(cause, earlier, end_step):
+        return "RepeatedFailure"
+    if cause.counted and cause.reason in ONCE_MORE and counted and earlier and _class(earlier[-1]) == cause.reason:
+        return cause.reason
+    if counted and policy.max_restarts is not None and after.counted > policy.max_restarts:
+        return "MaxRestartsExceeded"
+    if counted and after.no_progress >= policy.no_progress_limit:
+        return "NoProgress"
+    return ""
+
+
+def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
+    """Whether an exception of user code came a second time at the same step; signals and outages are no evidence."""
+    if cause.reason not in REPEATABLE or not cause.cause.exception or cause.secondary:
+        return False
+    return any(
+        each.cause is not None
+        and each.end_step == end_step
+        and (each.cause.class_, each.cause.exception) == (cause.cause.class_, cause.cause.exception)
+        for each in earlier
+    )
+
+
+def _class(attempt: Attempt) -> str:
+    return attempt.cause.class_ if attempt.cause is not None else ""
+
+
+def _delay(policy: Restart, failures: int) -> float:
+    initial, most = durations.seconds(policy.backoff.initial), durations.seconds(policy.backoff.max)
+    return float(min(most, initial * 2.0 ** min(failures - 1, 32)))

@@ -1,0 +1,194 @@
+"""How each member of a round fares, and which failure came first."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from torchyard.api import exits
+from torchyard.api.catalogue import CATALOGUE
+from torchyard.api.status import Cause
+from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
+
+NODE_SILENCE_SECONDS = 60.0
+MAX_EXCEPTION = 600
+MAX_LINE = 400
+MAX_LINES = 20
+# Losses nobody's code is to blame for: they cost no restart and say nothing about progress.
+UNCOUNTED = frozenset({"PodLost", "NodeLost", "Evicted", "AgentRestarted", "Preempted", "Suspended"})
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How one member of a round fares. `secondary`: it only suffers from another member's failure."""
+
+    rank: int
+    state: Literal["running", "done", "failed"]
+    reason: str = ""
+    code: int | None = None
+    permanent: bool = False
+    counted: bool = True
+    secondary: bool = False
+    lost_pod: bool = False
+    time: float = 0.0
+    step: int | None = None
+    message: str = ""
+    cause: Cause = Cause()
+
+
+def outcome(view: View, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
+    """How the member `uid` fares in round `number`.
+
+    Args:
+        view: what is known.
+        uid: of the member's pod.
+        node_rank: its place in the round.
+        number: of the round.
+        peers_run: some member is known to have taken the round up.
+    """
+    pod = next((pod for pod in view.pods if pod.uid == uid), None)
+    agent = view.agents.get(uid)
+    ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
+    if ended is not None and ended.code == 0:
+        return Outcome(rank=node_rank, state="done", code=0, time=ended.time)
+    if ended is not None:
+        return _worker_failed(node_rank, pod, ended)
+    if pod is None:
+        return _lost(node_rank, None, "PodLost", "its pod vanished", view.now)
+    if pod.phase == "Succeeded" and not pod.exit_code:
+        return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
+    if not pod.alive:
+        return pod_failed(node_rank, pod, view.now)
+    silent = agent is None or not agent.connected
+    if pod.deleting and silent:
+        return _lost(node_rank, pod, "PodLost", "its pod is being deleted", view.now)
+    heard = max(view.since, agent.seen if agent is not None else 0.0)
+    if pod.phase == "Unknown" and silent and view.now - heard >= NODE_SILENCE_SECONDS:
+        return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
+    if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
+        return _lost(node_rank, pod, "AgentRestarted", "its agent lost the round", view.now)
+    return Outcome(rank=node_rank, state="running")
+
+
+def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
+    """A pod that ended without its agent telling how."""
+    code = pod.exit_code
+    reason = pod.reason if pod.reason in CATALOGUE else ""
+    known = exits.EXITS.get(code) if code is not None else None
+    if not reason and known is not None and (known.permanent or code == 75):
+        reason = known.reason
+    deleted = pod.deleting and code in {None, 137, 143}
+    reason = reason or ("PodLost" if deleted else "PodFailed")
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        code=code,
+        permanent=known is not None and known.permanent,
+        counted=reason not in UNCOUNTED,
+        lost_pod=True,
+        time=pod.finished or now,
+        message=pod.message,
+        cause=Cause(
+            pod=pod.name, node=pod.node, exit_code=code, class_=reason, exception=pod.message[:MAX_EXCEPTION]
+        ),
+    )
+
+
+def first(outcomes: tuple[Outcome, ...]) -> Outcome:
+    """The earliest failure that is nobody else's consequence; of consequences alone the earliest."""
+    failed = [each for each in outcomes if each.state == "failed"]
+    assert failed, "a round without a failure has no first cause"
+    return min(failed, key=lambda each: (each.secondary, each.time, each.rank))
+
+
+def evidence(cause: Outcome) -> str:
+    """What proves it, in the words of one bracket: who, where, which code, what was raised."""
+    known = cause.cause
+    parts = [
+        f"rank {known.rank}" if known.rank is not None else "",
+        f"pod {known.pod}" if known.pod else "",
+        f"node {known.node}" if known.node else "",
+        f"exit code {known.exit_code}" if known.exit_code is not None else "",
+        (known.exception or cause.message).strip()[:MAX_EXCEPTION],
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
+    """Whether the agent had the round and forgot it: its process was started anew.
+
+    The book drops the command of an agent whose instance changed, so a member without one beside members that have
+    one restarted under this process; a member that knows no round beside peers that already step restarted earlier.
+    """
+    if agent.round >= number or not agent.connected:
+        return False
+    members = view.job.status.rendezvous.members
+    commanded = any(
+        other != agent.pod_uid and view.commands[other].verb == "run" and view.commands[other].round == number
+        for other in members
+        if other in view.commands
+    )
+    return (commanded and agent.pod_uid not in view.commands) or (peers_run and agent.pod_uid not in view.commands)
+
+
+def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome:
+    meaning = exits.meaning(ended.code)
+    failure = ended.failure or Failure()
+    preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
+    reason = "Preempted" if preempted else meaning.reason
+    raised = failure.exception or failure.message
+    if failure.exception and failure.message and not failure.message.startswith(failure.exception):
+        raised = f"{failure.exception}: {failure.message}"
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        code=ended.code,
+        permanent=meaning.permanent,
+        counted=meaning.counted and not preempted,
+        # Exit 76 and workers that were stopped follow from something else by definition.
+        secondary=failure.secondary or ended.code == 76 or (ended.asked and not ended.saved),
+        lost_pod=pod is None or not pod.alive,
+        time=failure.time or ended.time,
+        step=failure.step,
+        message=failure.message,
+        cause=Cause(
+            rank=failure.rank,
+            pod=pod.name if pod is not None else "",
+            node=pod.node if pod is not None else "",
+            exit_code=ended.code if failure.code is None else failure.code,
+            class_=reason,
+            exception=raised[:MAX_EXCEPTION],
+            lines=[line[:MAX_LINE] for line in ended.lines[-MAX_LINES:]],
+        ),
+    )
+
+
+def _lost(node_rank: int, pod: Pod | None, reason: str, message: str, now: float) -> Outcome:
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        counted=reason not in UNCOUNTED,
+        lost_pod=reason != "AgentRestarted",
+        time=now,
+        message=message,
+        cause=Cause(
+            pod=pod.name if pod is not None else "",
+            node=pod.node if pod is not None else "",
+            class_=reason,
+            exception=message,
+        ),
+    )
+
+
+def overdue(limit: str, phase: str, now: float) -> Outcome:
+    """A round whose first step did not come in time."""
+    message = f"no step within {limit}" + (f", rank 0 is in phase {phase}" if phase else "")
+    return Outcome(
+        rank=0,
+        state="failed",
+        reason="StartTimeout",
+        time=now,
+        message=message,
+        cause=Cause(class_="StartTimeout", exception=message),
+    )

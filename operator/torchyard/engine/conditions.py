@@ -1,0 +1,79 @@
+"""The ten conditions: all of them on the first visit; a transition time moves only with the status it belongs to."""
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from torchyard.api.status import TERMINAL_STATES, Condition, TrainingJobStatus
+from torchyard.api.times import rfc3339
+from torchyard.engine.wording import say
+
+MAX_MESSAGE = 1024
+
+
+def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
+    """The status with every condition derived from the rest of it."""
+    return replace(
+        status,
+        conditions=[
+            _condition(status, now, generation, kind, holds=holds, reason=reason)
+            for kind, (holds, reason) in _facts(status).items()
+        ],
+    )
+
+
+def stalled(status: TrainingJobStatus, now: float, *, generation: int, evidence: str) -> TrainingJobStatus:
+    """The status with `Stalled`: the controller failed on this job; everything else stays as it was last known."""
+    if status.state == "":
+        status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
+    complete = status if status.conditions else with_conditions(status, now, generation=generation)
+    failed = _condition(complete, now, generation, "Stalled", holds=True, reason="ReconcileFailed", evidence=evidence)
+    return replace(
+        complete, conditions=[failed if each.type == "Stalled" else each for each in complete.conditions]
+    )
+
+
+def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
+    state, over = status.state, status.state in TERMINAL_STATES
+    idle = over or state == "Suspended"
+    ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
+    admitted = state not in {"Suspending", "Suspended"}
+    return {
+        "Admitted": (admitted, "Admitted" if admitted else "Suspended"),
+        "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
+        "Running": (state == "Running", "Training" if state == "Running" else "NotTraining"),
+        "Progressing": (not idle, status.reason or "Starting"),
+        "Recovering": (state == "Recovering", "Recovering" if state == "Recovering" else "Healthy"),
+        "CheckpointReady": (
+            status.checkpoint is not None,
+            "CheckpointSaved" if status.checkpoint is not None else "NoCheckpointYet",
+        ),
+        "ExportVerified": (False, "NoExport"),
+        "Stalled": (False, "NotStalled"),
+        "Complete": (state == "Succeeded", "Completed" if state == "Succeeded" else "NotFinished"),
+        "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else "NotFailed"),
+    }
+
+
+def _condition(
+    status: TrainingJobStatus,
+    now: float,
+    generation: int,
+    kind: str,
+    *,
+    holds: bool,
+    reason: str,
+    evidence: str = "",
+) -> Condition:
+    before = next((each for each in status.conditions if each.type == kind), None)
+    value: Literal["True", "False"] = "True" if holds else "False"
+    kept = before is not None and before.status == value and bool(before.last_transition_time)
+    own_words = reason == status.reason and status.message and kind in {"Progressing", "Failed"}
+    return Condition(
+        type=kind,
+        status=value,
+        reason=reason,
+        message=(status.message if own_words else say(reason, evidence))[:MAX_MESSAGE],
+        last_transition_time=before.last_transition_time if kept and before is not None else rfc3339(now),
+        observed_generation=generation,
+    )

@@ -1,0 +1,122 @@
+"""Which pods should exist, which stand for each index, and what to create and delete.
+
+A pod is named after its incarnation, and the incarnation is in the status before a pod of that name is created. A
+replacement waits until its predecessor is surely gone: at most one live pod per index.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.durations import seconds
+from torchyard.api.names import pod_name
+from torchyard.api.status import TrainingJobStatus
+from torchyard.engine.actions import CreatePod, DeletePod
+from torchyard.engine.moments import moment
+from torchyard.engine.view import Pod, View
+
+CLEANUP_SECONDS = 30.0
+
+
+class GangPlan(Struct, frozen=True, kw_only=True):
+    """What the gang needs, and the status that must be written before it is done. `due`: when to look again."""
+
+    status: TrainingJobStatus
+    deletes: tuple[DeletePod, ...] = ()
+    creates: tuple[CreatePod, ...] = ()
+    due: float | None = None
+
+
+def size(view: View, status: TrainingJobStatus) -> int:
+    """Pods wanted. An open round keeps its size: a changed `spec.nodes` takes effect with the next round."""
+    return len(status.rendezvous.members) if status.rendezvous.open else view.job.spec.nodes
+
+
+def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
+    """The pod that stands for each index: live and not being deleted; a member of the newest round before others."""
+    members = set(status.rendezvous.members)
+    found: dict[int, Pod] = {}
+    for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
+        if pod.alive and not pod.deleting:
+            found[pod.index] = pod
+    return found
+
+
+def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
+    """Complete the gang: create what is missing, delete what is finished too early, in the way or too many."""
+    wanted, held = size(view, status), seats(view, status)
+    members = status.rendezvous.members
+    deletes = [
+        _delete(pod, 0.0 if not pod.alive else seconds(view.job.spec.grace_period), _why(pod, wanted, held))
+        for pod in _ordered(view.pods)
+        if not pod.deleting and held.get(pod.index if pod.index < wanted else -1) is not pod and _expendable(pod, status)
+    ]
+    if status.rendezvous.open:
+        # Whether a member is lost is the round's judgement; nothing is replaced before it is closed.
+        return GangPlan(status=status, deletes=tuple(deletes))
+    missing = [index for index in range(wanted) if index not in held]
+    present = {pod.uid for pod in view.pods}
+    vanished = [rank for rank in missing if rank < len(members) and members[rank] and members[rank] not in present]
+    used = [pod for pod in view.pods if pod.index in missing and pod.incarnation >= status.incarnation]
+    if vanished or used:
+        status = replace(
+            status,
+            incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
+            rendezvous=replace(
+                status.rendezvous, members=["" if rank in vanished else uid for rank, uid in enumerate(members)]
+            ),
+        )
+    not_before = status.rendezvous.next_round_time
+    wait_until = moment(not_before) if missing else None
+    if wait_until is not None and view.now < wait_until:
+        return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
+    in_the_way = {pod.index for pod in view.pods if pod.alive}
+    creates = tuple(
+        CreatePod(
+            name=pod_name(view.job.metadata.name, status.incarnation, index),
+            index=index,
+            incarnation=status.incarnation,
+        )
+        for index in missing
+        if index not in in_the_way
+    )
+    return GangPlan(status=status, deletes=tuple(deletes), creates=creates)
+
+
+def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
+    """Delete every pod that is still there."""
+    return tuple(_delete(pod, grace_seconds if pod.alive else 0.0, why) for pod in _ordered(view.pods) if not pod.deleting)
+
+
+def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
+    """Pods of a finished job that did not go when told to, and when to look again. Finished pods stay: for their logs."""
+    live = [pod for pod in _ordered(view.pods) if pod.alive and not pod.deleting]
+    if not live:
+        return (), None
+    due = completed + CLEANUP_SECONDS
+    reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
+    late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
+    return tuple(_delete(pod, 5.0, "the job is over") for pod in late), due if view.now < due else None
+
+
+def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
+    """A member of the open round is judged by the round, not by its seat."""
+    return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
+
+
+def _why(pod: Pod, wanted: int, held: dict[int, Pod]) -> str:
+    if pod.index >= wanted:
+        return "the gang is smaller now"
+    return "another pod stands for this index" if pod.alive and pod.index in held else "it ended too early"
+
+
+def _delete(pod: Pod, grace_seconds: float, why: str) -> DeletePod:
+    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=grace_seconds, why=why)
+
+
+def _ordered(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda pod: (pod.index, pod.incarnation, pod.uid))
+
+
+

@@ -1,0 +1,76 @@
+"""The goodput ledger: where every second since the job's creation went.
+
+The ledger needs no clock of its own: the sum of its entries is the wall time that is already attributed. What is due
+since then goes to what the persisted status says the job was doing; `plan` persists every change of that at once.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from torchyard.api.status import TERMINAL_STATES, Goodput, TrainingJobStatus
+from torchyard.engine.moments import moment
+from torchyard.engine.progress import round_reports
+from torchyard.engine.view import View
+
+# A suspended job waits for somebody to let it run, as a queued one does.
+BY_STATE = {
+    "": "schedule",
+    "Pending": "schedule",
+    "Queued": "queue",
+    "Starting": "start",
+    "Recovering": "recover",
+    "Suspending": "save",
+    "Suspended": "queue",
+}
+BY_PHASE = {"init": "start", "compile": "start", "restore": "restore", "save": "save", "export": "save", "drain": "save"}
+
+
+def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Attribute the time since the last entry, and count the GPU seconds held in it."""
+    before = view.job.status
+    created = moment(view.job.metadata.creation_timestamp) or moment(before.start_time)
+    if created is None or before.state in TERMINAL_STATES:
+        return status
+    seconds = dict(before.goodput.seconds) if before.goodput is not None else {}
+    due = view.now - created - math.fsum(seconds.values())
+    if due <= 0:
+        return status
+    kind = BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
+    seconds[kind] = seconds.get(kind, 0.0) + due
+    held = sum(pod.phase == "Running" for pod in view.pods) * view.job.spec.gpus_per_node
+    return replace(
+        status, goodput=_goodput(seconds), gpu_seconds=round(status.gpu_seconds + due * held, 3)
+    )
+
+
+def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:
+    """Move the time of steps that no checkpoint holds from `productive` to `lost`: they will be made again."""
+    if status.goodput is None or not status.attempts:
+        return status
+    attempt = status.attempts[-1]
+    durable = status.checkpoint.step if status.checkpoint is not None else 0
+    repeated = end_step - max(durable, attempt.start_step)
+    made = end_step - attempt.start_step
+    if repeated <= 0 or made <= 0:
+        return status
+    seconds = dict(status.goodput.seconds)
+    productive = seconds.get("productive", 0.0)
+    rate = status.throughput.steps_per_second
+    if rate is None:
+        reports = round_reports(view, status)
+        opened = moment(attempt.start_time)
+        elapsed = reports[0].time - opened if reports and opened is not None else 0.0
+        rate = made / elapsed if elapsed > 0 else None
+    lost = min(productive, repeated / rate) if rate else min(productive, 0.0)
+    seconds |= {"productive": productive - lost, "lost": seconds.get("lost", 0.0) + lost}
+    return replace(status, goodput=_goodput(seconds))
+
+
+def _goodput(seconds: dict[str, float]) -> Goodput:
+    total = math.fsum(seconds.values())
+    percent = 100.0 * seconds.get("productive", 0.0) / total if total > 0 else 0.0
+    return Goodput(
+        percent=round(percent, 2),
+        seconds={kind: round(value, 3) for kind, value in sorted(seconds.items()) if value > 0},
+    )

@@ -1,0 +1,205 @@
+"""What the ranks of the open round report: step, rate, metrics, checkpoint, GPUs. Every figure is checked, none trusted."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from torchyard.api.status import (
+    MAX_METRICS,
+    CheckpointStatus,
+    Gpus,
+    Nodes,
+    Progress,
+    Throughput,
+    TrainingJobStatus,
+)
+from torchyard.api.times import rfc3339
+from torchyard.engine.gang import seats, size
+from torchyard.engine.moments import since
+from torchyard.engine.view import Agent, GpuReport, RankReport, View
+
+BEFORE_STEPS = frozenset({"init", "compile", "restore"})
+AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
+SILENT_START_SECONDS = 30.0
+MAX_NAME = 64
+
+
+def round_reports(view: View, status: TrainingJobStatus) -> tuple[RankReport, ...]:
+    """Newest reports of the ranks of the open round, by rank."""
+    if not status.rendezvous.open:
+        return ()
+    members = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
+    reports = (report for agent in members for report in agent.reports if report.round == status.round)
+    return tuple(sorted(reports, key=lambda report: report.rank))
+
+
+def newest_step(view: View, status: TrainingJobStatus) -> int:
+    """Newest step of the newest round."""
+    known = status.attempts[-1].end_step if status.attempts else 0
+    return max([known, *(report.step for report in round_reports(view, status))])
+
+
+def started(view: View, status: TrainingJobStatus) -> bool:
+    """Whether the open round has made its first step. Once it is Running it stays so until it closes.
+
+    A program that reports nothing counts as started once its workers have run for half a minute.
+    """
+    if not status.rendezvous.open:
+        return False
+    if view.job.status.state == "Running" and view.job.status.round == status.round:
+        return True
+    reports = round_reports(view, status)
+    first = status.attempts[-1].start_step if status.attempts else 0
+    if reports:
+        return any(_stepped(report, first) for report in reports)
+    running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
+    return running and view.now >= _silent_start(view, status)
+
+
+def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
+    """When a round without reports will count as started."""
+    if not status.rendezvous.open or started(view, status) or round_reports(view, status):
+        return None
+    due = _silent_start(view, status)
+    return due if due > view.now else None
+
+
+def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with what the agents say: progress, metrics, throughput, checkpoint, GPUs, nodes."""
+    reports = round_reports(view, status)
+    status = replace(status, nodes=_nodes(view, status), gpus=_gpus(view, status))
+    if not reports:
+        return status
+    lead = reports[0]
+    step = max(report.step for report in reports)
+    throughput = _throughput(lead.throughput)
+    checkpoint = _checkpoint(reports, status.checkpoint)
+    metrics = sorted((name[:MAX_NAME], value) for name, value in lead.metrics.items() if _finite(value))[:MAX_METRICS]
+    if checkpoint is not None:
+        checkpoint = replace(checkpoint, steps_at_risk=max(0, step - checkpoint.step))
+    attempts = status.attempts
+    if attempts:
+        attempts = [*attempts[:-1], replace(attempts[-1], end_step=max(attempts[-1].end_step, step))]
+    return replace(
+        status,
+        progress=_progress(view, status, lead, step, throughput),
+        throughput=throughput,
+        metrics=dict(metrics) or status.metrics,
+        checkpoint=checkpoint,
+        attempts=attempts,
+    )
+
+
+def _stepped(report: RankReport, first: int) -> bool:
+    if report.phase in AFTER_A_STEP:
+        return True
+    return report.step > 0 and report.phase not in BEFORE_STEPS and report.step != first
+
+
+def _runs(agent: Agent | None, number: int) -> bool:
+    return agent is not None and agent.round == number and agent.state == "running"
+
+
+def _silent_start(view: View, status: TrainingJobStatus) -> float:
+    return since(status.attempts[-1].start_time if status.attempts else None, view.now) + SILENT_START_SECONDS
+
+
+def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int, throughput: Throughput) -> Progress:
+    total = lead.total_steps if lead.total_steps and lead.total_steps > 0 else None
+    percent = round(min(100.0, 100.0 * step / total), 2) if total else None
+    rate = throughput.steps_per_second or _observed_rate(status, lead, step)
+    eta = round(max(0, total - step) / rate) if total and rate and (total - step) / rate < 1e9 else None
+    moved = step != status.progress.step or status.progress.last_step_time is None
+    reported = lead.time if 0 < lead.time <= view.now else view.now
+    return Progress(
+        step=step,
+        total_steps=total,
+        epoch=lead.epoch if lead.epoch is not None and _finite(lead.epoch) else None,
+        percent=percent,
+        eta_seconds=eta,
+        last_step_time=rfc3339(reported) if moved and step > 0 else status.progress.last_step_time,
+        phase=lead.phase[:32],
+    )
+
+
+def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> float:
+    """Steps a second since the round opened, for programs that report no rate."""
+    if not status.attempts:
+        return 0.0
+    attempt = status.attempts[-1]
+    elapsed = lead.time - since(attempt.start_time, lead.time)
+    return max(0.0, (step - attempt.start_step) / elapsed) if elapsed > 0 else 0.0
+
+
+def _throughput(told: Mapping[str, float]) -> Throughput:
+    """Rank 0 reports the figures of the whole gang: it alone knows what a step is made of."""
+
+    def figure(name: str) -> float | None:
+        value = told.get(name)
+        return round(float(value), 6) if value is not None and _finite(value) and value >= 0 else None
+
+    return Throughput(
+        steps_per_second=figure("stepsPerSecond"),
+        samples_per_second=figure("samplesPerSecond"),
+        tokens_per_second=figure("tokensPerSecond"),
+        mfu=figure("mfu"),
+    )
+
+
+def _checkpoint(reports: tuple[RankReport, ...], before: CheckpointStatus | None) -> CheckpointStatus | None:
+    """The newest complete checkpoint any rank knows of; one of an earlier step is no news."""
+    newest = before
+    for told in (report.checkpoint for report in reports if report.checkpoint is not None):
+        step = told.get("step")
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            continue
+        if newest is None or step > newest.step:
+            newest = _read_checkpoint(step, told)
+    return newest
+
+
+def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
+    time, size_, seconds, path = (told.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
+    return CheckpointStatus(
+        step=step,
+        time=rfc3339(time) if _finite(time) and 0 < time < 1e11 else None,
+        path=path[:1024] if isinstance(path, str) else "",
+        bytes=size_ if isinstance(size_, int) and not isinstance(size_, bool) else None,
+        save_seconds=float(seconds) if _finite(seconds) else None,
+    )
+
+
+def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
+    held = seats(view, status)
+    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < size(view, status)]
+    ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
+    return Nodes(desired=size(view, status), ready=ready, lost=status.nodes.lost)
+
+
+def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
+    """GPUs of the gang; two pods that see the same one count it once."""
+    held = [view.agents.get(pod.uid) for pod in seats(view, status).values()]
+    seen: dict[str, GpuReport] = {}
+    for agent in held:
+        for gpu in agent.gpus if agent is not None else ():
+            seen[gpu.uuid or f"{agent.pod_uid if agent is not None else ''}/{gpu.index}"] = gpu
+    cards = list(seen.values())
+    if not cards:
+        return Gpus(count=status.gpus.count) if held and not any(held) else Gpus()
+    busy = [gpu.utilization for gpu in cards if _finite(gpu.utilization)]
+    heat = [gpu.temperature_c for gpu in cards if _finite(gpu.temperature_c)]
+    power = [gpu.power_w for gpu in cards if _finite(gpu.power_w)]
+    return Gpus(
+        count=len(cards),
+        utilization=round(math.fsum(map(float, filter(_finite, busy))) / len(busy), 1) if busy else None,  # type: ignore[arg-type]
+        memory_used_bytes=sum(gpu.memory_used_bytes for gpu in cards),
+        memory_total_bytes=sum(gpu.memory_total_bytes for gpu in cards),
+        temperature_c=max(value for value in heat if value is not None) if heat else None,
+        power_w=round(math.fsum(value for value in power if value is not None), 1) if power else None,
+    )
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308

@@ -1,0 +1,216 @@
+"""Rounds: the barrier before one, its opening, what its members are told, and its end."""
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.durations import seconds
+from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
+from torchyard.api.times import rfc3339
+from torchyard.engine import causes
+from torchyard.engine.actions import CommandAgent
+from torchyard.engine.budget import Charge, charge
+from torchyard.engine.causes import Outcome
+from torchyard.engine.gang import seats
+from torchyard.engine.moments import moment, since
+from torchyard.engine.progress import newest_step, round_reports, started
+from torchyard.engine.view import Agent, Pod, View
+
+SETTLE_SECONDS = 2.0
+STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop what did not save in time
+
+
+class Barrier(Struct, frozen=True, kw_only=True):
+    """Who is ready for the next round, in rank order; `waiting` says what the others lack."""
+
+    ready: tuple[tuple[Pod, Agent], ...]
+    waiting: tuple[str, ...]
+
+
+def barrier(view: View, status: TrainingJobStatus) -> Barrier:
+    """A member is ready once its agent is connected, idle, and knows no newer round than ours."""
+    held = seats(view, status)
+    ready: list[tuple[Pod, Agent]] = []
+    waiting: list[str] = []
+    for index in range(view.job.spec.nodes):
+        pod = held.get(index)
+        agent = view.agents.get(pod.uid) if pod is not None else None
+        lack = _lack(pod, agent, status.round)
+        if pod is not None and agent is not None and not lack:
+            ready.append((pod, agent))
+        else:
+            waiting.append(lack)
+    return Barrier(ready=tuple(ready), waiting=tuple(waiting))
+
+
+def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
+    """Whether the next round may open now, and when a back-off is over that holds it up."""
+    due = moment(status.rendezvous.next_round_time)
+    if gate.waiting or not gate.ready:
+        return False, None
+    if due is not None and view.now < due:
+        return False, due
+    leader = gate.ready[0][1]
+    return bool(leader.address) and leader.master_port > 0, None
+
+
+def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
+    """The status with round n+1 open: what must be persisted before any agent is told."""
+    leader = gate.ready[0][1]
+    opened = rfc3339(view.now)
+    resumed = status.checkpoint.step if status.checkpoint is not None else 0
+    attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
+    return replace(
+        status,
+        round=status.round + 1,
+        rendezvous=Rendezvous(
+            open=True,
+            master_address=leader.address,
+            master_port=leader.master_port,
+            members=[pod.uid for pod, _ in gate.ready],
+        ),
+        attempts=[*status.attempts, attempt],
+        start_time=status.start_time or opened,
+    )
+
+
+def fare(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
+    """How each member of the open round fares, in rank order."""
+    stepping = any(report.step > 0 for report in round_reports(view, status))
+    return tuple(
+        causes.outcome(view, uid, rank, status.round, peers_run=stepping)
+        for rank, uid in enumerate(status.rendezvous.members)
+    )
+
+
+def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
+    """The failure of a round whose first step is overdue, or when it will be.
+
+    Only a job that reports can be judged: a program that never says where it is may be at step 1,000. Nor is a time
+    counted in which nobody listened.
+    """
+    reports = round_reports(view, status)
+    if started(view, status) or not (reports or view.job.spec.trainer is not None):
+        return None, None
+    if any(uid not in view.agents or not view.agents[uid].connected for uid in status.rendezvous.members):
+        return None, None
+    begun = max(view.since, since(status.attempts[-1].start_time if status.attempts else None, view.now))
+    due = begun + seconds(view.job.spec.health.start_timeout)
+    if view.now < due:
+        return None, due
+    slow = max(reports, key=lambda report: -report.rank, default=None)
+    return causes.overdue(view.job.spec.health.start_timeout, slow.phase if slow is not None else "", view.now), None
+
+
+def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:
+    """Whether the first cause is known well enough, else when it has to be.
+
+    A failure that is nobody's consequence is the cause. Where only consequences are known, wait a moment: the member
+    that failed first may report last.
+    """
+    primary = any(each.state == "failed" and not each.secondary for each in outcomes)
+    ended = all(each.state != "running" for each in outcomes)
+    due = since(status.attempts[-1].end_time if status.attempts else None, view.now) + SETTLE_SECONDS
+    return primary or ended or view.now >= due, due
+
+
+def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
+    """Note that the open round is ending, and since when; it is still open."""
+    return _amend(status, end_time=rfc3339(view.now), reason=reason)
+
+
+def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: int) -> tuple[TrainingJobStatus, Charge]:
+    """The status with the round closed and charged, its first cause recorded."""
+    end_step = max(newest_step(view, status), cause.step or 0)
+    bill = charge(status, view.job.spec.restart, cause, end_step)
+    status = _amend(
+        status,
+        end_time=status.attempts[-1].end_time if status.attempts and status.attempts[-1].end_time else rfc3339(view.now),
+        reason=cause.reason,
+        cause=cause.cause,
+        counted=bill.counted,
+        end_step=end_step,
+        steps_gained=bill.steps_gained,
+    )
+    status = _shut(status, rfc3339(view.now + bill.delay) if bill.delay and not bill.verdict else None)
+    nodes = replace(status.nodes, lost=status.nodes.lost + lost)
+    return replace(status, restarts=bill.restarts, nodes=nodes), bill
+
+
+def close_clean(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
+    """The status with the round closed for a reason that costs nothing: completion, suspend, an end of the job."""
+    attempt = status.attempts[-1] if status.attempts else None
+    end_step = newest_step(view, status)
+    durable = status.checkpoint.step if status.checkpoint is not None else end_step
+    status = _amend(
+        status,
+        end_time=attempt.end_time if attempt is not None and attempt.end_time else rfc3339(view.now),
+        reason=reason,
+        end_step=end_step,
+        steps_gained=max(0, (end_step if reason == "Completed" else durable) - (attempt.start_step if attempt else 0)),
+    )
+    return _shut(status, None)
+
+
+def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
+    """What the members of the newest round are to do, level-triggered: `run` while it is open, `stop` once it is not."""
+    meet, present = status.rendezvous, {pod.uid for pod in view.pods if pod.alive}
+    if not meet.open:
+        return tuple(CommandAgent(pod_uid=uid, verb="stop", round=status.round) for uid in meet.members if uid in present)
+    return tuple(
+        CommandAgent(
+            pod_uid=uid,
+            verb="run",
+            round=status.round,
+            nodes=len(meet.members),
+            node_rank=rank,
+            master_address=meet.master_address,
+            master_port=meet.master_port,
+            procs=_procs(view, uid),
+        )
+        for rank, uid in enumerate(meet.members)
+        if uid in present
+    )
+
+
+def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
+    """Tell the members of the open round to save and stop, or just to stop where saving is switched off."""
+    present = {pod.uid for pod in view.pods if pod.alive}
+    save = view.job.spec.checkpoint.on_preempt
+    grace = seconds(view.job.spec.grace_period) if save else 0.0
+    return tuple(
+        CommandAgent(
+            pod_uid=uid, verb="save-and-stop" if save else "stop", round=status.round, grace_seconds=grace
+        )
+        for uid in status.rendezvous.members
+        if uid in present
+    )
+
+
+def _procs(view: View, uid: str) -> int:
+    asked = view.job.spec.procs_per_node
+    if isinstance(asked, int):
+        return asked
+    agent = view.agents.get(uid)
+    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
+
+
+def _lack(pod: Pod | None, agent: Agent | None, newest: int) -> str:
+    if pod is None:
+        return "pod missing"
+    if agent is None or not agent.connected:
+        return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
+    if agent.state != "ready":
+        return f"{pod.name}: agent {agent.state}"
+    return f"{pod.name}: knows round {agent.round}" if agent.round > newest else ""
+
+
+def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
+    if not status.attempts:
+        return status
+    return replace(status, attempts=[*status.attempts[:-1], replace(status.attempts[-1], **changes)])
+
+
+def _shut(status: TrainingJobStatus, next_round_time: str | None) -> TrainingJobStatus:
+    return replace(status, rendezvous=replace(status.rendezvous, open=False, next_round_time=next_round_time))
