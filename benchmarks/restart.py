@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -33,7 +34,7 @@ time.sleep(float(os.environ["LINGER"]))
 class Intake:
     """The smallest operator: one pod, one command."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.changed = threading.Condition()
         self.command, self.revision, self.state = {"verb": "wait"}, 1, {}
         intake = self
@@ -41,7 +42,7 @@ class Intake:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self):
+            def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with intake.changed:
                     intake.state = request
@@ -54,29 +55,29 @@ class Intake:
                 self.end_headers()
                 self.wfile.write(data)
 
-            def log_message(self, *_):
-                pass
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
-            def handle_error(self, *_):
-                pass
+            def handle_error(self, *_: object) -> None:
+                """An agent that drops a poll is no error."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def tell(self, **command):
+    def tell(self, **command: object) -> None:
         with self.changed:
             self.command, self.revision = command, self.revision + 1
             self.changed.notify_all()
 
-    def wait_for(self, condition):
+    def wait_for(self, condition: Callable[[dict], bool]) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: self.state and condition(self.state), 60), self.state
 
 
-def mark_of(path):
+def mark_of(path: Path) -> float:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         text = path.read_text() if path.exists() else ""
@@ -87,7 +88,7 @@ def mark_of(path):
     raise TimeoutError(path)
 
 
-def agent_process(folder, intake, command, **env):
+def agent_process(folder: Path, intake: Intake, command: list[object], **env: str) -> subprocess.Popen[bytes]:
     (folder / "token").write_text("token")
     settings = {
         "JOB": "bench",
@@ -113,7 +114,7 @@ def agent_process(folder, intake, command, **env):
     )
 
 
-def run(intake, number, program_env, procs=2):
+def run(intake: Intake, number: int, program_env: dict[str, str], procs: int = 2) -> float:
     port = intake.state["masterPort"]
     start = time.time()
     intake.tell(
@@ -129,7 +130,7 @@ def run(intake, number, program_env, procs=2):
     return start
 
 
-def warm(folder, repeats):
+def warm(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     intake, mark = Intake(), folder / "mark"
     script = folder / "train.py"
     script.write_text(PROGRAM)
@@ -155,7 +156,7 @@ def warm(folder, repeats):
     return starts, restarts
 
 
-def cold(folder, repeats):
+def cold(folder: Path, repeats: int) -> list[float]:
     mark, times = folder / "mark", []
     for _ in range(repeats):
         start = time.time()
@@ -169,7 +170,7 @@ def cold(folder, repeats):
     return times
 
 
-def main():
+def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -103,7 +103,7 @@ class Intake:
 class Pod:
     """One agent process and what it was given."""
 
-    def __init__(self, name, intake, folder, agent, command, python, env):
+    def __init__(self, name, intake, folder, *, agent, command, python, env):
         self.name, self.intake = name, intake
         self.run_dir = folder / name
         self.run_dir.mkdir(parents=True)
@@ -127,7 +127,7 @@ class Pod:
             "TORCHYARD_GRACE_SECONDS": "10",
             **env,
         }
-        self.output = open(self.run_dir / "output", "wb")  # noqa: SIM115
+        self.output = (self.run_dir / "output").open("wb")
         self.process = subprocess.Popen(
             [python, str(agent), "--", *command],
             env=self.env,
@@ -175,7 +175,7 @@ class Pod:
 
     def workers(self, count):
         """Process ids of the workers by rank, once all of them run."""
-        return until(lambda: (lambda found: found if len(found) == count else None)(self.status()["workers"]))
+        return until(lambda: len(self.status()["workers"]) == count and self.status()["workers"])
 
     def port(self):
         return until(lambda: json.loads((self.run_dir / "agent.json").read_text()))["port"]
@@ -272,7 +272,11 @@ def pod(tmp_path, intake, agent_pyz):
     made = []
 
     def start(*command, name="pod-0", python=sys.executable, intake=intake, **env):
-        made.append(Pod(name, intake, tmp_path, agent_pyz, [str(word) for word in command], python, env))
+        made.append(
+            Pod(
+                name, intake, tmp_path, agent=agent_pyz, command=[str(word) for word in command], python=python, env=env
+            )
+        )
         return made[-1]
 
     yield start
@@ -290,7 +294,9 @@ def warm_nodes(tmp_path_factory, agent_pyz):
     nodes = []
     for name, address in (("node-0", "127.0.0.1"), ("node-1", "127.0.0.2")):
         env = {"TORCHYARD_POD_ADDRESS": address}
-        nodes.append(Pod(name, intake, folder, agent_pyz, ["torchrun", str(stage)], sys.executable, env))
+        nodes.append(
+            Pod(name, intake, folder, agent=agent_pyz, command=["torchrun", str(stage)], python=sys.executable, env=env)
+        )
     yield nodes
     for node in nodes:
         node.close()

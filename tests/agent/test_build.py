@@ -45,5 +45,5 @@ def test_only_the_standard_library_is_imported_and_torch_only_where_it_is_known_
 
 def test_the_sources_need_no_python_newer_than_3_9():
     vermin = [Path(sys.executable).with_name("vermin"), "-t=3.9-", "--no-tips", "--violations"]
-    done = subprocess.run([*vermin, *map(str, SOURCES)], capture_output=True, text=True)
+    done = subprocess.run([*vermin, *map(str, SOURCES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,10 @@ open(os.path.join(run_dir, "saved." + rank), "w").write("7")
 sys.exit(75)
 """
 STUBBORN = "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n"
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def waiting(node, rank=0):
@@ -43,8 +48,9 @@ def test_save_and_stop_of_a_program_that_does_not_save_ends_143_after_the_grace(
     assert (ended["code"], ended["saved"], ended["asked"]) == (143, False, True)
 
 
-@pytest.mark.parametrize(("program", "grace", "code"), [(SAVING, "20", 75), (STUBBORN, "5.5", 143)])
-def test_sigterm_saves_and_exits_75_or_143(pod, script, until, program, grace, code):
+@pytest.mark.parametrize("case", [(SAVING, "20", 75), (STUBBORN, "5.5", 143)], ids=["saves", "stubborn"])
+def test_sigterm_saves_and_exits_75_or_143(pod, script, until, case):
+    program, grace, code = case
     one = pod(
         "python3", script("import os\nos.environ.setdefault('RANK', '0')\n" + program), TORCHYARD_GRACE_SECONDS=grace
     )
@@ -175,15 +181,15 @@ def test_orphans_are_reaped(pod, script, until):
     one.run()
     until(waiting(one))
     orphan = int(one.log().split()[1])
-    until(lambda: not os.path.exists(f"/proc/{orphan}"))
+    until(lambda: not Path(f"/proc/{orphan}").exists())
 
 
 def test_a_zygote_that_dies_ends_the_round_with_137_and_the_next_one_is_warm_again(node, script, until):
     node.run(program=script(STUBBORN))
     until(waiting(node))
     worker = node.workers(1)["0"]
-    launcher = int(open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[1])
-    zygote = int(open(f"/proc/{launcher}/stat").read().rpartition(")")[2].split()[1])
+    launcher = parent_of(worker)
+    zygote = parent_of(launcher)
     assert zygote != node.process.pid
     os.kill(zygote, signal.SIGKILL)
     assert node.ended()["code"] == 137

@@ -37,7 +37,7 @@ NOTHING = Move("nothing")
         ),
         (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "save-and-stop", "round": 4}, NOTHING),
         (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "stop", "round": 4}, Move("stop")),
-        (Standing(accepted=4, running=4), {"verb": "dump", "id": 2, **{"round": 4}}, Move("dump", dump=2)),
+        (Standing(accepted=4, running=4), {"verb": "dump", "id": 2, "round": 4}, Move("dump", dump=2)),
         (Standing(accepted=4, running=4, dumped=2), {"verb": "dump", "id": 2, "round": 4}, NOTHING),
         (Standing(accepted=3, dumped=2), {"verb": "dump", "id": 2, "round": 4}, Move("start", round=4)),
         (Standing(accepted=4, running=4), {"verb": "exit", "code": 3}, Move("stop")),

@@ -22,6 +22,7 @@ def interpreters():
                 [path, "-c", "import sys, ssl, ctypes; print('%d.%d' % sys.version_info[:2])"],
                 capture_output=True,
                 text=True,
+                check=False,
                 timeout=10,
             ).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
@@ -100,6 +101,7 @@ def test_wrong_settings_are_exit_64_and_name_the_variable(agent_pyz):
             env={"PATH": "/usr/bin:/bin", **env},
             capture_output=True,
             text=True,
+            check=False,
         )
         assert done.returncode == 64
         assert words in done.stderr

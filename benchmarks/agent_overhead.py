@@ -1,0 +1,83 @@
+"""What the agent costs a training step: median step time under the agent and under plain torchrun, and the agent's CPU.
+
+    python benchmarks/agent_overhead.py [SECONDS] [TURNS]
+
+The two take turns, so that a busy machine slows both. The script is unmodified PyTorch; under the agent its steps are
+counted by the hook and its output is followed.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from restart import Intake, agent_process, run
+
+PROGRAM = """
+import json, os, time, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+optimizer = torch.optim.AdamW(model.parameters())
+data, steps, end = torch.randn(64, 512), [], time.monotonic() + float(os.environ["SECONDS"])
+while time.monotonic() < end:
+    start = time.perf_counter()
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+    steps.append(time.perf_counter() - start)
+    if len(steps) % 10 == 0:
+        print("step", len(steps), flush=True)
+json.dump(steps[20:], open(os.environ["MARK"], "w"))
+"""
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
+    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    agent, plain, ratios, cpu, wall = [], [], [], 0.0, 0.0
+    with tempfile.TemporaryDirectory() as name:
+        folder, intake = Path(name), Intake()
+        script, mark = folder / "train.py", folder / "mark"
+        script.write_text(PROGRAM)
+        env = {"MARK": str(mark), "SECONDS": str(seconds)}
+        process = agent_process(folder, intake, ["torchrun", script])
+        try:
+            intake.wait_for(lambda state: state["state"] == "ready")
+            for number in range(1, turns + 1):
+                before, start = cpu_seconds(process.pid), time.monotonic()
+                run(intake, number, env, procs=1)
+                intake.wait_for(lambda state, number=number: state.get("exit", {}).get("round") == number)
+                cpu, wall = cpu + cpu_seconds(process.pid) - before, wall + time.monotonic() - start
+                agent.append(json.loads(mark.read_text()))
+                torchrun = [sys.executable, "-m", "torch.distributed.run", script]
+                quiet = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+                subprocess.run(torchrun, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+                plain.append(json.loads(mark.read_text()))
+                ratios.append(statistics.median(agent[-1]) / statistics.median(plain[-1]))
+            intake.tell(verb="exit", code=0)
+            process.wait(20)
+        finally:
+            process.kill()
+            process.wait()
+    print(f"{'1 rank, CPU':24} {'median step ms':>15} {'fastest turn':>13} {'steps':>8}")
+    for label, steps in (("plain torchrun", plain), ("under the agent", agent)):
+        medians = [1000 * statistics.median(turn) for turn in steps]
+        count = sum(map(len, steps))
+        print(f"{label:24} {statistics.median(medians):15.3f} {min(medians):13.3f} {count:8}")
+    low, middle, high = (100 * (figure - 1) for figure in (min(ratios), statistics.median(ratios), max(ratios)))
+    print(
+        f"difference per turn {middle:+.2f} % (from {low:+.2f} to {high:+.2f}); agent: {100 * cpu / wall:.2f} % of a core"
+    )
+
+
+if __name__ == "__main__":
+    main()
