@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.exits import CheckpointError, causes
+from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code
 from torchyard_trainers.core.world import World
 
 
@@ -59,6 +59,8 @@ class DcpShards:
                 reader = checkpoint.FileSystemReader(folder)
                 checkpoint.load(state, storage_reader=reader, no_dist=not self._world.grouped)
         except (checkpoint.CheckpointException, RuntimeError, KeyError, ValueError) as error:
+            if exit_code(error) is not Exit.USER_ERROR:  # a peer or the volume is gone: the checkpoint may be fine
+                raise RuntimeError(f"loading {folder} failed") from error
             raise CheckpointError(f"{folder}: does not fit this model ({str(error)[-300:].strip()})") from error
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
@@ -75,7 +77,7 @@ _FULL_BELOW_BYTES = 1024 * 1024
 def _short_write(folder: Path) -> OSError:
     """Say of a write that fell short whether the volume is full or broken."""
     number = errno.ENOSPC if shutil.disk_usage(folder).free < _FULL_BELOW_BYTES else errno.EIO
-    return OSError(number, os.strerror(number), str(folder))
+    return OSError(number, os.strerror(number))
 
 
 @contextmanager
