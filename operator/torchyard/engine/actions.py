@@ -42,7 +42,7 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
 
 
 class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Replace the status. `urgent`: a state, condition, round or restart changed, write before anything else is done."""
+    """Replace the status. `urgent`: a state, condition, round or restart changed; written before anything else."""
 
     status: TrainingJobStatus
     urgent: bool
@@ -66,7 +66,7 @@ Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | Delete
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Actions in the order they must happen: status first, then pods, then agents, then events. `requeue_after`: seconds, None: on news."""
+    """Actions in the order they must happen: status, pods, agents, events. `requeue_after`: seconds, None: on news."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None

@@ -9,7 +9,7 @@
 from msgspec import Struct
 
 from torchyard.api import durations
-from torchyard.api.spec import Restart
+from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
 from torchyard.engine.causes import Outcome
 

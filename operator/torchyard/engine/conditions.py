@@ -28,9 +28,7 @@ def stalled(status: TrainingJobStatus, now: float, *, generation: int, evidence:
         status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
     failed = _condition(complete, now, generation, "Stalled", holds=True, reason="ReconcileFailed", evidence=evidence)
-    return replace(
-        complete, conditions=[failed if each.type == "Stalled" else each for each in complete.conditions]
-    )
+    return replace(complete, conditions=[failed if each.type == "Stalled" else each for each in complete.conditions])
 
 
 def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:

@@ -50,7 +50,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     deletes = [
         _delete(pod, 0.0 if not pod.alive else seconds(view.job.spec.grace_period), _why(pod, wanted, held))
         for pod in _ordered(view.pods)
-        if not pod.deleting and held.get(pod.index if pod.index < wanted else -1) is not pod and _expendable(pod, status)
+        if not pod.deleting
+        and held.get(pod.index if pod.index < wanted else -1) is not pod
+        and _expendable(pod, status)
     ]
     if status.rendezvous.open:
         # Whether a member is lost is the round's judgement; nothing is replaced before it is closed.
@@ -86,11 +88,13 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
     """Delete every pod that is still there."""
-    return tuple(_delete(pod, grace_seconds if pod.alive else 0.0, why) for pod in _ordered(view.pods) if not pod.deleting)
+    return tuple(
+        _delete(pod, grace_seconds if pod.alive else 0.0, why) for pod in _ordered(view.pods) if not pod.deleting
+    )
 
 
 def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
-    """Pods of a finished job that did not go when told to, and when to look again. Finished pods stay: for their logs."""
+    """Pods of a finished job that did not go when told to, and when to look again. Ended pods stay for their logs."""
     live = [pod for pod in _ordered(view.pods) if pod.alive and not pod.deleting]
     if not live:
         return (), None
@@ -117,6 +121,3 @@ def _delete(pod: Pod, grace_seconds: float, why: str) -> DeletePod:
 
 def _ordered(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda pod: (pod.index, pod.incarnation, pod.uid))
-
-
-

@@ -23,7 +23,14 @@ BY_STATE = {
     "Suspending": "save",
     "Suspended": "queue",
 }
-BY_PHASE = {"init": "start", "compile": "start", "restore": "restore", "save": "save", "export": "save", "drain": "save"}
+BY_PHASE = {
+    "init": "start",
+    "compile": "start",
+    "restore": "restore",
+    "save": "save",
+    "export": "save",
+    "drain": "save",
+}
 
 
 def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
@@ -39,9 +46,7 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     kind = BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
     seconds[kind] = seconds.get(kind, 0.0) + due
     held = sum(pod.phase == "Running" for pod in view.pods) * view.job.spec.gpus_per_node
-    return replace(
-        status, goodput=_goodput(seconds), gpu_seconds=round(status.gpu_seconds + due * held, 3)
-    )
+    return replace(status, goodput=_goodput(seconds), gpu_seconds=round(status.gpu_seconds + due * held, 3))
 
 
 def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:

@@ -11,11 +11,11 @@ from torchyard.engine.view import Agent, Pod
 Key = tuple[str, str]  # (namespace, name)
 
 
-class Conflict(Exception):
+class Conflict(Exception):  # noqa: N818 -- the API's own word
     """The object changed or is somebody else's; read again, then decide."""
 
 
-class Unavailable(Exception):
+class Unavailable(Exception):  # noqa: N818
     """The cluster did not answer or asked to wait; `retry_after` seconds, None: the caller's own back-off."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
@@ -24,7 +24,10 @@ class Unavailable(Exception):
 
 
 class Cluster(Protocol):
-    """Jobs, pods and events of one cluster. Reads answer from a cache that is never older than our own last write for that job."""
+    """Jobs, pods and events of one cluster.
+
+    Reads answer from a cache that is never older than our own last write for that job.
+    """
 
     def job(self, key: Key) -> TrainingJob | None:
         """The job as last seen, None once it is gone."""

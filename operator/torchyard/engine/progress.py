@@ -1,4 +1,4 @@
-"""What the ranks of the open round report: step, rate, metrics, checkpoint, GPUs. Every figure is checked, none trusted."""
+"""What the ranks of the open round report: step, rate, metrics, checkpoint, GPUs. Every figure is checked."""
 
 import math
 from collections.abc import Mapping
@@ -164,10 +164,10 @@ def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
     time, size_, seconds, path = (told.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
     return CheckpointStatus(
         step=step,
-        time=rfc3339(time) if _finite(time) and 0 < time < 1e11 else None,
+        time=rfc3339(float(time)) if time is not None and _finite(time) and 0 < time < 1e11 else None,
         path=path[:1024] if isinstance(path, str) else "",
         bytes=size_ if isinstance(size_, int) and not isinstance(size_, bool) else None,
-        save_seconds=float(seconds) if _finite(seconds) else None,
+        save_seconds=float(seconds) if seconds is not None and _finite(seconds) else None,
     )
 
 

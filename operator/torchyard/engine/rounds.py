@@ -126,7 +126,9 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
     bill = charge(status, view.job.spec.restart, cause, end_step)
     status = _amend(
         status,
-        end_time=status.attempts[-1].end_time if status.attempts and status.attempts[-1].end_time else rfc3339(view.now),
+        end_time=status.attempts[-1].end_time
+        if status.attempts and status.attempts[-1].end_time
+        else rfc3339(view.now),
         reason=cause.reason,
         cause=cause.cause,
         counted=bill.counted,
@@ -154,10 +156,12 @@ def close_clean(view: View, status: TrainingJobStatus, reason: str) -> TrainingJ
 
 
 def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
-    """What the members of the newest round are to do, level-triggered: `run` while it is open, `stop` once it is not."""
+    """What members of the newest round are to do, level-triggered: `run` while it is open, `stop` once it is not."""
     meet, present = status.rendezvous, {pod.uid for pod in view.pods if pod.alive}
     if not meet.open:
-        return tuple(CommandAgent(pod_uid=uid, verb="stop", round=status.round) for uid in meet.members if uid in present)
+        return tuple(
+            CommandAgent(pod_uid=uid, verb="stop", round=status.round) for uid in meet.members if uid in present
+        )
     return tuple(
         CommandAgent(
             pod_uid=uid,
@@ -180,9 +184,7 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
     save = view.job.spec.checkpoint.on_preempt
     grace = seconds(view.job.spec.grace_period) if save else 0.0
     return tuple(
-        CommandAgent(
-            pod_uid=uid, verb="save-and-stop" if save else "stop", round=status.round, grace_seconds=grace
-        )
+        CommandAgent(pod_uid=uid, verb="save-and-stop" if save else "stop", round=status.round, grace_seconds=grace)
         for uid in status.rendezvous.members
         if uid in present
     )

@@ -13,7 +13,7 @@ AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """One pod of the job, as the cluster reports it. Only pods whose controller uid is the job's are ever put into a view."""
+    """One pod of the job, as the cluster reports it. Only pods whose controller uid is the job's are in a view."""
 
     uid: str
     name: str
@@ -124,3 +124,5 @@ class View(Struct, frozen=True, kw_only=True):
     agents: Mapping[str, Agent]  # by pod uid
     commands: Mapping[str, CommandAgent]  # last command given by this process, by pod uid; empty after a restart
     now: float
+    since: float = 0.0
+    """When this process first looked at the job. Older silence proves nothing: nobody was listening."""

@@ -1,4 +1,4 @@
-"""Sentences for the user. Reasons come from the catalogue; what the cluster calls by another name is quoted, not lost."""
+"""Sentences for the user. Reasons come from the catalogue; a cluster's own codes are quoted, not lost."""
 
 from torchyard.api import catalogue
 

@@ -1,0 +1,142 @@
+"""The loop: take a key, gather its view, plan, carry out. One bad job never hurts another."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from torchyard.api.resource import TrainingJob
+from torchyard.engine.actions import WriteStatus
+from torchyard.engine.conditions import stalled
+from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
+from torchyard.engine.plan import plan
+from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Unavailable
+from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
+from torchyard.engine.status_writer import StatusWriter
+from torchyard.engine.view import View
+
+MAX_EVIDENCE = 300
+_log = logging.getLogger(__name__)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How hard the loop works. Seconds."""
+
+    workers: int = 8
+    in_flight: int = MAX_IN_FLIGHT
+    backoff_base: float = BASE_SECONDS
+    backoff_most: float = MAX_SECONDS
+    resync: float = 60.0  # a job is looked at this often even if every event about it was lost
+
+
+class Controller:
+    """Looks after all jobs of a cluster.
+
+    Args:
+        cluster: jobs and pods.
+        agents: what agents said and are told.
+        clock: unix seconds.
+        settings: how hard to work.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        agents: Agents,
+        *,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = Settings(),  # noqa: B008 -- frozen
+    ) -> None:
+        self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
+        self._writer = StatusWriter(cluster, clock)
+        self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
+        self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
+        self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
+
+    def enqueue(self, key: Key) -> None:
+        """Something about this job changed."""
+        self._queue.add(key)
+
+    async def run(self) -> None:
+        """Work until cancelled or closed."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._settings.workers):
+                group.create_task(self._work())
+
+    async def close(self) -> None:
+        """Take no more keys; `run` ends once those that are due were looked at."""
+        self._queue.close()
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Look at one job once; seconds until it must be looked at again, None: the job is gone."""
+        job = self._cluster.job(key)
+        if job is None:
+            uid, _ = self._known.pop(key, ("", 0.0))
+            self._writer.forget(uid)
+            return None
+        decided = plan(self.view(job))
+        due = await self._executor.carry_out(job, decided)
+        if any(isinstance(action, WriteStatus) and action.urgent for action in decided.actions):
+            return 0.0  # a plan makes one transition; the next one may be due already
+        return min(self._settings.resync, due if due is not None else self._settings.resync)
+
+    def view(self, job: TrainingJob) -> View:
+        """Everything the plan may know of a job now."""
+        now = self._clock()
+        uid, since = self._known.get(job.key, ("", now))
+        if uid != job.metadata.uid:
+            since = now
+            self._known[job.key] = (job.metadata.uid, since)
+        pods = self._cluster.pods(job.metadata.uid)
+        uids = {pod.uid for pod in pods} | set(job.status.rendezvous.members) - {""}
+        return View(
+            job=job,
+            pods=pods,
+            agents=self._agents.of(uids),
+            commands=self._agents.commanded(uids),
+            now=now,
+            since=since,
+        )
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self._queue.get()
+            except Closed:
+                return
+            try:
+                await self._look(key)
+            finally:
+                self._queue.done(key)
+
+    async def _look(self, key: Key) -> None:
+        try:
+            due = await self.reconcile(key)
+        except Conflict:
+            self._queue.fail(key)
+        except Unavailable as error:
+            delay = self._queue.fail(key, at_least=error.retry_after)
+            _log.warning("%s/%s: the cluster did not answer, next try in %.1f s: %s", *key, delay, error)
+        except Exception as error:  # noqa: BLE001 -- the job's trouble, whatever it is, is not the others'
+            delay = self._queue.fail(key)
+            _log.exception("%s/%s: reconcile failed, next try in %.1f s", *key, delay)
+            await self._stall(key, error)
+        else:
+            self._queue.succeed(key)
+            if due is not None:
+                self._queue.add_after(key, due)
+
+    async def _stall(self, key: Key, error: Exception) -> None:
+        """Say it on the job itself, once per error."""
+        try:
+            job = self._cluster.job(key)
+            if job is None or job.metadata.deletion_timestamp is not None:
+                return
+            evidence = f"{type(error).__name__}: {error}"[:MAX_EVIDENCE]
+            status = stalled(job.status, self._clock(), generation=job.metadata.generation, evidence=evidence)
+            if status != job.status:
+                await self._writer.write(job, WriteStatus(status=status, urgent=True), 0.0)
+        except Exception:  # noqa: BLE001 -- the back-off goes on without the words
+            _log.exception("%s/%s: Stalled could not be written", *key)

@@ -1,0 +1,307 @@
+"""A job's life: one transition at most per plan, decided on the persisted status and what is seen now."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.durations import seconds
+from torchyard.api.exits import EXITS
+from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
+from torchyard.api.times import rfc3339
+from torchyard.engine import causes, ledger, rounds
+from torchyard.engine.actions import EmitEvent
+from torchyard.engine.budget import charge
+from torchyard.engine.causes import Outcome
+from torchyard.engine.gang import seats
+from torchyard.engine.moments import moment, since
+from torchyard.engine.progress import silent_start_due, started
+from torchyard.engine.view import Pod, View
+from torchyard.engine.wording import say
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """Where the job stands after this plan, what to announce, and when to look again if nothing happens."""
+
+    status: TrainingJobStatus
+    events: tuple[EmitEvent, ...] = ()
+    due: tuple[float, ...] = ()
+
+
+def turn(view: View, status: TrainingJobStatus) -> Turn:
+    """Decide the job's next transition. `status` carries this moment's figures already."""
+    if status.state in TERMINAL_STATES:
+        return Turn(status=status)
+    deadline = _deadline(view, status)
+    if deadline is not None and view.now >= deadline:
+        return fail(view, status, "DeadlineExceeded", f"after {view.job.spec.active_deadline}")
+    decided = _open_turn(view, status) if status.rendezvous.open else _closed_turn(view, status)
+    return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
+
+
+def fail(view: View, status: TrainingJobStatus, reason: str, evidence: str) -> Turn:
+    """End the job: an open round is closed, nothing new starts."""
+    if status.rendezvous.open:
+        status = rounds.close_clean(view, status, reason)
+    message = say(reason, evidence)
+    status = replace(status, state="Failed", reason=reason, message=message, completion_time=rfc3339(view.now))
+    return Turn(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
+
+
+def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
+    outcomes = rounds.fare(view, status)
+    if outcomes and all(each.state == "done" for each in outcomes):
+        return _succeed(view, status)
+    ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
+    if view.job.spec.suspend or (ending is not None and ending.reason == "Suspended"):
+        return _save_and_close(view, status, outcomes)
+    if any(each.state == "failed" for each in outcomes):
+        settled, due = rounds.settled(view, status, outcomes)
+        if not settled:
+            marked = status if ending is not None else rounds.begin_end(view, status, "RoundClosed")
+            return Turn(status=_say(marked, _open_state(view, marked), status.reason), due=(due,))
+        return _close(view, status, causes.first(outcomes), outcomes)
+    overdue, start_due = rounds.timed_out(view, status)
+    if overdue is not None:
+        return _close(view, status, overdue, outcomes)
+    return _train(view, status, start_due)
+
+
+def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Turn:
+    """The open round goes on."""
+    state = _open_state(view, status)
+    begun = state == "Running" and view.job.status.state != "Running"
+    if begun:
+        status = _note_recovery(view, status)
+    status = _say(status, state, {"Running": "Training", "Recovering": "Recovering"}.get(state, "Starting"))
+    events = (EmitEvent(type="Normal", reason="Training", message=say("Training", f"round {status.round}")),)
+    due = tuple(each for each in (start_due, silent_start_due(view, status)) if each is not None)
+    return Turn(status=status, events=events if begun else (), due=due)
+
+
+def _open_state(view: View, status: TrainingJobStatus) -> State:
+    if started(view, status):
+        return "Running"
+    return "Recovering" if len(status.attempts) > 1 and _failed(status, -2) else "Starting"
+
+
+def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The new round's first step tells what the former round's failure cost."""
+    if len(status.attempts) < 2 or not _failed(status, -2):
+        return status
+    ended = moment(status.attempts[-2].end_time)
+    lost = max(0.0, view.now - ended) if ended is not None else 0.0
+    before = replace(status.attempts[-2], seconds_lost=round(lost, 1))
+    return replace(status, attempts=[*status.attempts[:-2], before, status.attempts[-1]])
+
+
+def _succeed(view: View, status: TrainingJobStatus) -> Turn:
+    status = rounds.close_clean(view, status, "Completed")
+    message = say("Completed", f"step {status.progress.step}" if status.progress.step else "")
+    progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
+    status = replace(
+        status,
+        state="Succeeded",
+        reason="Completed",
+        message=message,
+        completion_time=rfc3339(view.now),
+        progress=progress,
+    )
+    return Turn(status=status, events=(EmitEvent(type="Normal", reason="Completed", message=message),))
+
+
+def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Turn:
+    """The round failed: record the first cause, charge it, and go on or end the job."""
+    lost = sum(each.lost_pod for each in outcomes)
+    status, bill = rounds.close_failed(view, status, cause, lost)
+    status = ledger.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
+    proof = causes.evidence(cause)
+    if bill.verdict:
+        return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
+    message = say(cause.reason, proof)
+    status = replace(status, state="Recovering", reason=cause.reason, message=message)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])
+    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _verdict_evidence(verdict: str, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+    if verdict == cause.reason:
+        return proof
+    count = {
+        "NoProgress": f"{status.restarts.no_progress} rounds",
+        "MaxRestartsExceeded": f"{status.restarts.counted} counted restarts",
+    }.get(verdict, "")
+    return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
+
+
+def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Turn:
+    """Suspend an open round: wait until every member saved and stopped, for as long as the grace period allows."""
+    attempt = status.attempts[-1] if status.attempts else None
+    if attempt is None or not attempt.end_time or attempt.reason != "Suspended":
+        events: tuple[EmitEvent, ...] = (EmitEvent(type="Normal", reason="Suspending", message=say("Suspending")),)
+        status = rounds.begin_end(view, status, "Suspended")
+        attempt = status.attempts[-1] if status.attempts else None
+    else:
+        events = ()
+    limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
+    due = since(attempt.end_time if attempt is not None else None, view.now) + limit
+    if view.now < due and any(each.state == "running" for each in outcomes):
+        return Turn(status=_say(status, "Suspending", "Suspending"), events=events, due=(due,))
+    return Turn(status=_say(rounds.close_clean(view, status, "Suspended"), "Suspending", "Suspending"), events=events)
+
+
+def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
+    if view.job.spec.suspend:
+        return _suspended_turn(view, status)
+    events: tuple[EmitEvent, ...] = ()
+    if status.state in {"Suspending", "Suspended"}:
+        status = _say(status, "Pending", "Resumed")
+        events = (EmitEvent(type="Normal", reason="Resumed", message=say("Resumed")),)
+    elif not status.state:
+        status = _say(status, "Pending", "JobCreated")
+        events = (EmitEvent(type="Normal", reason="JobCreated", message=say("JobCreated")),)
+    died = _died_idle(view, status)
+    if died is not None:
+        return _charge_idle(view, status, died)
+    late, pending_due = _pending_timeout(view, status)
+    if late:
+        return fail(view, status, "PendingTimeout", late)
+    gate = rounds.barrier(view, status)
+    opens, backoff = rounds.may_open(view, status, gate)
+    if opens:
+        return _open(view, status, gate, events)
+    late, start_due = _start_timeout(view, gate)
+    if late:
+        return fail(view, status, "StartTimeout", late)
+    due = tuple(each for each in (pending_due, backoff, start_due) if each is not None)
+    return Turn(status=_wait(view, status, gate, backed_off=backoff is not None), events=events, due=due)
+
+
+def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
+    status = rounds.open_round(view, status, gate)
+    again = len(status.attempts) > 1 and _failed(status, -2)
+    status = _say(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
+    message = say("RoundOpened", f"round {status.round}, {len(gate.ready)} nodes")
+    return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
+
+
+def _wait(view: View, status: TrainingJobStatus, gate: rounds.Barrier, *, backed_off: bool) -> TrainingJobStatus:
+    """Say what the barrier waits for."""
+    held = seats(view, status)
+    if _failed(status, -1) or (status.state == "Recovering" and not status.attempts):
+        # The message keeps the cause of the failure until the next round opens.
+        return replace(status, state="Recovering")
+    running = bool(held) and all(
+        index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes)
+    )
+    lack = [each for each in gate.waiting if each]
+    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
+    if backed_off:
+        return _say(status, "Pending", "BackingOff", evidence)
+    blocked = next(
+        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
+    )
+    if blocked is not None:
+        return _say(status, "Pending", blocked.reason, blocked.message)
+    return _say(
+        status, "Starting" if running else "Pending", "WaitingForAgents" if running else "WaitingForPods", evidence
+    )
+
+
+def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
+    if any(pod.alive for pod in view.pods):
+        events = (EmitEvent(type="Normal", reason="Suspending", message=say("Suspending")),)
+        begins = status.state != "Suspending"
+        return Turn(status=_say(status, "Suspending", "Suspending"), events=events if begins else ())
+    if status.state == "Suspended":
+        return Turn(status=status)
+    saved = f"checkpoint of step {status.checkpoint.step}" if status.checkpoint is not None else "no checkpoint"
+    members = [""] * len(status.rendezvous.members)
+    status = replace(
+        _say(status, "Suspended", "Suspended", saved),
+        # The next gang has new names: what is still being taken down cannot be mistaken for it.
+        incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
+        rendezvous=replace(status.rendezvous, members=members, next_round_time=None),
+    )
+    return Turn(status=status, events=(EmitEvent(type="Normal", reason="Suspended", message=status.message),))
+
+
+def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
+    """A pod that ended between rounds and is not accounted for: its incarnation is still the newest."""
+    dead = [
+        pod
+        for pod in view.pods
+        if not pod.alive
+        and not pod.deleting
+        and pod.incarnation >= status.incarnation
+        and pod.index < view.job.spec.nodes
+        # The end of a former round's member was part of that round's failure.
+        and pod.uid not in status.rendezvous.members
+    ]
+    return min(dead, key=lambda pod: (pod.finished or 0.0, pod.index), default=None)
+
+
+def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
+    cause = causes.pod_failed(pod.index, pod, view.now)
+    bill = charge(status, view.job.spec.restart, cause, 0)
+    proof = causes.evidence(cause)
+    status = replace(
+        status,
+        restarts=bill.restarts,
+        incarnation=max(status.incarnation, pod.incarnation) + 1,
+        nodes=replace(status.nodes, lost=status.nodes.lost + 1),
+    )
+    if bill.verdict:
+        return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
+    wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + bill.delay) if bill.delay else None)
+    status = replace(_say(status, "Recovering", cause.reason, proof), rendezvous=wait)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
+    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _deadline(view: View, status: TrainingJobStatus) -> float | None:
+    begun = moment(status.start_time)
+    limit = view.job.spec.active_deadline
+    return begun + seconds(limit) if begun is not None and limit is not None else None
+
+
+def _pending_timeout(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    limit = view.job.spec.health.pending_timeout
+    waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
+    if limit is None or not waiting:
+        return "", None
+    oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
+    due = oldest.created + seconds(limit)
+    why = f"pod {oldest.name} waits for {limit}" + (f", {oldest.reason}: {oldest.message}" if oldest.reason else "")
+    return (why, None) if view.now >= due else ("", due)
+
+
+def _start_timeout(view: View, gate: rounds.Barrier) -> tuple[str, float | None]:
+    """Pods that all run and whose agents do not call in, for longer than somebody has been listening."""
+    pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
+    if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
+        return "", None
+    silent = [pod.name for pod in pods if pod.uid not in view.agents]
+    if not silent:
+        return "", None
+    begun = max([view.since, *(pod.started or pod.created for pod in pods)])
+    due = begun + seconds(view.job.spec.health.start_timeout)
+    return (f"no agent in {', '.join(silent[:3])}", None) if view.now >= due else ("", due)
+
+
+def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
+    due = moment(status.rendezvous.next_round_time)
+    return (due,) if due is not None and due > view.now else ()
+
+
+def _failed(status: TrainingJobStatus, place: int) -> bool:
+    return len(status.attempts) >= -place and status.attempts[place].reason not in {"", "Suspended", "Completed"}
+
+
+def _say(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:
+    return replace(status, state=state, reason=reason, message=say(reason, evidence))
+
+
+def exit_code(status: TrainingJobStatus) -> int:
+    """What agents of a finished job end with."""
+    if status.state == "Succeeded":
+        return 0
+    return next((code for code, known in EXITS.items() if known.permanent and known.reason == status.reason), 1)

@@ -1,0 +1,111 @@
+"""plan(view): what was seen of one job -> what to do about it.
+
+Pure and total: no I/O, no clock, no randomness, an answer to every combination of facts. Everything else in this folder
+is a step of it or carries it out. The order of one plan is the order of the actions: the status first (a round and an
+incarnation are persisted before anybody is told of them), then deletions and creations, agents, events.
+"""
+
+from msgspec.structs import replace
+
+from torchyard.api.durations import seconds
+from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
+from torchyard.engine import ledger, rounds
+from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, Plan, WriteStatus
+from torchyard.engine.bounds import bounded
+from torchyard.engine.conditions import with_conditions
+from torchyard.engine.gang import empty_gang, keep_gang, leftovers
+from torchyard.engine.lifecycle import exit_code, turn
+from torchyard.engine.moments import since
+from torchyard.engine.progress import with_figures
+from torchyard.engine.view import View
+
+
+def plan(view: View) -> Plan:
+    """What to do now. An unchanged view whose plan took effect has an empty plan."""
+    if view.job.metadata.deletion_timestamp is not None:
+        # Owner references take the pods down; whatever is written now would only race with that.
+        return Plan()
+    before = view.job.status
+    if before.state in TERMINAL_STATES:
+        return _finished(view, before)
+    decided = turn(view, ledger.advance(view, with_figures(view, before)))
+    status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
+    due = [*decided.due]
+    deletes: tuple[DeletePod, ...] = ()
+    creates: tuple[CreatePod, ...] = ()
+    if status.state in TERMINAL_STATES:
+        commands = _exits(view, exit_code(status))
+        due.append(view.now + 1.0)
+    elif view.job.spec.suspend and not status.rendezvous.open:
+        commands = _exits(view, 75)
+        deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is suspended")
+    else:
+        gang = keep_gang(view, status)
+        status, deletes, creates = gang.status, gang.deletes, gang.creates
+        due += [gang.due] if gang.due is not None else []
+        saving = status.rendezvous.open and status.state == "Suspending"
+        commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
+    status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
+    actions: list[Action] = [*_write(before, status), *deletes, *creates, *_news(view, commands), *decided.events]
+    return Plan(actions=tuple(actions), requeue_after=_requeue(view, due))
+
+
+def _finished(view: View, status: TrainingJobStatus) -> Plan:
+    """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
+    completed = since(status.completion_time, view.now)
+    deletes, due = leftovers(view, completed)
+    actions: list[Action] = [*deletes, *_news(view, _exits(view, exit_code(status)))]
+    times = [due] if due is not None else []
+    if view.job.spec.ttl_after_finished is not None:
+        expiry = completed + seconds(view.job.spec.ttl_after_finished)
+        if view.now >= expiry:
+            actions.append(DeleteJob(uid=view.job.metadata.uid))
+        else:
+            times.append(expiry)
+    return Plan(actions=tuple(actions), requeue_after=_requeue(view, times))
+
+
+def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
+    return tuple(
+        CommandAgent(pod_uid=pod.uid, verb="exit", code=code)
+        for pod in sorted(view.pods, key=lambda pod: (pod.index, pod.uid))
+        if pod.alive
+    )
+
+
+def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
+    return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
+
+
+def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteStatus, ...]:
+    """A status that differs by more than the time that went by; that alone is attributed with the next write."""
+    if _timeless(before) == _timeless(after):
+        return ()
+    return (WriteStatus(status=after, urgent=_skeleton(before) != _skeleton(after)),)
+
+
+def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:
+    return replace(status, goodput=None, gpu_seconds=0.0)
+
+
+def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
+    """What a decision was made of, and what users wait for; the rest are figures."""
+    return (
+        status.observed_generation,
+        status.state,
+        status.reason,
+        [(each.type, each.status) for each in status.conditions],
+        status.round,
+        status.incarnation,
+        status.rendezvous,
+        status.restarts,
+        status.nodes.desired,
+        status.nodes.lost,
+        [(each.round, each.end_time, each.reason) for each in status.attempts],
+        status.completion_time,
+    )
+
+
+def _requeue(view: View, times: list[float]) -> float | None:
+    ahead = [due - view.now for due in times if due > view.now]
+    return min(ahead, default=None)

@@ -1,0 +1,123 @@
+"""A keyed work queue with the semantics of client-go, for one event loop.
+
+A key waits at most once however often it is added, is handed to one worker at a time, and one that is added while it
+is processed comes again afterwards. Failures wait exponentially longer, each key for itself.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+BASE_SECONDS = 0.05
+MAX_SECONDS = 60.0
+
+
+class Closed(Exception):  # noqa: N818 -- not a fault: the end of the work
+    """The queue was shut down and is empty."""
+
+
+class WorkQueue(Generic[K]):
+    """Keys that need a look.
+
+    Args:
+        base: delay after the first failure of a key, seconds; it doubles with each further one.
+        most: longest delay after a failure, seconds.
+        jitter: drawn once per failure, a factor in [0, 1); the delay grows by up to half of itself.
+    """
+
+    def __init__(
+        self, *, base: float = BASE_SECONDS, most: float = MAX_SECONDS, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._base, self._most, self._jitter = base, most, jitter
+        self._waiting: deque[K] = deque()
+        self._dirty: set[K] = set()
+        self._processing: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._added = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Keys that are due, those being processed not counted."""
+        return len(self._waiting)
+
+    def add(self, key: K) -> None:
+        """Have the key looked at as soon as a worker is free."""
+        if self._closed or key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._waiting.append(key)
+            self._added.set()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Have the key looked at in `seconds`; of several delays of one key the earliest stands."""
+        if self._closed:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        earlier = self._delayed.get(key)
+        if earlier is not None:
+            if earlier.when() <= loop.time() + seconds:
+                return
+            earlier.cancel()
+        self._delayed[key] = loop.call_later(seconds, self._mature, key)
+
+    def fail(self, key: K, at_least: float | None = None) -> float:
+        """Have a key that failed looked at after its back-off; returns the delay in seconds."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        delay = min(self._most, self._base * 2.0 ** min(count, 60))
+        delay = max(at_least or 0.0, delay) * (1.0 + self._jitter() / 2)
+        self.add_after(key, delay)
+        return delay
+
+    def failures(self, key: K) -> int:
+        """Failures of the key in a row."""
+        return self._failures.get(key, 0)
+
+    def succeed(self, key: K) -> None:
+        """Forget the failures of a key."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """The next key; `done` must follow.
+
+        Raises:
+            Closed: the queue was shut down and is empty.
+        """
+        while not self._waiting:
+            if self._closed:
+                raise Closed
+            self._added.clear()
+            await self._added.wait()
+        key = self._waiting.popleft()
+        self._dirty.discard(key)
+        self._processing.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """The worker is through with the key; if it was added meanwhile it is due again."""
+        self._processing.discard(key)
+        if key in self._dirty:
+            self._waiting.append(key)
+            self._added.set()
+
+    def close(self) -> None:
+        """Take no more keys; workers get what is due and then `Closed`."""
+        self._closed = True
+        for timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
+        self._added.set()
+
+    def _mature(self, key: K) -> None:
+        with suppress(KeyError):
+            del self._delayed[key]
+        self.add(key)
