@@ -5,20 +5,18 @@ Threads only carry: the sync client, the local HTTP server, NVML and the echo of
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
-import select
 import signal
 import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import dump, failure, local_http
+from torchyard_agent import dump, failure, local_http, termination
 from torchyard_agent.command import Plain, Torchrun, classify, torchrun_interpreter
 from torchyard_agent.echo import Echo
-from torchyard_agent.environment import REMOVED_FROM_WORKERS, worker_environment, write_hooks
+from torchyard_agent.environment import REMOVED_FROM_WORKERS, worker_environment, write_hooks, zygote_environment
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
 from torchyard_agent.ports import ReservedPort
@@ -28,15 +26,15 @@ from torchyard_agent.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.rounds import Move, Standing, next_move
 from torchyard_agent.settings import Settings
 from torchyard_agent.sync import Sync
-from torchyard_agent.warm import Zygote
+from torchyard_agent.wakeup import Wakeup
+from torchyard_agent.warm import WarmStart
 
 PREEMPTED, TERMINATED = 75, 143
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
-_ZYGOTES = 3
 _FORWARDED = (signal.SIGHUP, signal.SIGUSR1)
-_TERMINATION_LOG_BYTES = 4096
+_NEVER_STARTED = -1  # stands for the process id of a launcher there never was
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +56,7 @@ class Agent:
         self.port = ReservedPort()
         self.echo = Echo(sys.stdout)
         self.gpus = Gpus()
-        self.zygote: Optional[Zygote] = None
-        self.zygotes = 0
         self.statuses: Dict[int, int] = {}
-        self._signals: List[int] = []
-        self._wake_read, self._wake_write = os.pipe()
         self._published: Any = None
         self._bad_command = 0
 
@@ -86,12 +80,7 @@ class Agent:
         settings = self.settings
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        for descriptor in (self._wake_read, self._wake_write):
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, *_FORWARDED):
-            signal.signal(sig, lambda number, _frame: self._signals.append(number))
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, *_FORWARDED))
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
         token = secrets.token_hex(16)
@@ -109,13 +98,12 @@ class Agent:
             {"pid": os.getpid(), "port": port, "instance": self.instance, "startTime": time.time()},
         )
         self.gpus.start()
-        if self.gpus.notice:
-            self.notices.append(self.gpus.notice)
         self.procs = settings.procs or self.gpus.count() or 1
         interpreter = torchrun_interpreter(settings.command[0])
         self.kind = classify(settings.command, interpreter)
-        self._start_zygote()
-        self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self._wake)
+        zygote_env = zygote_environment(self.env, self.procs)
+        self.warm = WarmStart(self.kind, zygote_env, settings.preload, wanted=settings.warm_start)
+        self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
         self._publish()
         self.sync.start()
 
@@ -125,48 +113,23 @@ class Agent:
             self.sync.flush(2.0)
         self.sync.close()
         self.gpus.stop()
-        if self.zygote is not None:
-            self.zygote.close()
+        self.warm.close()
         kill_descendants(os.getpid())
-        self._write_termination_log(code)
+        if self.settings.termination_log is not None:
+            termination.write(self.settings.termination_log, code, self.exit)
         logger.info("exit %d", code)
         return code
 
-    def _write_termination_log(self, code: int) -> None:
-        if self.settings.termination_log is None:
-            return
-        ended = self.exit or {}
-        cause = dict(ended.get("failure") or {})
-        document = {"code": code, "round": ended.get("round"), "failure": cause or None}
-        while len(json.dumps(document).encode()) > _TERMINATION_LOG_BYTES and cause.get("traceback"):
-            cause["traceback"] = cause["traceback"][len(cause["traceback"]) // 2 + 1 :]
-            document["failure"] = cause
-        try:
-            # Written in place: the kubelet mounts this file, it cannot be replaced.
-            self.settings.termination_log.write_text(json.dumps(document)[:_TERMINATION_LOG_BYTES], encoding="utf-8")
-        except OSError as error:
-            logger.warning("termination log: %s", error)
-
     # What is heard
 
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            return
-
     def _wait(self) -> None:
-        watched: List[Any] = [self._wake_read]
-        if self.zygote is not None and self.zygote.state != "failed":
-            watched.append(self.zygote.socket)
-        readable, _, _ = select.select(watched, [], [], _TICK_RUNNING if self.round else _TICK_IDLE)
-        if self._wake_read in readable:
-            os.read(self._wake_read, 4096)
-        if self.zygote is not None and self.zygote.socket in readable:
-            for message in self.zygote.receive():
+        zygote = self.warm.zygote
+        watched = [] if zygote is None else [zygote.socket]
+        if self.wakeup.wait(watched, _TICK_RUNNING if self.round else _TICK_IDLE) and zygote is not None:
+            for message in zygote.receive():
                 self._hear_zygote(message)
-            if self.zygote.state == "failed":
-                self._zygote_failed()
+            if zygote.state == "failed":
+                self._zygote_failed(zygote.reason)
 
     def _hear_zygote(self, message: Dict[str, Any]) -> None:
         if "started" in message and self.round is not None and not self.round.launcher:
@@ -175,6 +138,12 @@ class Agent:
             self.statuses[message["ended"]] = message["status"]
         elif "ready" in message:
             logger.info("warm: %s has torch imported", message["ready"])
+
+    def _zygote_failed(self, reason: str) -> None:
+        self.warm.failed(reason)
+        if self.round is not None and not self.round.cold:
+            self.round.launcher = self.round.launcher or _NEVER_STARTED
+            self.statuses.setdefault(self.round.launcher, -signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:
@@ -185,15 +154,13 @@ class Agent:
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            if self.zygote is not None and pid == self.zygote.pid and self.zygote.state != "failed":
-                self.zygote.state, self.zygote.reason = "failed", failure.describe(failure.exit_code(code))
-                self._zygote_failed()
+            if pid in self.warm.pids():
+                self._zygote_failed(failure.describe(failure.exit_code(code)))
             elif self.round is not None and pid == self.round.launcher:
                 self.statuses[pid] = code
 
     def _hear_signals(self) -> None:
-        while self._signals:
-            number = self._signals.pop(0)
+        for number in self.wakeup.signals():
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminate()
             elif number == signal.SIGUSR2:
@@ -214,37 +181,6 @@ class Agent:
         elif self.round.save_deadline is None:
             self.round.ask_to_save(max(0.0, self.settings.grace_seconds - _SAVE_RESERVE_SECONDS), now)
 
-    # The zygote
-
-    def _start_zygote(self) -> None:
-        if not (self.settings.warm_start and isinstance(self.kind, Torchrun)) or self.zygotes >= _ZYGOTES:
-            return
-        env = dict(self.env)
-        for name in REMOVED_FROM_WORKERS:
-            env.setdefault(name, "1")
-        if self.procs > 1:
-            env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
-        self.zygotes += 1
-        self.zygote = Zygote(self.kind.interpreter, env, self.settings.preload)
-        if self.zygote.state == "failed":
-            self._zygote_failed()
-
-    def _zygote_failed(self) -> None:
-        assert self.zygote is not None  # noqa: S101
-        reason, pid = self.zygote.reason, self.zygote.pid
-        self.zygote.close()
-        self.zygote = None
-        if self.round is not None and self.round.launcher and not self.round.cold:
-            self.statuses.setdefault(self.round.launcher, -signal.SIGKILL)
-        import_failed = reason != "the zygote died" and not reason.startswith("killed by")
-        if import_failed:
-            self.zygotes = _ZYGOTES
-        logger.warning("zygote %d: %s", pid, reason)
-        if self.zygotes >= _ZYGOTES:
-            self.notices.append(f"warm start is off: {reason}")
-        else:
-            self._start_zygote()
-
     # The round
 
     def _tend_round(self, now: float) -> None:
@@ -264,15 +200,14 @@ class Agent:
             if now >= run.save_deadline:
                 self._stop_round(now)
         if run.kill_deadline is not None and now >= run.kill_deadline:
-            spared = () if self.zygote is None else (self.zygote.pid,)
             logger.warning("round %d: killed what was left of the workers", run.number)
-            kill_descendants(os.getpid(), spared)
+            kill_descendants(os.getpid(), self.warm.pids())
 
     def _stop_round(self, now: float) -> None:
         run = self.round
         assert run is not None  # noqa: S101
         run.asked = True
-        if run.kill_deadline is None and run.launcher:
+        if run.kill_deadline is None and run.launcher > 0:
             run.kill_deadline = now + KILL_SECONDS + 0.5
             try:
                 os.kill(run.launcher, signal.SIGTERM)
@@ -282,8 +217,7 @@ class Agent:
     def _round_ended(self, status: int) -> None:
         run = self.round
         assert run is not None  # noqa: S101
-        spared = () if self.zygote is None else (self.zygote.pid,)
-        left = kill_descendants(os.getpid(), spared)
+        left = kill_descendants(os.getpid(), self.warm.pids())
         for rank, lines in run.follow().items():
             self.echo.say(rank, lines)
         self.exit = run.ended(status)
@@ -295,7 +229,7 @@ class Agent:
             self.leaving = {0: 0, PREEMPTED: PREEMPTED}.get(self.exit["code"], TERMINATED)
 
     def _start_round(self, command: Dict[str, Any], number: int) -> None:
-        if self.zygote is not None and self.zygote.state == "starting":
+        if self.warm.starting:
             return  # the round begins as soon as torch is imported
         spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
         self.port.release()
@@ -303,16 +237,16 @@ class Agent:
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
         self.round = run
         logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
-        run.cold = self.zygote is None
+        run.cold = self.warm.zygote is None
         try:
-            if self.zygote is not None:
-                self.zygote.ask(run.spec_path)
+            if self.warm.zygote is not None:
+                self.warm.zygote.ask(run.spec_path)
             else:
                 run.start_cold(self.kind.interpreter if isinstance(self.kind, Torchrun) else sys.executable, self.env)
         except OSError as error:
             logger.warning("round %d: %s", number, error)
-            run.launcher = -1
-            self.statuses[-1] = 127
+            run.launcher = _NEVER_STARTED
+            self.statuses[_NEVER_STARTED] = 127
 
     # Commands
 
@@ -390,7 +324,7 @@ class Agent:
             return "exiting" if self.round is None else "stopping"
         if self.round is not None:
             return "stopping" if self._standing().ending else "running"
-        if self.zygote is not None and self.zygote.state == "starting":
+        if self.warm.starting:
             return "starting"
         return "ready"
 
@@ -404,13 +338,17 @@ class Agent:
             "procs": self.procs,
             "gpus": self.gpus.latest(),
             "reports": trimmed(reports),
-            "notices": self.notices[-8:],
+            "notices": self._notices()[-8:],
         }
         if self.exit is not None:
             document["exit"] = self.exit
         if self.dumped is not None:
             document["dump"] = self.dumped
         return document
+
+    def _notices(self) -> List[str]:
+        said = (self.gpus.notice, self.warm.notice)
+        return [*filter(None, said), *self.notices]
 
     def _publish(self) -> None:
         document = self._document()
@@ -420,7 +358,7 @@ class Agent:
             document["round"],
             (ended.get("round"), ended.get("time")),
             (self.dumped or {}).get("id"),
-            len(self.notices),
+            len(document["notices"]),
             _checkpoint_step(document["reports"]),
         )
         self.sync.publish(document, urgent=news != self._published)
@@ -436,7 +374,7 @@ class Agent:
             "pod": self.settings.pod_name,
             "reports": reports,
             "workers": self.round.workers() if self.round else {},
-            "warm": self.zygote is not None and self.zygote.state == "ready",
+            "warm": self.warm.ready,
             "operatorConnected": self.sync.trouble is None and self.sync.revision > 0,
         }
 

@@ -41,6 +41,14 @@ def worker_environment(env: Mapping[str, str], settings: Settings, progress_url:
     return workers
 
 
+def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
+    """The workers' environment with what keeps the zygote's imports from starting threads or CUDA."""
+    zygote = {**dict.fromkeys(REMOVED_FROM_WORKERS, "1"), **env}
+    if procs > 1:
+        zygote.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
+    return zygote
+
+
 def hooks_folder(settings: Settings) -> Path:
     """Where `sitecustomize.py` is put."""
     return settings.run_dir / "hooks"

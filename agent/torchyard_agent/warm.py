@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
+
+from torchyard_agent.command import Plain, Torchrun
+
+logger = logging.getLogger(__name__)
+
+_DIED = "the zygote died"
+_MOST = 3  # zygotes an agent starts; one that dies that often is of no use
 
 # Where this package was imported from: the zipapp, or the folder above it.
 LOCATION = str(Path(__file__).parent.parent)
@@ -60,7 +68,7 @@ class Zygote:
             data = b""
         if not data:
             if self.state != "failed":
-                self.state, self.reason = "failed", "the zygote died"
+                self.state, self.reason = "failed", _DIED
             return []
         *lines, self._pending = (self._pending + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
@@ -77,3 +85,59 @@ class Zygote:
         if self._process is not None:
             self._process.returncode = status  # reaped by the agent's own loop, not by Popen
             self._process = None
+
+
+class WarmStart:
+    """Keeps a zygote for as long as that works, and says why when it does not.
+
+    Attributes:
+        zygote: the one there is now, `starting` or `ready`; None: rounds start cold.
+        notice: why warm start is off for good, once it is.
+    """
+
+    def __init__(self, kind: Torchrun | Plain, env: Dict[str, str], preload: Tuple[str, ...], *, wanted: bool) -> None:
+        self.zygote: Optional[Zygote] = None
+        self.notice: Optional[str] = None
+        self._kind, self._env, self._preload = kind, env, preload
+        self._started = 0
+        if wanted:
+            self._start()
+
+    def _start(self) -> None:
+        if isinstance(self._kind, Torchrun):
+            self._started += 1
+            self.zygote = Zygote(self._kind.interpreter, self._env, self._preload)
+            if self.zygote.state == "failed":
+                self.failed(self.zygote.reason)
+
+    @property
+    def starting(self) -> bool:
+        """Whether torch is being imported: a round should wait for it."""
+        return self.zygote is not None and self.zygote.state == "starting"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next round starts warm."""
+        return self.zygote is not None and self.zygote.state == "ready"
+
+    def pids(self) -> List[int]:
+        """The zygote's process id, for who must spare it."""
+        return [] if self.zygote is None else [self.zygote.pid]
+
+    def failed(self, reason: str) -> None:
+        """The zygote ended: start another one if it was only killed, give up if its imports cannot work."""
+        if self.zygote is None:
+            return
+        logger.warning("zygote %d: %s", self.zygote.pid, reason)
+        self.zygote.close()
+        self.zygote = None
+        killed = reason == _DIED or reason.startswith("killed by")
+        if killed and self._started < _MOST:
+            self._start()
+        else:
+            self.notice = f"warm start is off: {reason}"
+
+    def close(self) -> None:
+        """Let the zygote end."""
+        if self.zygote is not None:
+            self.zygote.close()

@@ -15,7 +15,7 @@ import pytest
 
 from torchyard_agent.build import build
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Intake:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from torchyard_agent import command, dump, failure, reports, settings
+from torchyard_agent import command, dump, failure, reports, settings, termination
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.logs import RankLog
 from torchyard_agent.metrics import render
@@ -257,3 +257,15 @@ def test_a_shortened_dump_keeps_the_head_of_every_rank():
 def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
     arguments = exec_arguments({"logDir": "/logs", "runDir": "/run"}, ["python", "a b.py", "; rm"])
     assert arguments[-3:] == ["python", "a b.py", "; rm"]
+
+
+def test_the_termination_log_keeps_the_end_of_the_traceback_within_4096_bytes():
+    ended = {
+        "round": 3,
+        "failure": {"rank": 1, "exception": "ValueError", "message": "bad", "traceback": "é" * 9000 + "the end"},
+    }
+    log = json.loads(termination.text(1, ended))
+    assert len(termination.text(1, ended).encode()) <= 4096
+    assert (log["code"], log["round"], log["failure"]["message"]) == (1, 3, "bad")
+    assert log["failure"]["traceback"].endswith("the end")
+    assert json.loads(termination.text(0, None)) == {"code": 0, "round": None, "failure": None}

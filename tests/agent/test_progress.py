@@ -62,12 +62,10 @@ def test_a_cold_worker_is_counted_and_the_users_own_sitecustomize_still_runs(pod
     assert last(one)["step"] == 12
 
 
-def test_hooks_can_be_turned_off(pod, script):
-    one = pod(sys.executable, script(TRAIN), TORCHYARD_HOOKS="0")
-    one.ready()
-    one.run()
-    assert one.ended()["code"] == 0
-    assert one.intake.state(one.name)["reports"] == []
+def test_hooks_can_be_turned_off(node, script):
+    node.run(program=script(TRAIN), env={"TORCHYARD_HOOKS": "0"})
+    assert node.ended()["code"] == 0
+    assert node.intake.state(node.name)["reports"] == []
 
 
 def test_a_trainer_that_writes_its_own_report_silences_the_counter(node, script):

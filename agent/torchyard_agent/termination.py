@@ -1,0 +1,31 @@
+"""The termination log: what `kubectl describe` shows of a container that ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+MAX_BYTES = 4096
+
+logger = logging.getLogger(__name__)
+
+
+def text(code: int, ended: Optional[Dict[str, Any]]) -> str:
+    """JSON of at most 4096 bytes about the first failure; the head of its traceback goes first."""
+    ended = ended or {}
+    cause = dict(ended.get("failure") or {})
+    document = {"code": code, "round": ended.get("round"), "failure": cause or None}
+    for name in ("traceback", "message"):
+        while len(json.dumps(document).encode()) > MAX_BYTES and cause.get(name):
+            cause[name] = cause[name][len(cause[name]) // 2 + 1 :]
+    return json.dumps(document)
+
+
+def write(path: Path, code: int, ended: Optional[Dict[str, Any]]) -> None:
+    """Write it in place: the kubelet mounts this file, it cannot be replaced."""
+    try:
+        path.write_text(text(code, ended), encoding="utf-8")
+    except OSError as error:
+        logger.warning("termination log: %s", error)
