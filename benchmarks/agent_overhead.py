@@ -74,9 +74,7 @@ def main() -> None:
         count = sum(map(len, steps))
         print(f"{label:24} {statistics.median(medians):15.3f} {min(medians):13.3f} {count:8}")
     low, middle, high = (100 * (figure - 1) for figure in (min(ratios), statistics.median(ratios), max(ratios)))
-    print(
-        f"difference per turn {middle:+.2f} % (from {low:+.2f} to {high:+.2f}); agent: {100 * cpu / wall:.2f} % of a core"
-    )
+    print(f"difference {middle:+.2f} % ({low:+.2f} to {high:+.2f}); the agent used {100 * cpu / wall:.2f} % of a core")
 
 
 if __name__ == "__main__":
