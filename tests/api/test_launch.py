@@ -94,6 +94,11 @@ def test_the_agent_is_told_what_the_spec_says():
     }
 
 
+def test_a_built_in_workload_is_kept_warm_with_what_it_imports():
+    env = agent_env(job(trainer={"name": "cvrp"}, preload=["numpy"]).spec)
+    assert env["TORCHYARD_PRELOAD"] == "torchyard_trainers.preload,numpy"
+
+
 def test_a_job_survives_writing_and_reading():
     before = job(trainer={"name": "cvrp", "params": {"steps": None}}, nodes=2, parallelism={"microBatchSize": 4})
     assert read_job(job_document(before)) == before
