@@ -71,7 +71,8 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         "TORCHYARD_GRACE_SECONDS": f"{seconds(spec.grace_period):g}",
         "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
     }
-    # A built-in workload says itself what is worth importing once: measured, a round of it starts in a quarter of the time.
+    # A built-in workload says itself what is worth importing once; measured, its rounds then start in a quarter of the
+    # time.
     preload = [*(("torchyard_trainers.preload",) if spec.trainer is not None else ()), *spec.preload]
     if preload:
         env["TORCHYARD_PRELOAD"] = ",".join(preload)
