@@ -1,4 +1,4 @@
-"""A cluster and its agents in memory: pods that start, run and die, agents that obey docs/protocol.md, a settable clock.
+"""A cluster and its agents in memory: pods that start, run and die, agents that obey docs/protocol.md, a set clock.
 
 It implements the engine's ports for real (what is written can be read), and lets a test inject what happens outside.
 """
@@ -125,6 +125,7 @@ class World:
         """Deletion was asked for: a dead pod goes at once, a live one when its agent is done."""
         pod = self.pods.get(uid)
         if pod is None:
+            self.cache.pop(uid, None)
             return
         if not pod.alive or pod.phase == "Pending":
             self.vanish(uid)

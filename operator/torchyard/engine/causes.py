@@ -59,15 +59,21 @@ def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
         return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
     if not pod.alive:
         return pod_failed(node_rank, pod, view.now)
-    silent = agent is None or not agent.connected
-    if pod.deleting and silent:
+    if pod.deleting and (agent is None or not agent.connected):
         return _lost(node_rank, pod, "PodLost", "its pod is being deleted", view.now)
-    heard = max(view.since, agent.seen if agent is not None else 0.0)
-    if pod.phase == "Unknown" and silent and view.now - heard >= NODE_SILENCE_SECONDS:
+    if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
     if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
         return _lost(node_rank, pod, "AgentRestarted", "its agent lost the round", view.now)
     return Outcome(rank=node_rank, state="running")
+
+
+def node_lost(view: View, pod: Pod) -> bool:
+    """Whether neither the node nor the agent of a pod was heard for a minute; silence of one alone is no death."""
+    agent = view.agents.get(pod.uid)
+    silent = agent is None or not agent.connected
+    heard = max(view.since, agent.seen if agent is not None else 0.0)
+    return pod.phase == "Unknown" and silent and view.now - heard >= NODE_SILENCE_SECONDS
 
 
 def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:

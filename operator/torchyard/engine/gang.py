@@ -13,6 +13,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.names import pod_name
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
+from torchyard.engine.causes import node_lost
 from torchyard.engine.moments import moment
 from torchyard.engine.view import Pod, View
 
@@ -34,11 +35,11 @@ def size(view: View, status: TrainingJobStatus) -> int:
 
 
 def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
-    """The pod that stands for each index: live and not being deleted; a member of the newest round before others."""
+    """The pod that stands for each index: live, staying and reachable; a member of the newest round before others."""
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
     for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        if pod.alive and not pod.deleting:
+        if pod.alive and not pod.deleting and not node_lost(view, pod):
             found[pod.index] = pod
     return found
 
@@ -58,15 +59,24 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         # Whether a member is lost is the round's judgement; nothing is replaced before it is closed.
         return GangPlan(status=status, deletes=tuple(deletes))
     missing = [index for index in range(wanted) if index not in held]
-    present = {pod.uid for pod in view.pods}
-    vanished = [rank for rank in missing if rank < len(members) and members[rank] and members[rank] not in present]
-    used = [pod for pod in view.pods if pod.index in missing and pod.incarnation >= status.incarnation]
-    if vanished or used:
+    present = {pod.uid: pod for pod in view.pods}
+    # A member that vanished leaves no trace but its uid, which is taken out so that it is answered once.
+    gone = [
+        rank
+        for rank in missing
+        if rank < len(members) and members[rank] and (members[rank] not in present or not present[members[rank]].alive)
+    ]
+    used = [
+        pod
+        for pod in view.pods
+        if pod.index in missing and pod.incarnation >= status.incarnation and (not pod.alive or pod.uid not in members)
+    ]
+    if gone or used:
         status = replace(
             status,
             incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
             rendezvous=replace(
-                status.rendezvous, members=["" if rank in vanished else uid for rank, uid in enumerate(members)]
+                status.rendezvous, members=["" if rank in gone else uid for rank, uid in enumerate(members)]
             ),
         )
     not_before = status.rendezvous.next_round_time
@@ -112,7 +122,9 @@ def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
 def _why(pod: Pod, wanted: int, held: dict[int, Pod]) -> str:
     if pod.index >= wanted:
         return "the gang is smaller now"
-    return "another pod stands for this index" if pod.alive and pod.index in held else "it ended too early"
+    if not pod.alive:
+        return "it ended too early"
+    return "another pod stands for this index" if pod.index in held else "its node does not answer"
 
 
 def _delete(pod: Pod, grace_seconds: float, why: str) -> DeletePod:

@@ -49,6 +49,10 @@ def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool
     due = moment(status.rendezvous.next_round_time)
     if gate.waiting or not gate.ready:
         return False, None
+    seated = {pod.uid for pod, _ in gate.ready}
+    if any(pod.alive and pod.uid not in seated for pod in view.pods):
+        # Workers of an older round may still run there: two rounds never train at the same time.
+        return False, None
     if due is not None and view.now < due:
         return False, due
     leader = gate.ready[0][1]
