@@ -32,6 +32,7 @@ LOOPBACK = "127.0.0.1"
 FOLLOW_SECONDS = 0.3
 SYNC_SECONDS = 0.5, 5.0
 REMOVE_SECONDS = 60.0
+LAST_SECONDS = 5.0
 
 OnChange = Callable[[TrainingJob, list[Event]], None]
 
@@ -114,13 +115,19 @@ class _Run:
             seen = _signature(self.folder.job_file)
             await self._edited(self.job)
             work = (self.controller.run(), self._follow_edits(seen), self._obey(stop, kill))
-            tasks = [asyncio.ensure_future(one) for one in work]
+            controlling, *others = tasks = [asyncio.ensure_future(one) for one in work]
             over = asyncio.create_task(self._over())
             try:
                 await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if not over.done():
                     await asyncio.gather(*(task for task in tasks if task.done()))
                 await over
+                for task in others:
+                    task.cancel()
+                # What the last plan asked for after its status, events above all, is still carried out.
+                await self.controller.close()
+                await asyncio.wait([controlling], timeout=LAST_SECONDS)
+                self._show()
             except BaseException:
                 # Nobody is left who could stop them; checkpoints are, and the next `run` goes on from there.
                 await self.cluster.kill_pods()
@@ -151,9 +158,7 @@ class _Run:
         """Show every change; return when nothing is left to control."""
         while True:
             self.changed.clear()
-            job = self.cluster.job(self.job.key)
-            self.job = job or self.job
-            self.on_change(self.job, self.cluster.take_events())
+            job = self._show()
             if job is None:
                 await self.cluster.kill_pods()
                 return
@@ -161,6 +166,13 @@ class _Run:
             if (state in TERMINAL_STATES or (state == "Suspended" and job.spec.suspend)) and self.cluster.idle:
                 return
             await self.changed.wait()
+
+    def _show(self) -> TrainingJob | None:
+        """Hand out the job and what is new; the job as it is now, None once it is deleted."""
+        job = self.cluster.job(self.job.key)
+        self.job = job or self.job
+        self.on_change(self.job, self.cluster.take_events())
+        return job
 
     async def _follow_edits(self, seen: object) -> None:
         """Other terminals edit `job.yaml`: suspend, resume, remove."""

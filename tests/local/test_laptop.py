@@ -17,7 +17,7 @@ from torchyard.cluster.local import record
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.process import carrying
 from torchyard.cluster.local.record import Running
-from torchyard.cluster.local.run import read_run
+from torchyard.cluster.local.run import events, read_run
 from torchyard.cluster.local.runs import RunBusyError, create_run, is_controlled, suspend_run
 from torchyard.laptop import remove_run, run_job
 
@@ -150,7 +150,8 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
     states = list(dict.fromkeys(seen.status.state for seen in laptop.changes))
     assert "Running" in states
     assert states[-1] == "Succeeded"
-    assert {event.reason for event in laptop.events} >= {"RoundOpened"}
+    assert [event.reason for event in laptop.events] == [event.reason for event in events(laptop.folder)]
+    assert [event.reason for event in laptop.events] == ["JobCreated", "RoundOpened", "Training", "Completed"]
     assert is_controlled(laptop.folder) is None
 
 

@@ -115,7 +115,8 @@ class LocalCluster:
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:  # noqa: ARG002 - one run, one job
         """Record an event on the job."""
-        self._fresh.append(await asyncio.to_thread(append_event, self.folder, event, time.time()))
+        written = await asyncio.to_thread(append_event, self.folder, event, time.time())
+        self._fresh.append(written)
         self._changed()
 
     async def delete_job(self, job: TrainingJob) -> None:
