@@ -24,7 +24,6 @@ done = folder / "done.txt"
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 step = int(done.read_text()) if done.exists() else 0
-limit = folder / "limit.txt"
 while step < 300:
     weight.grad = torch.ones(1)
     optimizer.step()
@@ -34,7 +33,7 @@ while step < 300:
     if not (folder / "hurry").exists():
         time.sleep(0.1)
 """
-FAST = SLOW.replace("time.sleep(0.1)", "pass")
+FAST = SLOW.replace("time.sleep(0.1)", "time.sleep(0.01)")
 
 
 def job(torchyard: CommandLine, script: str, name: str = "job", **spec: object) -> str:
@@ -55,13 +54,22 @@ def steps_of(torchyard: CommandLine, name: str = "job") -> int:
         return 0
 
 
+def is_running(torchyard: CommandLine, name: str = "job") -> bool:
+    """Whether the status says so and a few steps are made."""
+    try:
+        document = json.loads((torchyard.run_folder(name) / "status.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(document["status"].get("state") == "Running") and steps_of(torchyard, name) >= 3
+
+
 def processes_of(torchyard: CommandLine) -> list[str]:
-    """Commands of every process that carries this test's home in its environment."""
-    mark = f"TORCHYARD_HOME={torchyard.home}".encode()
+    """Commands of every process of a run: its folder is in the environment of agents and workers."""
+    mark = f"={torchyard.home}/runs/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
+            if mark in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text())
     return found
 
@@ -94,10 +102,11 @@ def test_a_job_that_fails_says_why_and_exits_1(torchyard: CommandLine) -> None:
 
 def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
     process = torchyard.start("run", job(torchyard, SLOW))
-    eventually(lambda: steps_of(torchyard) >= 3)
+    eventually(lambda: is_running(torchyard))
     busy = torchyard("run", "job.yaml")
     assert busy.returncode == 64
     assert "controlled by process" in busy.stderr
+    assert processes_of(torchyard)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 75, stderr
@@ -119,7 +128,7 @@ def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
 def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
     process = torchyard.start("run", job(torchyard, stubborn, gracePeriod="10m"))
-    eventually(lambda: steps_of(torchyard) >= 3)
+    eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
@@ -134,7 +143,7 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
 
 def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> None:
     process = torchyard.start("run", job(torchyard, SLOW))
-    eventually(lambda: steps_of(torchyard) >= 3)
+    eventually(lambda: is_running(torchyard))
     assert "Running" in torchyard("ps").stdout
     assert torchyard("rm", "job").returncode == 64
     follow = torchyard.start("logs", "job", "-f")
@@ -171,7 +180,7 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        eventually(lambda: steps_of(torchyard) >= 30)
+        eventually(lambda: is_running(torchyard))
         (torchyard.run_folder("job") / "checkpoints" / "hurry").touch()
         stdout, _ = process.communicate(timeout=60)
     finally:

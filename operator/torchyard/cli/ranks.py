@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TERMINAL_STATES
 from torchyard.engine.view import RankReport
 
 MAX_REPORT_BYTES = 64 * 1024
@@ -65,7 +66,7 @@ def ranks_of(reports: Sequence[Reported]) -> tuple[Rank, ...]:
 def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
     """The job with progress, metrics and rate of rank 0's report where that is ahead of the status."""
     status = job.status
-    if not reports or reports[0].report.rank != 0 or status.state != "Running":
+    if not reports or reports[0].report.rank != 0 or status.state in TERMINAL_STATES:
         return job
     report = reports[0].report
     if report.step <= status.progress.step:
