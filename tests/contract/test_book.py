@@ -140,6 +140,10 @@ async def test_a_command_ends_the_held_poll(it):
     assert set(command) == {"verb", "round", "nodes", "nodeRank", "masterAddress", "masterPort", "procs", "env"}
 
 
+async def test_an_agent_that_is_leaving_is_not_held_up(it):
+    await asyncio.wait_for(it.book.hold(POD, it.say(wait=30, state="exiting")), 5)
+
+
 async def test_a_newer_request_of_the_agent_ends_the_held_poll(it):
     poll = asyncio.create_task(it.book.hold(POD, it.say(wait=30)))
     await asyncio.sleep(0)

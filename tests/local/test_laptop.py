@@ -84,6 +84,10 @@ class Laptop:
             f"step {step}",
         )
 
+    async def working(self):
+        """A worker runs."""
+        await self.until(lambda: [*self.folder.pods.glob("*/run/workers.json")], SECONDS, "a worker runs")
+
     def processes(self, index):
         """The newest pod of this index: its folder and its processes."""
         found = []
@@ -317,7 +321,7 @@ SLEEP = {"command": [sys.executable, "-c", "import time; time.sleep(600)"], **QU
 async def test_a_second_controller_is_refused_and_a_hard_stop_leaves_nothing(laptop):
     laptop.create(**SLEEP)
     laptop.begin()
-    await laptop.until(lambda: laptop.status.round == 1)
+    await laptop.working()
     with pytest.raises(RunBusyError, match=str(os.getpid())):
         await run_job(laptop.folder)
     laptop.kill.set()
@@ -329,7 +333,7 @@ async def test_a_second_controller_is_refused_and_a_hard_stop_leaves_nothing(lap
 async def test_another_terminal_can_stop_a_run(laptop):
     laptop.create(**SLEEP)
     laptop.begin()
-    await laptop.until(lambda: laptop.status.round == 1)
+    await laptop.working()
     suspend_run(laptop.folder, suspend=True)
     job = await laptop.ended(20)
     assert job.status.state == "Suspended"
@@ -339,7 +343,7 @@ async def test_another_terminal_can_stop_a_run(laptop):
 async def test_another_terminal_can_remove_a_run(laptop):
     laptop.create(**SLEEP)
     laptop.begin()
-    await laptop.until(lambda: laptop.status.round == 1)
+    await laptop.working()
     await asyncio.to_thread(remove_run, laptop.folder)
     await laptop.ended(20)
     assert not laptop.left
@@ -349,7 +353,7 @@ async def test_another_terminal_can_remove_a_run(laptop):
 async def test_a_run_that_nobody_controls_is_removed_with_all_that_still_runs(laptop):
     laptop.create(**SLEEP)
     controller = controller_process(laptop.folder)
-    await laptop.until(lambda: laptop.status.round == 1)
+    await laptop.working()
     controller.kill()
     controller.wait()
     assert laptop.left
@@ -361,7 +365,7 @@ async def test_a_run_that_nobody_controls_is_removed_with_all_that_still_runs(la
 async def test_an_edit_that_is_no_job_is_said_and_not_used(laptop):
     laptop.create(**SLEEP)
     laptop.begin()
-    await laptop.until(lambda: laptop.status.round == 1)
+    await laptop.working()
     good = laptop.folder.job_file.read_bytes()
     laptop.folder.job_file.write_bytes(b"spec: [")
     await laptop.until(lambda: "InvalidSpec" in {event.reason for event in laptop.events})

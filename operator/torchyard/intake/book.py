@@ -154,6 +154,8 @@ class Book:
         entry = self._entries.get(pod_uid)
         if entry is None or entry.revision != request.revision or entry.sequence != request.sequence:
             return
+        if request.state == "exiting":
+            return  # it wants to know that it was heard, and nothing else
         changed = entry.changed
         entry.held += 1
         try:
