@@ -1,6 +1,9 @@
 """Runs as files: what `run` of a name that is taken does, who controls, what other terminals may change."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,7 +13,7 @@ from torchyard.api.codec import read_job
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import run
 from torchyard.cluster.local.folder import RunFolder, take_lock
-from torchyard.cluster.local.record import loopback_address
+from torchyard.cluster.local.record import POD_MARK, PodRecord, loopback_address, write
 from torchyard.cluster.local.runs import (
     SOURCE_FOLDER,
     RunBusyError,
@@ -80,6 +83,32 @@ def test_a_finished_run_starts_over_and_the_old_one_is_kept_aside(folder, home, 
     finish(folder, "Failed")
     create_run(folder, job(), tmp_path)
     assert not (home / "old" / "demo" / "checkpoints").exists(), "one old run of a name is kept"
+
+
+def test_what_still_runs_of_a_finished_run_ends_before_its_name_is_used_again(folder, tmp_path):
+    made = create_run(folder, job(), tmp_path)
+    pod = PodRecord(
+        uid="left-behind", job_uid=made.metadata.uid, name="demo-0-0", index=0, incarnation=0, address="127.0.0.1",
+        created=1.0, url="http://127.0.0.1:1",
+    )  # fmt: skip
+    (folder.pods / pod.name).mkdir(parents=True)
+    write(folder.pods / pod.name / "pod.json", pod)
+    env = {**os.environ, POD_MARK: pod.uid, "TORCHYARD_CHECKPOINT_DIR": str(folder.checkpoints)}
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env, start_new_session=True)
+    finish(folder)
+    create_run(folder, job(), tmp_path)
+    assert left.wait(10) == -signal.SIGKILL
+
+
+def test_a_run_that_is_being_removed_is_not_gone_on_with(folder, tmp_path):
+    made = create_run(folder, job(), tmp_path)
+    folder.checkpoints.mkdir()
+    metadata = msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-21T06:30:00Z")
+    run.write_job(folder, msgspec.structs.replace(made, metadata=metadata))
+    again = create_run(folder, job(), tmp_path)
+    assert again.metadata.uid != made.metadata.uid
+    assert again.metadata.deletion_timestamp is None
+    assert not folder.checkpoints.exists()
 
 
 def test_one_process_controls_a_run(folder, tmp_path):

@@ -8,11 +8,8 @@ from pathlib import Path
 from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.record import PodRecord
+from torchyard.cluster.local.record import POD_MARK, PodRecord
 from torchyard.cluster.local.runs import SOURCE_FOLDER
-
-POD_MARK = "TORCHYARD_POD_UID"
-"""In the environment of everything a pod starts, its own sessions too: how leftovers are found."""
 
 _LAUNCHER_PREFIXES = ("TORCHYARD_", "TORCHELASTIC_", "PET_", "KUBEFLOW_TRAINER_")
 _LAUNCHER_NAMES = frozenset({

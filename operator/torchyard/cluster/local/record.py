@@ -11,6 +11,9 @@ from torchyard.cluster.local.process import ProcessId
 
 S = TypeVar("S", bound=Struct)
 
+POD_MARK = "TORCHYARD_POD_UID"
+"""In the environment of everything a pod starts, its own sessions too: how leftovers are found."""
+
 
 class Deletion(Struct, frozen=True, kw_only=True):
     """Somebody asked for the pod's end."""

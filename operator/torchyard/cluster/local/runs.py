@@ -16,6 +16,8 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
+from torchyard.cluster.local.process import kill_carrying
+from torchyard.cluster.local.record import POD_MARK, PodRecord, read
 from torchyard.cluster.local.run import edit_job, read_run, write_job
 
 SOURCE_FOLDER = "torchyard.dev/source-folder"
@@ -87,8 +89,8 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
         RunBusyError: the run is finished, but another process is not done with it.
     """
     before = read_run(folder)
-    if before is not None and before.metadata.deletion_timestamp is None:
-        if before.status.state not in TERMINAL_STATES:
+    if before is not None:
+        if before.status.state not in TERMINAL_STATES and before.metadata.deletion_timestamp is None:
             return _go_on(folder, before, job)
         _move_aside(folder)
     annotations = {**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())}
@@ -174,6 +176,11 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> Training
 
 def _move_aside(folder: RunFolder) -> None:
     with control(folder):
+        for path in folder.pods.glob("*/pod.json"):
+            # Its controller died between the end of the job and the end of its pods.
+            pod = read(path, PodRecord)
+            if pod is not None:
+                kill_carrying(POD_MARK, pod.uid)
         old = folder.home / "old" / folder.name
         shutil.rmtree(old, ignore_errors=True)
         old.parent.mkdir(parents=True, exist_ok=True)
