@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.picture import headline, progress_words
+from torchyard.cli.picture import OPTIMIZER_METRICS, headline, progress_words
 from torchyard.cli.words import clean
 
 MAX_LINES = 20
@@ -13,7 +13,12 @@ def ending(job: TrainingJob, folder: Path) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == "Succeeded":
-        told = " ".join([*progress_words(job), *(f"{clean(key)} {value}" for key, value in headline(job).items())])
+        told = " ".join(
+            [
+                *progress_words(job),
+                *(f"{clean(key)} {value}" for key, value in headline(job).items() if key not in OPTIMIZER_METRICS),
+            ]
+        )
         return [
             f"{name} succeeded" + (f": {told}" if told else ""),
             f"checkpoints and results: {folder / 'checkpoints'}",

@@ -167,7 +167,8 @@ class Watching:
     def _interrupted(self) -> None:
         if not self.stop.is_set():
             self.stop.set()
-            self.notice = "saving and stopping; press Ctrl-C again to stop now"
+            most = f" (it takes at most {self.job.spec.grace_period})" if self.job else ""
+            self.notice = f"saving and stopping; press Ctrl-C again to stop now{most}"
         else:
             self.kill.set()
             self.notice = "stopping now"

@@ -10,6 +10,8 @@ from torchyard.cli.ranks import Rank
 from torchyard.cli.words import figure, span
 from torchyard.cluster.local.run import Event
 
+OPTIMIZER_METRICS = {"gradNorm", "learningRate"}
+
 
 class Picture(NamedTuple):
     """A run at the moment `now` (unix seconds)."""
@@ -62,5 +64,6 @@ def progress_words(job: TrainingJob) -> list[str]:
 
 
 def headline(job: TrainingJob) -> dict[str, str]:
-    """The metrics worth a place on the screen besides the loss, as they are read."""
-    return {name: figure(value) for name, value in job.status.metrics.items() if name != "loss"}
+    """The metrics besides the loss as they are read, in an order that stays: the optimizer's come last."""
+    names = sorted(job.status.metrics.keys() - {"loss"}, key=lambda name: (name in OPTIMIZER_METRICS, name))
+    return {name: figure(job.status.metrics[name]) for name in names}
