@@ -425,6 +425,19 @@ def test_suspend_saves_first_then_gives_every_pod_up_and_resume_goes_on():
     assert world.status.restarts.total == 0
 
 
+def test_a_resume_after_a_failure_is_no_recovery():
+    world = World(1).to_running()
+    fail(world)
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    assert world.status.state == "Suspended"
+    world.edit(suspend=False)
+    world.settle()
+    assert (world.status.state, condition(world, "Recovering").status) == ("Pending", "False")
+
+
 def test_a_suspend_that_cannot_save_ends_with_the_grace_period():
     world = World(1, grace_period="30s").to_running()
     uid = world.at(0)

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
 from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
@@ -80,12 +81,12 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
 def _open_state(view: View, status: TrainingJobStatus) -> State:
     if started(view, status):
         return "Running"
-    return "Recovering" if len(status.attempts) > 1 and _failed(status, -2) else "Starting"
+    return "Recovering" if status.state == "Recovering" else "Starting"
 
 
 def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """The new round's first step tells what the former round's failure cost."""
-    if len(status.attempts) < 2 or not _failed(status, -2):
+    if len(status.attempts) < 2 or status.state != "Recovering":
         return status
     ended = moment(status.attempts[-2].end_time)
     lost = max(0.0, view.now - ended) if ended is not None else 0.0
@@ -177,33 +178,33 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
     status = rounds.open_round(view, status, gate)
-    again = len(status.attempts) > 1 and _failed(status, -2)
+    again = status.state == "Recovering"
     status = _say(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
     message = say("RoundOpened", f"round {status.round}, {len(gate.ready)} nodes")
     return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
 
 
 def _wait(view: View, status: TrainingJobStatus, gate: rounds.Barrier, *, backed_off: bool) -> TrainingJobStatus:
-    """Say what the barrier waits for."""
+    """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
     held = seats(view, status)
-    if _failed(status, -1) or (status.state == "Recovering" and not status.attempts):
-        # The message keeps the cause of the failure until the next round opens.
-        return replace(status, state="Recovering")
-    running = bool(held) and all(
-        index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes)
-    )
-    lack = [each for each in gate.waiting if each]
-    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
-    if backed_off:
-        return _say(status, "Pending", "BackingOff", evidence)
+    recovering = status.state == "Recovering"
     blocked = next(
         (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
     )
     if blocked is not None:
-        return _say(status, "Pending", blocked.reason, blocked.message)
-    return _say(
-        status, "Starting" if running else "Pending", "WaitingForAgents" if running else "WaitingForPods", evidence
-    )
+        known = blocked.reason in CATALOGUE
+        why = blocked.message if known else f"{blocked.reason}: {blocked.message}"
+        state: State = "Recovering" if recovering else "Pending"
+        return _say(status, state, blocked.reason if known else "WaitingForPods", why)
+    if recovering:
+        return status
+    lack = [each for each in gate.waiting if each]
+    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
+    if backed_off:
+        return _say(status, "Pending", "BackingOff", evidence)
+    if all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes)):
+        return _say(status, "Starting", "WaitingForAgents", evidence)
+    return _say(status, "Pending", "WaitingForPods", evidence)
 
 
 def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
@@ -290,10 +291,6 @@ def _start_timeout(view: View, gate: rounds.Barrier) -> tuple[str, float | None]
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
     due = moment(status.rendezvous.next_round_time)
     return (due,) if due is not None and due > view.now else ()
-
-
-def _failed(status: TrainingJobStatus, place: int) -> bool:
-    return len(status.attempts) >= -place and status.attempts[place].reason not in {"", "Suspended", "Completed"}
 
 
 def _say(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:

@@ -5,6 +5,8 @@ is a step of it or carries it out. The order of one plan is the order of the act
 incarnation are persisted before anybody is told of them), then deletions and creations, agents, events.
 """
 
+import math
+
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
@@ -107,5 +109,5 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
 
 
 def _requeue(view: View, times: list[float]) -> float | None:
-    ahead = [due - view.now for due in times if due > view.now]
+    ahead = [due - view.now for due in times if view.now < due < math.inf]
     return min(ahead, default=None)

@@ -1,0 +1,228 @@
+"""The loop against a world in memory, on virtual time: what it promises when the cluster does not answer."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+from virtual import in_virtual_time
+from world import START, Ports, World
+
+from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
+from torchyard.engine.controller import Controller
+from torchyard.engine.executor import Executor
+from torchyard.engine.ports import Conflict, Unavailable
+from torchyard.engine.status_writer import StatusWriter
+
+KEY = ("default", "job")
+
+
+@asynccontextmanager
+async def controlled(world, ports=None):
+    ports = ports or Ports(world)
+    loop = asyncio.get_running_loop()
+    controller = Controller(ports, ports, clock=lambda: START + loop.time())
+    task = asyncio.create_task(controller.run())
+    controller.enqueue(KEY)
+    yield controller, ports
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await controller.close()
+
+
+async def pass_time(world, seconds):
+    await asyncio.sleep(seconds)
+    world.now = START + asyncio.get_running_loop().time()
+
+
+def test_a_job_goes_from_its_creation_to_success():
+    async def main():
+        world = World(2)
+        async with controlled(world) as (controller, _):
+            await pass_time(world, 1)
+            world.start_pods()
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+            assert set(world.training.values()) == {1}
+            for uid in list(world.training):
+                world.end_workers(uid, 0)
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+        assert world.status.state == "Succeeded"
+
+    in_virtual_time(main)
+
+
+def test_the_next_round_opens_without_any_further_news_once_the_back_off_is_over():
+    async def main():
+        world = World(1)
+        async with controlled(world) as (controller, _):
+            await pass_time(world, 1)
+            world.start_pods()
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+            world.end_workers(world.at(0), 137)
+            controller.enqueue(KEY)
+            await pass_time(world, 3)
+        assert set(world.training.values()) == {2}
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("call", ["write_status", "create_pod", "emit_event"])
+@pytest.mark.parametrize("error", [Conflict("changed"), Unavailable("503"), Unavailable("429", retry_after=30.0)])
+def test_a_cluster_that_refuses_once_changes_nothing_in_the_end(call, error):
+    async def main():
+        world = World(2)
+        ports = Ports(world)
+        ports.failing[call] = [error]
+        async with controlled(world, ports):
+            await pass_time(world, 0.01)
+            if call == "write_status":
+                assert world.created == [], "nothing is created that the status does not know"
+            await pass_time(world, 60)
+        assert sorted(each.name for each in world.created) == ["job-0-0", "job-0-1"]
+        assert world.status.reason == "WaitingForPods"
+        assert [each.status for each in world.status.conditions if each.type == "Stalled"] == ["False"]
+
+    in_virtual_time(main)
+
+
+def test_a_server_that_asks_for_thirty_seconds_gets_them():
+    async def main():
+        world = World(1)
+        ports = Ports(world)
+        ports.failing["create_pod"] = [Unavailable("429", retry_after=30.0)]
+        async with controlled(world, ports):
+            await pass_time(world, 29)
+            assert world.created == []
+            await pass_time(world, 17)
+            assert len(world.created) == 1
+
+    in_virtual_time(main)
+
+
+def test_an_error_on_one_job_stalls_that_job_alone_and_says_so_on_it():
+    async def main():
+        world = World(1)
+        ports = Ports(world)
+        ports.failing["create_pod"] = [RuntimeError("x" * 5000) for _ in range(4)]
+        async with controlled(world, ports) as (controller, _):
+            await pass_time(world, 0.5)
+            (stalled,) = [each for each in world.status.conditions if each.type == "Stalled"]
+            assert (stalled.status, stalled.reason) == ("True", "ReconcileFailed")
+            assert "RuntimeError" in stalled.message
+            assert len(stalled.message) <= 1024
+            controller.enqueue(("default", "another"))
+            await pass_time(world, 60)
+        assert len(world.created) == 1
+        assert [each.status for each in world.status.conditions if each.type == "Stalled"] == ["False"]
+
+    in_virtual_time(main)
+
+
+def test_figures_are_written_once_an_interval_and_a_state_at_once():
+    async def main():
+        world = World(1)
+        async with controlled(world) as (controller, ports):
+            await pass_time(world, 1)
+            world.start_pods()
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+            world.advance_training()
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+            assert world.status.state == "Running"
+            ports.calls.clear()
+            for _ in range(100):
+                world.advance_training()
+                controller.enqueue(KEY)
+                await pass_time(world, 1)
+            assert 9 <= ports.calls.count("write_status") <= 11
+            await pass_time(world, 11)
+            assert world.status.progress.step == 101, "the last figures are not forgotten"
+            ports.calls.clear()
+            world.end_workers(world.at(0), 0)
+            controller.enqueue(KEY)
+            await pass_time(world, 0.1)
+            assert world.status.state == "Succeeded"
+
+    in_virtual_time(main)
+
+
+def test_a_job_at_rest_costs_no_calls():
+    async def main():
+        world = World(1, suspend=True)
+        async with controlled(world) as (_, ports):
+            await pass_time(world, 5)
+            ports.calls.clear()
+            await pass_time(world, 3600)
+            assert ports.calls == []
+
+    in_virtual_time(main)
+
+
+def test_a_job_that_is_gone_is_dropped_quietly():
+    async def main():
+        world = World(1)
+        async with controlled(world) as (controller, ports):
+            await pass_time(world, 1)
+            world.job = None
+            ports.calls.clear()
+            controller.enqueue(KEY)
+            await pass_time(world, 100)
+            assert ports.calls == []
+
+    in_virtual_time(main)
+
+
+def test_pods_are_created_in_parallel_within_the_budget():
+    class Slow(Ports):
+        busy = most = 0
+
+        async def create_pod(self, job, action):
+            self.busy += 1
+            self.most = max(self.most, self.busy)
+            await asyncio.sleep(1)
+            self.busy -= 1
+            await super().create_pod(job, action)
+
+    async def main():
+        world = World(100)
+        ports = Slow(world)
+        async with controlled(world, ports):
+            await pass_time(world, 2.1)
+        assert (len(world.created), ports.most) == (100, 50)
+
+    in_virtual_time(main)
+
+
+def test_one_pod_that_cannot_be_created_does_not_keep_the_others_back():
+    async def main():
+        world = World(4)
+        ports = Ports(world)
+        ports.failing["create_pod"] = [Unavailable("500")]
+        executor = Executor(ports, ports, StatusWriter(ports, lambda: START))
+        actions = tuple(CreatePod(name=f"job-0-{index}", index=index, incarnation=0) for index in range(4))
+        event = EmitEvent(type="Normal", reason="JobCreated", message="")
+        with pytest.raises(Unavailable):
+            await executor.carry_out(world.job, Plan(actions=(*actions, event)))
+        assert len(world.created) == 3
+        assert world.events == []
+
+    in_virtual_time(main)
+
+
+def test_a_status_that_does_not_differ_is_not_written():
+    async def main():
+        world = World(1)
+        ports = Ports(world)
+        writer = StatusWriter(ports, lambda: START)
+        await writer.write(world.job, WriteStatus(status=world.status, urgent=True), 10.0)
+        assert ports.calls == []
+        changed = replace(world.status, round=1)
+        assert await writer.write(world.job, WriteStatus(status=changed, urgent=False), 10.0) is None
+        again = replace(world.status, round=2)
+        assert await writer.write(world.job, WriteStatus(status=again, urgent=False), 10.0) == 10.0
+
+    in_virtual_time(main)
