@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from torchyard_agent import failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
-from torchyard_agent.process import is_alive
+from torchyard_agent.process import catches, is_alive
 from torchyard_agent.reports import Reports, from_patterns
 from torchyard_agent.settings import Settings
 from torchyard_agent.warm import python_code
@@ -85,6 +86,7 @@ class RoundRun:
         self.cold = False
         self.preempted = False
         self.asked = False
+        self.signalled = False
         self.save_deadline: Optional[float] = None
         self.kill_deadline: Optional[float] = None
         _clean(settings.run_dir)
@@ -131,10 +133,20 @@ class RoundRun:
         return {int(rank): int(pid) for rank, pid in found["pids"].items()}
 
     def ask_to_save(self, seconds: float, now: float) -> None:
-        """Touch `preempt`; the workers have `seconds` to write `saved.<rank>`."""
+        """Ask the workers to save within `seconds`: by the file `preempt`, or by SIGTERM where only that is heard.
+
+        A program that hears neither has nothing to wait for.
+        """
         self.preempted = True
-        self.save_deadline = now + seconds
         (self.settings.run_dir / "preempt").touch()
+        self.reports.read()
+        if not any(report.get("saves") for report in self.reports.all()):
+            for pid in (pid for pid in self.workers().values() if catches(pid, signal.SIGTERM)):
+                self.signalled = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            seconds = seconds if self.signalled else 0.0
+        self.save_deadline = now + seconds
 
     def saved(self) -> bool:
         """Whether every local rank has answered a request to save."""
@@ -155,10 +167,11 @@ class RoundRun:
         code = int(written.get("code", failure.exit_code(status)))
         cause = written.get("failure")
         saved = self.saved()
-        asked = saved or (self.asked and not (cause and cause["code"] != SAVED))
+        asked = saved or ((self.asked or self.signalled) and not (cause and cause["code"] != SAVED))
         if code and saved:
             code, cause = SAVED, None
-        elif code and asked:
+        elif asked and not saved:
+            # Also with 0: a program that traps SIGTERM often ends with it, long before its work is done.
             code, cause = ENDED_BY_REQUEST, None
         elif code and cause is None:
             cause = failure.record(

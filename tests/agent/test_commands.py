@@ -10,8 +10,11 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 SAVING = """
-import os, sys, time
+import json, os, sys, time
 run_dir, rank = os.environ["TORCHYARD_RUN_DIR"], os.environ["RANK"]
+report = {"round": int(os.environ["TORCHYARD_ROUND"]), "rank": int(rank), "step": 7, "saves": True}
+open(os.path.join(run_dir, f"report.{rank}.new"), "w").write(json.dumps(report))
+os.replace(os.path.join(run_dir, f"report.{rank}.new"), os.path.join(run_dir, f"report.{rank}.json"))
 print("waiting", flush=True)
 while not os.path.exists(os.path.join(run_dir, "preempt")):
     time.sleep(0.02)
@@ -19,7 +22,17 @@ time.sleep(float(rank))
 open(os.path.join(run_dir, "saved." + rank), "w").write("7")
 sys.exit(75)
 """
-STUBBORN = "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n"
+DEAF = "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n"
+TRAPPING = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(1)
+    open(os.path.join(os.environ["TORCHYARD_RUN_DIR"], "own-save"), "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("waiting", flush=True)
+time.sleep(600)
+"""
 
 
 def parent_of(pid):
@@ -40,15 +53,26 @@ def test_save_and_stop_ends_75_when_every_rank_has_saved(node, script, until):
     assert (node.run_dir / "saved.1").read_text() == "7"
 
 
-def test_save_and_stop_of_a_program_that_does_not_save_ends_143_after_the_grace(node, script, until):
-    node.run(program=script(STUBBORN))
+def test_save_and_stop_wastes_no_grace_on_a_program_that_cannot_save(node, script, until):
+    node.run(program=script(DEAF))
     until(waiting(node))
-    node.tell("save-and-stop", round=node.round, graceSeconds=0.5)
+    node.tell("save-and-stop", round=node.round, graceSeconds=600)
     ended = node.ended()
     assert (ended["code"], ended["saved"], ended["asked"]) == (143, False, True)
 
 
-@pytest.mark.parametrize("case", [(SAVING, "20", 75), (STUBBORN, "5.5", 143)], ids=["saves", "stubborn"])
+def test_save_and_stop_lets_a_program_that_traps_sigterm_save_its_own_way(node, script, until):
+    node.run(program=script(TRAPPING))
+    until(waiting(node))
+    node.tell("save-and-stop", round=node.round, graceSeconds=20)
+    ended = node.ended()
+    assert (node.run_dir / "own-save").exists()
+    assert (ended["code"], ended["saved"], ended["asked"]) == (143, False, True), (
+        "0 here does not mean the work is done"
+    )
+
+
+@pytest.mark.parametrize("case", [(SAVING, "20", 75), (DEAF, "600", 143)], ids=["saves", "deaf"])
 def test_sigterm_saves_and_exits_75_or_143(pod, script, until, case):
     program, grace, code = case
     one = pod(
@@ -137,7 +161,7 @@ def test_a_refused_token_is_said_once_and_tried_again_with_the_new_token(pod, in
 
 
 def test_a_newer_instance_of_the_pod_makes_this_one_leave_with_its_workers(pod, script, intake, until, alive):
-    one = pod("python3", script(STUBBORN))
+    one = pod("python3", script(DEAF))
     one.ready()
     one.run()
     until(waiting(one))
@@ -165,7 +189,7 @@ def test_kill_9_of_the_agent_takes_workers_and_what_they_started_along(pod, scri
 
 
 def test_kill_9_of_the_whole_process_group_leaves_nothing(node, pod, script, until, alive):
-    one = pod("python3", script(STUBBORN))
+    one = pod("python3", script(DEAF))
     one.ready()
     one.run()
     until(waiting(one))
@@ -185,7 +209,7 @@ def test_orphans_are_reaped(pod, script, until):
 
 
 def test_a_zygote_that_dies_ends_the_round_with_137_and_the_next_one_is_warm_again(node, script, until):
-    node.run(program=script(STUBBORN))
+    node.run(program=script(DEAF))
     until(waiting(node))
     worker = node.workers(1)["0"]
     launcher = parent_of(worker)

@@ -44,6 +44,7 @@ class Reporter:
             "metrics": {},
             "throughput": {},
             "warnings": [],
+            "saves": True,
         }
 
     def start(self) -> "Reporter":
