@@ -54,7 +54,7 @@ class Memory:
         )
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
-        raise AssertionError(action)
+        raise AssertionError((job.key, action))
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         self.jobs[job.key] = replace(job, status=status)

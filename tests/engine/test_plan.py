@@ -72,6 +72,20 @@ def test_no_round_opens_before_every_agent_is_ready():
     assert world.status.round == 1
 
 
+@pytest.mark.parametrize("state", ["starting", "running", "stopping", "exiting"])
+def test_an_agent_that_is_not_idle_keeps_the_next_round_closed(state):
+    world = World(2)
+    world.settle()
+    world.start_pods()
+    uid = world.at(1)
+    world.agents[uid] = replace(world.agents[uid], state=state)
+    world.settle()
+    assert world.status.round == 0
+    world.agents[uid] = replace(world.agents[uid], state="ready")
+    world.settle()
+    assert world.status.round == 1
+
+
 def test_a_round_is_in_the_status_before_any_agent_is_told():
     world = World(2)
     world.settle()
@@ -642,6 +656,17 @@ def test_a_smaller_gang_begins_with_the_next_round():
     world.finish_deletions()
     recover(world, 2)
     assert (world.status.state, len(world.training), world.status.nodes.desired) == ("Running", 2, 2)
+
+
+def test_a_former_member_that_is_still_there_keeps_the_next_round_closed():
+    world = World(2).to_running()
+    world.edit(nodes=1)
+    fail(world, 0)
+    world.settle()
+    assert (world.status.round, world.status.rendezvous.open) == (1, False)
+    world.finish_deletions()
+    world.settle()
+    assert (world.status.round, len(world.training)) == (2, 1)
 
 
 def test_the_defaults_of_the_spec_are_a_valid_job():
