@@ -205,7 +205,7 @@ class Agent:
 
     def _stop_round(self, now: float) -> None:
         run = self.round
-        assert run is not None  # noqa: S101
+        assert run is not None
         run.asked = True
         if run.kill_deadline is None and run.launcher > 0:
             run.kill_deadline = now + KILL_SECONDS + 0.5
@@ -216,7 +216,7 @@ class Agent:
 
     def _round_ended(self, status: int) -> None:
         run = self.round
-        assert run is not None  # noqa: S101
+        assert run is not None
         left = kill_descendants(os.getpid(), self.warm.pids())
         for rank, lines in run.follow().items():
             self.echo.say(rank, lines)

@@ -84,7 +84,7 @@ def catches(pid: int, sig: int) -> bool:
 def signal_groups(leaders: Iterable[int], sig: int) -> None:
     """Send `sig` to each leader and to the process group it leads."""
     for pid in leaders:
-        assert pid > 1, f"{pid} stands for more than one process"  # noqa: S101
+        assert pid > 1, f"{pid} stands for more than one process"
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(pid, sig)

@@ -174,14 +174,10 @@ class RoundRun:
             # Also with 0: a program that traps SIGTERM often ends with it, long before its work is done.
             code, cause = ENDED_BY_REQUEST, None
         elif code and cause is None:
-            cause = failure.record(
-                rank=self.ranks[0],
-                local_rank=0,
-                pid=self.launcher,
-                code=code,
-                time=time.time(),
-                found={"message": f"the launcher ended before the workers did: {failure.describe(code)}"},
-            )
+            cause = self._own_record(code, f"the launcher ended before the workers did: {failure.describe(code)}")
+        elif code == 0 and self._incomplete():
+            code = 1
+            cause = self._own_record(code, f"the workers ended with 0 but left no {self.settings.completion_file}")
         return {
             "round": self.number,
             "code": code,
@@ -191,6 +187,17 @@ class RoundRun:
             "failure": cause and self._completed(cause),
             "lines": self._lines(cause),
         }
+
+    def _incomplete(self) -> bool:
+        marker = self.settings.completion_file
+        return marker is not None and not marker.exists()
+
+    def _own_record(self, code: int, message: str) -> Dict[str, Any]:
+        """A failure that no worker could tell of."""
+        found = {"message": message}
+        return failure.record(
+            rank=self.ranks[0], local_rank=0, pid=self.launcher, code=code, time=time.time(), found=found
+        )
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
         report = next((one for one in self.reports.all() if one["rank"] == cause["rank"]), {})

@@ -38,6 +38,7 @@ class Settings:
     hooks: bool
     patterns: Tuple[Pattern[str], ...]
     termination_log: Optional[Path]
+    completion_file: Optional[Path]
 
     @property
     def loopback(self) -> bool:
@@ -76,6 +77,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         hooks=env.get("TORCHYARD_HOOKS", "1") != "0",
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),
         termination_log=_path(env.get("TORCHYARD_TERMINATION_LOG")),
+        completion_file=_completion_file(env),
     )
 
 
@@ -118,6 +120,11 @@ def _number(env: Mapping[str, str], name: str, default: Optional[float]) -> floa
 
 def _path(text: Optional[str]) -> Optional[Path]:
     return Path(text) if text else None
+
+
+def _completion_file(env: Mapping[str, str]) -> Optional[Path]:
+    name = env.get("TORCHYARD_COMPLETION_FILE", "")
+    return Path(_required(env, "TORCHYARD_CHECKPOINT_DIR")) / name if name else None
 
 
 def _operator_url(url: str, ca_file: Optional[str]) -> str:

@@ -106,3 +106,15 @@ def test_wrong_settings_are_exit_64_and_name_the_variable(agent_pyz):
         assert done.returncode == 64
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_zero_without_the_completion_marker_is_a_failure_that_says_so(pod, tmp_path):
+    one = pod("true", TORCHYARD_CHECKPOINT_DIR=str(tmp_path), TORCHYARD_COMPLETION_FILE="DONE")
+    one.ready()
+    one.run()
+    ended = one.ended()
+    assert ended["code"] == 1
+    assert "left no" in ended["failure"]["message"]
+    (tmp_path / "DONE").touch()
+    one.run(2)
+    assert one.ended(2)["code"] == 0

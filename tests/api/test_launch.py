@@ -99,6 +99,12 @@ def test_a_built_in_workload_is_kept_warm_with_what_it_imports():
     assert env["TORCHYARD_PRELOAD"] == "torchyard_trainers.preload,numpy"
 
 
+def test_only_a_built_in_workload_that_trains_must_leave_its_completion_marker():
+    assert agent_env(job(trainer={"name": "cvrp"}).spec)["TORCHYARD_COMPLETION_FILE"] == "DONE"
+    assert "TORCHYARD_COMPLETION_FILE" not in agent_env(job(trainer={"name": "cvrp", "mode": "eval"}).spec)
+    assert "TORCHYARD_COMPLETION_FILE" not in agent_env(job(command=["torchrun", "train.py"]).spec)
+
+
 def test_a_job_survives_writing_and_reading():
     before = job(trainer={"name": "cvrp", "params": {"steps": None}}, nodes=2, parallelism={"microBatchSize": 4})
     assert read_job(job_document(before)) == before

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from torchyard.api.codec import read_job
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.times import rfc3339
 from torchyard.cluster.local import run
 from torchyard.cluster.local.folder import RunFolder, take_lock
 from torchyard.cluster.local.record import POD_MARK, PodRecord, loopback_address, write
@@ -20,6 +22,7 @@ from torchyard.cluster.local.runs import (
     RunExistsError,
     control,
     create_run,
+    expire_runs,
     is_controlled,
     list_runs,
     log_files,
@@ -33,9 +36,10 @@ def job(**spec):
     return read_job({"metadata": {"name": "demo"}, "spec": {"script": "print('hello: \u00e4')\n"} | spec})
 
 
-def finish(folder, state="Succeeded"):
+def finish(folder, state="Succeeded", completed=None):
     made = run.read_run(folder)
-    run.write_status_file(folder, msgspec.structs.replace(made, status=TrainingJobStatus(state=state)))
+    status = TrainingJobStatus(state=state, completion_time=completed)
+    run.write_status_file(folder, msgspec.structs.replace(made, status=status))
 
 
 def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
@@ -51,6 +55,29 @@ def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
 def test_there_may_be_no_runs_at_all(home):
     assert list_runs() == []
     assert run.read_run(run_folder("demo")) is None
+
+
+def test_a_finished_run_goes_when_its_time_is_over_and_no_other_does(folder, home, tmp_path):
+    for name, ttl, completed in (
+        ("kept", None, "2020-01-01T00:00:00Z"),
+        ("young", "1h", rfc3339(time.time())),
+        ("unfinished", "1s", None),
+        ("over", "1h", "2020-01-01T00:00:00Z"),
+    ):
+        one = run_folder(name)
+        create_run(one, job(ttlAfterFinished=ttl), tmp_path)
+        finish(one, "Succeeded" if completed else "Running", completed)
+    assert expire_runs() == ["over"]
+    assert [each.name for each in list_runs()] == ["kept", "unfinished", "young"]
+
+
+def test_a_run_that_is_in_use_outlives_its_time(folder, tmp_path):
+    create_run(folder, job(ttlAfterFinished="1h"), tmp_path)
+    finish(folder, completed="2020-01-01T00:00:00Z")
+    lock = take_lock(folder.lock_file)
+    assert expire_runs() == []
+    os.close(lock)
+    assert expire_runs() == ["demo"]
 
 
 def test_the_same_spec_goes_on_and_ends_a_suspend(folder, tmp_path):

@@ -66,7 +66,6 @@ _OVER = (
     ("MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"),
     ("RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"),
     ("RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"),
-    ("CompletionMissing", "the workload ended with 0 but left no DONE", "see `torchyard logs`"),
     ("TtlExpired", "spec.ttlAfterFinished is over", ""),
 )
 _OPERATOR = (

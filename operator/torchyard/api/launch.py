@@ -76,6 +76,8 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     preload = [*(("torchyard_trainers.preload",) if spec.trainer is not None else ()), *spec.preload]
     if preload:
         env["TORCHYARD_PRELOAD"] = ",".join(preload)
+    if spec.trainer is not None and spec.trainer.mode == "train":
+        env["TORCHYARD_COMPLETION_FILE"] = "DONE"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
     return env

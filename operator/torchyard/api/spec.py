@@ -88,7 +88,8 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         Duration | None, doc("Longest wall time from the first start, suspends and restarts included.")
     ] = None
     ttl_after_finished: Annotated[
-        Duration | None, doc("Delete the job this long after it finished; absent: keep it.")
+        Duration | None,
+        doc("Delete the job this long after it finished; absent: keep it. Local runs go with the next run or ps."),
     ] = None
     grace_period: Annotated[Duration, doc("Time pods get to save and stop.")] = "60s"
     scheduling: Annotated[Scheduling | None, doc("Queue, gang scheduler and placement.")] = None

@@ -43,7 +43,7 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
         RefusalError: the file is invalid or the name is taken.
     """
     from torchyard.api.validate import validate_file
-    from torchyard.cluster.local.runs import create_run
+    from torchyard.cluster.local.runs import create_run, expire_runs
 
     result = validate_file(file, sets)
     if result.problems:
@@ -56,6 +56,7 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
     job = result.jobs[0]
     folder = named(name or job.metadata.name)
     try:
+        expire_runs()
         create_run(folder, job, file.absolute().parent)
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error

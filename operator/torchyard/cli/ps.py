@@ -19,8 +19,9 @@ def command(output: Literal["json", "yaml", "wide"] | None) -> int:
     from torchyard.cli.runs import Run, load
     from torchyard.cli.status import document
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.cluster.local.runs import list_runs
+    from torchyard.cluster.local.runs import expire_runs, list_runs
 
+    expire_runs()
     runs: list[Run] = []
     unreadable: list[list[str]] = []
     for folder in list_runs():

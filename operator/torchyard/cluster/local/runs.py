@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
-from torchyard.api.times import rfc3339
+from torchyard.api.times import rfc3339, unix
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
 from torchyard.cluster.local.process import kill_carrying
 from torchyard.cluster.local.record import POD_MARK, PodRecord, read
@@ -22,6 +23,9 @@ from torchyard.cluster.local.run import edit_job, read_run, write_job
 
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation: folder of the job file, which `spec.workingDir` is relative to."""
+
+ASKING_SECONDS = 0.2
+"""`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
 
@@ -71,6 +75,21 @@ def list_runs(home: Path | None = None) -> list[RunFolder]:
     """Every run of this machine, by name."""
     runs = (home or home_folder()) / "runs"
     return [RunFolder(path) for path in sorted(runs.iterdir()) if (path / "job.yaml").exists()] if runs.is_dir() else []
+
+
+def expire_runs(home: Path | None = None) -> list[str]:
+    """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nobody watches over runs between commands."""
+    expired = []
+    for folder in list_runs(home):
+        with contextlib.suppress(ValueError):  # damaged or in use: not ours to delete
+            job = read_run(folder)
+            ttl, completed = (job.spec.ttl_after_finished, job.status.completion_time) if job else (None, None)
+            if ttl is None or completed is None or time.time() < unix(completed) + seconds(ttl):
+                continue
+            with control(folder):
+                shutil.rmtree(folder.path)
+            expired.append(folder.name)
+    return expired
 
 
 def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
@@ -140,6 +159,10 @@ def control(folder: RunFolder) -> Iterator[None]:
     if not folder.path.is_dir():
         raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
     lock = take_lock(folder.lock_file)
+    patience = time.monotonic() + ASKING_SECONDS
+    while lock is None and time.monotonic() < patience:
+        time.sleep(0.01)
+        lock = take_lock(folder.lock_file)
     if lock is None:
         raise RunBusyError(folder.name, is_controlled(folder) or 0)
     try:
