@@ -33,6 +33,7 @@ PREEMPTED, TERMINATED = 75, 143
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
+_BEFORE_STEPS = ("init", "compile", "restore")
 _FORWARDED = (signal.SIGHUP, signal.SIGUSR1)
 _NEVER_STARTED = -1  # stands for the process id of a launcher there never was
 
@@ -359,7 +360,7 @@ class Agent:
             (ended.get("round"), ended.get("time")),
             (self.dumped or {}).get("id"),
             len(document["notices"]),
-            _checkpoint_step(document["reports"]),
+            _milestones(document["reports"]),
         )
         self.sync.publish(document, urgent=news != self._published)
         self._published = news
@@ -386,5 +387,13 @@ class Agent:
             run.reports.add(0, fields)
 
 
-def _checkpoint_step(reports: List[Dict[str, Any]]) -> Any:
-    return [(report.get("checkpoint") or {}).get("step") for report in reports]
+def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
+    """What in the reports is news at once: that training began, and each checkpoint."""
+    return [
+        (
+            report.get("step", 0) > 0,
+            report.get("phase") in _BEFORE_STEPS,
+            (report.get("checkpoint") or {}).get("step"),
+        )
+        for report in reports
+    ]

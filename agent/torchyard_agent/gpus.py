@@ -48,17 +48,15 @@ class Gpus:
 
     def count(self) -> int:
         """GPUs a worker of this pod can use; 0 without a driver."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is not None and self._handles:
-            return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-        return len(self._handles)
+        return len(self._latest)
 
     def _run(self) -> None:
         while not self._stop.wait(_INTERVAL):
             self._read()
 
     def _read(self) -> None:
-        self._latest = [self._one(index, handle) for index, handle in enumerate(self._handles)]
+        found = [self._one(index, handle) for index, handle in enumerate(self._handles)]
+        self._latest = visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _one(self, index: int, handle: Any) -> Dict[str, Any]:
         nvml = self._nvml
@@ -74,6 +72,21 @@ class Gpus:
             "powerW": _try(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0),
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+def visible(gpus: List[Dict[str, Any]], names: Optional[str]) -> List[Dict[str, Any]]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to workers, by index or uuid (a prefix is enough, as for CUDA)."""
+    if names is None:
+        return gpus
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    return [
+        gpu
+        for gpu in gpus
+        if any(
+            name == str(gpu["index"]) or (len(name) > 4 and str(gpu.get("uuid", "")).startswith(name))
+            for name in wanted
+        )
+    ]
 
 
 def _try(read: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from torchyard_agent import command, dump, failure, reports, settings, termination
+from torchyard_agent import command, dump, failure, gpus, reports, settings, termination
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.logs import RankLog
 from torchyard_agent.metrics import render
@@ -269,3 +269,12 @@ def test_the_termination_log_keeps_the_end_of_the_traceback_within_4096_bytes():
     assert (log["code"], log["round"], log["failure"]["message"]) == (1, 3, "bad")
     assert log["failure"]["traceback"].endswith("the end")
     assert json.loads(termination.text(0, None)) == {"code": 0, "round": None, "failure": None}
+
+
+@pytest.mark.parametrize(
+    ("names", "indices"),
+    [(None, [0, 1]), ("", []), ("-1", []), ("1", [1]), ("GPU-bbbb", [1]), ("GPU-aaaa,GPU-bbbb", [0, 1]), ("GPU-", [])],
+)
+def test_only_the_gpus_that_workers_may_use_are_told_of(names, indices):
+    both = [{"index": 0, "uuid": "GPU-aaaa-1"}, {"index": 1, "uuid": "GPU-bbbb-2"}]
+    assert [gpu["index"] for gpu in gpus.visible(both, names)] == indices

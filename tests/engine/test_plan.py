@@ -464,6 +464,24 @@ def test_a_suspend_that_cannot_save_ends_with_the_grace_period():
     assert world.pods[uid].deleting
 
 
+def test_a_suspend_waits_for_no_member_that_never_heard_of_the_round():
+    world = World(2)
+    world.settle()
+    world.start_pods()
+    for uid in world.pods:
+        world.call_in(uid)
+    obey, world.obey = world.obey, lambda _uid: None
+    world.step()
+    assert (world.status.round, world.status.rendezvous.open) == (1, True)
+    world.edit(suspend=True)
+    world.obey = obey
+    world.settle()
+    assert not world.status.rendezvous.open, "nobody runs: there is no grace period to wait out"
+    world.finish_deletions()
+    world.settle()
+    assert (world.status.state, world.status.restarts.total) == ("Suspended", 0)
+
+
 def test_without_on_preempt_a_suspend_just_stops():
     world = World(1, checkpoint=Checkpoint(on_preempt=False)).to_running()
     world.edit(suspend=True)

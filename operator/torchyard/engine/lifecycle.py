@@ -8,7 +8,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
 from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine import causes, ledger, rounds
+from torchyard.engine import causes, ledger, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.budget import charge
 from torchyard.engine.causes import Outcome
@@ -31,7 +31,7 @@ def turn(view: View, status: TrainingJobStatus) -> Turn:
     """Decide the job's next transition. `status` carries this moment's figures already."""
     if status.state in TERMINAL_STATES:
         return Turn(status=status)
-    deadline = _deadline(view, status)
+    deadline = timeouts.deadline(view, status)
     if deadline is not None and view.now >= deadline:
         return fail(view, status, "DeadlineExceeded", f"after {view.job.spec.active_deadline}")
     decided = _open_turn(view, status) if status.rendezvous.open else _closed_turn(view, status)
@@ -144,9 +144,15 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
         events = ()
     limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
-    if view.now < due and any(each.state == "running" for each in outcomes):
+    if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
         return Turn(status=_say(status, "Suspending", "Suspending"), events=events, due=(due,))
     return Turn(status=_say(rounds.close_clean(view, status, "Suspended"), "Suspending", "Suspending"), events=events)
+
+
+def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
+    """Whether the round was closed before this member heard of it: there is no end to wait for."""
+    agent = view.agents.get(status.rendezvous.members[member.rank])
+    return agent is not None and agent.connected and agent.state == "ready" and agent.round < status.round
 
 
 def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
@@ -162,14 +168,14 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     died = _died_idle(view, status)
     if died is not None:
         return _charge_idle(view, status, died)
-    late, pending_due = _pending_timeout(view, status)
+    late, pending_due = timeouts.pending(view, status)
     if late:
         return fail(view, status, "PendingTimeout", late)
     gate = rounds.barrier(view, status)
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
         return _open(view, status, gate, events)
-    late, start_due = _start_timeout(view, gate)
+    late, start_due = timeouts.start(view, gate)
     if late:
         return fail(view, status, "StartTimeout", late)
     due = tuple(each for each in (pending_due, backoff, start_due) if each is not None)
@@ -256,36 +262,6 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     status = replace(_say(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
-
-
-def _deadline(view: View, status: TrainingJobStatus) -> float | None:
-    begun = moment(status.start_time)
-    limit = view.job.spec.active_deadline
-    return begun + seconds(limit) if begun is not None and limit is not None else None
-
-
-def _pending_timeout(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    limit = view.job.spec.health.pending_timeout
-    waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
-    if limit is None or not waiting:
-        return "", None
-    oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
-    due = oldest.created + seconds(limit)
-    why = f"pod {oldest.name} waits for {limit}" + (f", {oldest.reason}: {oldest.message}" if oldest.reason else "")
-    return (why, None) if view.now >= due else ("", due)
-
-
-def _start_timeout(view: View, gate: rounds.Barrier) -> tuple[str, float | None]:
-    """Pods that all run and whose agents do not call in, for longer than somebody has been listening."""
-    pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
-    if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
-        return "", None
-    silent = [pod.name for pod in pods if pod.uid not in view.agents]
-    if not silent:
-        return "", None
-    begun = max([view.since, *(pod.started or pod.created for pod in pods)])
-    due = begun + seconds(view.job.spec.health.start_timeout)
-    return (f"no agent in {', '.join(silent[:3])}", None) if view.now >= due else ("", due)
 
 
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:

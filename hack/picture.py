@@ -1,0 +1,63 @@
+"""Draw docs/images/run.svg from a real run: two nodes train, one worker is killed with SIGKILL on the way.
+
+python hack/picture.py
+"""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from torchyard.cli import foreground
+from torchyard.cli.live import render
+from torchyard.cli.picture import Picture
+from torchyard.cluster.local.folder import RunFolder
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "docs/images/run.svg"
+KILL_PERCENT, DRAW_PERCENT = 40.0, 80.0
+WIDTH, HEIGHT = 100, 40
+
+
+class Artist:
+    """A view that kills a worker at one point of the run and draws at a later one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Draw the run in `folder`."""
+        self.folder = folder
+        self.drawn = False
+
+    def show(self, picture: Picture) -> None:
+        """Look at the run, as the terminal's view does."""
+        percent, round_number = picture.job.status.progress.percent or 0.0, picture.job.status.round
+        if percent >= KILL_PERCENT and round_number == 1 and picture.job.status.state == "Running":
+            file = next(self.folder.pods.glob("*-1/run/workers.json"))
+            os.kill(int(next(iter(json.loads(file.read_text())["pids"].values()))), signal.SIGKILL)
+        if percent >= DRAW_PERCENT and round_number > 1 and not self.drawn:
+            console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+            console.print(render(picture, WIDTH, HEIGHT))
+            TARGET.write_text(console.export_svg(title="torchyard run examples/cvrp.yaml"), encoding="utf-8")
+            self.drawn = True
+
+    def close(self, picture: Picture | None) -> None:
+        """Nothing is held."""
+
+
+def main() -> None:
+    """Run the example and draw it."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["TORCHYARD_HOME"] = home
+        folder = foreground.start(ROOT / "examples/cvrp.yaml", None, ())
+        artist = Artist(folder)
+        foreground.view_for_this_terminal = lambda: artist
+        job = asyncio.run(foreground.Watching(folder).until_over())
+    print(f"{TARGET.relative_to(ROOT)}: {job.status.state}, {job.status.restarts.total} restart")
+
+
+if __name__ == "__main__":
+    main()
