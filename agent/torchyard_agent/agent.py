@@ -20,7 +20,7 @@ from torchyard_agent.environment import REMOVED_FROM_WORKERS, worker_environment
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
 from torchyard_agent.ports import ReservedPort
-from torchyard_agent.process import become_subreaper, catches, kill_descendants
+from torchyard_agent.process import become_subreaper, catches, kill_descendants, reaped
 from torchyard_agent.reports import from_kubeflow, trimmed
 from torchyard_agent.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.rounds import Move, Standing, next_move
@@ -147,14 +147,7 @@ class Agent:
             self.statuses.setdefault(self.round.launcher, -signal.SIGKILL)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            code = os.waitstatus_to_exitcode(status)
+        for pid, code in reaped():
             if pid in self.warm.pids():
                 self._zygote_failed(failure.describe(failure.exit_code(code)))
             elif self.round is not None and pid == self.round.launcher:

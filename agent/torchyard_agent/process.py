@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Dict, Iterable, List, Set
+from typing import Dict, Iterable, Iterator, List, Set, Tuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -67,6 +67,18 @@ def _stat(pid: int) -> List[str]:
 def thread_count() -> int:
     """Threads of this process as the kernel counts them, those of C libraries included."""
     return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
+def reaped() -> Iterator[Tuple[int, int]]:
+    """Children that have ended, each with its exit code, negative for a signal; they are gone then."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
 
 
 def catches(pid: int, sig: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent import launcher
-from torchyard_agent.process import die_with_parent, thread_count
+from torchyard_agent.process import die_with_parent, reaped, thread_count
 
 # torch._dynamo takes a second, and the first optimizer step of every program imports it.
 _ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim", "torch._dynamo")
@@ -76,14 +76,8 @@ def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> None:
 
 
 def _reap(agent: socket.socket) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _say(agent, {"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+    for pid, code in reaped():
+        _say(agent, {"ended": pid, "status": code})
 
 
 def _fork(agent: socket.socket, spec_path: str, wake: Any) -> None:

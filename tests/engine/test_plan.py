@@ -8,7 +8,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Backoff, Checkpoint, Health, Restart
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import CONDITION_TYPES
-from torchyard.api.times import rfc3339
+from torchyard.api.times import rfc3339, unix
 from torchyard.engine.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, WriteStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import GpuReport, RankReport
@@ -570,6 +570,18 @@ def test_progress_rate_and_time_left_are_what_the_ranks_report():
     assert (progress.step, progress.total_steps, progress.percent, progress.eta_seconds) == (20, 100, 20.0, 40)
     assert world.status.throughput.steps_per_second == 2.0
     assert world.status.metrics == {"loss": pytest.approx(1 / 21)}
+
+
+def test_a_program_that_reports_no_rate_gets_the_average_of_its_round():
+    world = World(1).to_running()
+    opened = world.status.attempts[-1].start_time
+    world.now = unix(opened) + 10
+    uid = world.at(0)
+    world.agents[uid] = replace(
+        world.agents[uid], reports=(RankReport(round=1, step=30, phase="step", time=world.now),)
+    )
+    world.settle()
+    assert world.status.throughput.steps_per_second == 3.0
 
 
 def test_figures_alone_are_not_urgent_and_tell_no_events():

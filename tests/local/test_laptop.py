@@ -199,7 +199,7 @@ def controller_process(folder):
     return subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
 
 
-async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed):
+async def train_until_the_controller_dies(laptop):
     laptop.create(**CVRP)
     controller = controller_process(laptop.folder)
     try:
@@ -207,6 +207,10 @@ async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed)
     finally:
         controller.kill()
         controller.wait()
+
+
+async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed):
+    await train_until_the_controller_dies(laptop)
     members = {process.pid for process in laptop.left}
     assert members, "the gang trains on"
     assert is_controlled(laptop.folder) is None
@@ -220,13 +224,7 @@ async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed)
 
 
 async def test_a_gang_whose_controller_cannot_come_back_to_its_port_is_ended_first(laptop, undisturbed):
-    laptop.create(**CVRP)
-    controller = controller_process(laptop.folder)
-    try:
-        await laptop.reached(10)
-    finally:
-        controller.kill()
-        controller.wait()
+    await train_until_the_controller_dies(laptop)
     before = {process.pid for process in laptop.left}
     port = int(json.loads(laptop.folder.controller_file.read_bytes())["url"].rpartition(":")[2])
     taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", port)

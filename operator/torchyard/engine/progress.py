@@ -75,6 +75,8 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     lead = reports[0]
     step = max(report.step for report in reports)
     throughput = _throughput(lead.throughput)
+    if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
+        throughput = replace(throughput, steps_per_second=round(rate, 6))
     checkpoint = _checkpoint(reports, status.checkpoint)
     metrics = sorted((name[:MAX_NAME], value) for name, value in lead.metrics.items() if _finite(value))[:MAX_METRICS]
     if checkpoint is not None:
@@ -109,7 +111,7 @@ def _silent_start(view: View, status: TrainingJobStatus) -> float:
 def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int, throughput: Throughput) -> Progress:
     total = lead.total_steps if lead.total_steps and lead.total_steps > 0 else None
     percent = round(min(100.0, 100.0 * step / total), 2) if total else None
-    rate = throughput.steps_per_second or _observed_rate(status, lead, step)
+    rate = throughput.steps_per_second
     eta = round(max(0, total - step) / rate) if total and rate and (total - step) / rate < 1e9 else None
     moved = step != status.progress.step or status.progress.last_step_time is None
     reported = lead.time if 0 < lead.time <= view.now else view.now

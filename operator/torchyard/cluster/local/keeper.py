@@ -77,7 +77,7 @@ def _children(parent: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            fields = _stat(int(entry.name))
+            fields = stat_fields(int(entry.name))
             if len(fields) > 1 and int(fields[1]) == parent:
                 found.append(int(entry.name))
     return found
@@ -85,11 +85,11 @@ def _children(parent: int) -> list[int]:
 
 def _identity(pid: int) -> dict[str, int]:
     """Pid and start time (clock ticks since boot): together they name a process, a pid alone is reused."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return {"pid": pid, "start": int(fields[19]) if fields else 0}
 
 
-def _stat(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the state on; the name before them may hold anything."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

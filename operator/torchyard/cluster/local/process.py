@@ -11,6 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from torchyard.cluster.local.keeper import stat_fields
+
 _POLL_SECONDS = 0.05
 
 
@@ -22,7 +24,7 @@ class ProcessId(Struct, frozen=True):
 
     def alive(self) -> bool:
         """Whether this very process still runs; a zombie does not."""
-        fields = _stat(self.pid)
+        fields = stat_fields(self.pid)
         return bool(fields) and fields[0] != "Z" and int(fields[19]) == self.start
 
     def kill(self, number: int, *, group: bool = False) -> None:
@@ -41,7 +43,7 @@ class ProcessId(Struct, frozen=True):
 
 def identify(pid: int) -> ProcessId | None:
     """The process that has this pid now; None if there is none."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return ProcessId(pid, int(fields[19])) if fields else None
 
 
@@ -101,12 +103,3 @@ def kill_carrying(variable: str, value: str, seconds: float = 5.0) -> None:
         for process in left:
             process.kill(signal.SIGKILL)
         time.sleep(0.01)
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before them may hold anything."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text[text.rfind(")") + 2 :].split()
