@@ -7,6 +7,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -41,11 +42,16 @@ class Artist:
         if percent >= DRAW_PERCENT and round_number > 1 and not self.drawn:
             console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
             console.print(render(picture, WIDTH, HEIGHT))
-            TARGET.write_text(console.export_svg(title="torchyard run examples/cvrp.yaml"), encoding="utf-8")
+            TARGET.write_text(offline(console.export_svg(title="torchyard run examples/cvrp.yaml")), encoding="utf-8")
             self.drawn = True
 
     def close(self, picture: Picture | None) -> None:
         """Nothing is held."""
+
+
+def offline(svg: str) -> str:
+    """The drawing without fonts from the network: any monospace font will do, every run of text has its length."""
+    return re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
 
 
 def main() -> None:
