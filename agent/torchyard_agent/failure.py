@@ -6,9 +6,12 @@ import re
 import signal
 from typing import Any, Dict, Iterable, List, Optional
 
+from torchyard_agent.files import head, is_number, is_text, is_whole, tail
+
 PEER_LOST = 76
 _TRACEBACK_BYTES = 4000
 _MESSAGE_BYTES = 1000
+_WORD_BYTES = 200
 
 # What a healthy rank raises when another one vanished: consequences, never the root cause.
 _SECONDARY_TYPES = re.compile(r"(^|\.)(Dist(Backend|Network|Store)Error|Connection\w*Error|BrokenPipeError|EOFError)$")
@@ -41,25 +44,42 @@ def is_secondary(exception: Optional[str], message: str, code: int) -> bool:
 def record(
     *, rank: int, local_rank: int, pid: int, code: int, time: float, found: Optional[Dict[str, Any]] = None
 ) -> Dict[str, Any]:
-    """One failure in the form of the protocol. `found` is what the worker itself wrote; it wins where it speaks."""
+    """One failure in the form of the protocol. `found` is what the worker itself wrote; it wins where it speaks.
+
+    Any program may have written it: what is of the wrong kind is left out, what is long is cut.
+    """
     found = found or {}
-    exception = found.get("exception")
+    exception = found["exception"] if is_text(found.get("exception")) else None
     message = str(found.get("message") or describe(code))
     secondary = found.get("secondary")
     if not isinstance(secondary, bool):
         secondary = is_secondary(exception, message, code)
+    return bounded(
+        {
+            "rank": rank,
+            "localRank": local_rank,
+            "pid": pid,
+            "code": code,
+            "exception": exception,
+            "message": message,
+            "traceback": str(found.get("traceback") or ""),
+            "time": float(found["time"] if is_number(found.get("time")) else time),
+            "secondary": secondary,
+            "phase": found["phase"] if is_text(found.get("phase")) else None,
+            "step": found["step"] if is_whole(found.get("step")) else None,
+        }
+    )
+
+
+def bounded(failure: Dict[str, Any]) -> Dict[str, Any]:
+    """The failure with its texts cut to what a request has room for: the head of each, of the traceback the end."""
+    exception, phase = failure["exception"], failure["phase"]
     return {
-        "rank": rank,
-        "localRank": local_rank,
-        "pid": pid,
-        "code": code,
-        "exception": exception,
-        "message": message[:_MESSAGE_BYTES],
-        "traceback": str(found.get("traceback") or "")[-_TRACEBACK_BYTES:],
-        "time": float(found.get("time") or time),
-        "secondary": secondary,
-        "phase": found.get("phase"),
-        "step": found.get("step"),
+        **failure,
+        "exception": exception and head(exception, _WORD_BYTES),
+        "message": head(failure["message"], _MESSAGE_BYTES),
+        "traceback": tail(failure["traceback"], _TRACEBACK_BYTES),
+        "phase": phase and head(phase, _WORD_BYTES),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -23,6 +24,31 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         document = json.loads(data) if len(data) <= MAX_BYTES else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last: nested a thousand deep
         return None
     return document if isinstance(document, dict) else None
+
+
+def is_whole(value: Any) -> bool:
+    """Whether `value` is an integer of 64 bits: JSON's, and Python's, have no end."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_text(value: Any) -> bool:
+    """Whether `value` is a string."""
+    return isinstance(value, str)
+
+
+def head(text: str, size: int) -> str:
+    """The beginning of `text` that fits into `size` bytes of UTF-8."""
+    return text[:size].encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+def tail(text: str, size: int) -> str:
+    """The end of `text` that fits into `size` bytes of UTF-8."""
+    return text[-size:].encode("utf-8", "replace")[-size:].decode("utf-8", "ignore")

@@ -6,15 +6,38 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from torchyard_agent.files import read_json
+from torchyard_agent.files import is_number, is_text, is_whole, read_json
 
 _TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time")
 _MAX_METRICS = 32
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
+# What a report file may hold; see docs/protocol.md.
+_REQUIRED = ("round", "rank", "step")
+_KINDS: Dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps"), is_whole),
+    **dict.fromkeys(("time", "epoch", "phaseSince"), is_number),
+    **dict.fromkeys(("metrics", "throughput"), lambda value: isinstance(value, dict)),
+    "phase": is_text,
+    "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
+    "warnings": lambda value: isinstance(value, list),
+    "saves": lambda value: isinstance(value, bool),
+}
+
+
+def understood(raw: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """The fields of a report file that are of the kind they should be: any program in any language may write it.
+
+    None if `round`, `rank` or `step` is not among them.
+    """
+    report = {name: value for name, value in raw.items() if name in _KINDS and _KINDS[name](value)}
+    for name in ("metrics", "throughput"):
+        if name in report:
+            report[name] = {key: value for key, value in report[name].items() if is_number(value)}
+    return report if all(name in report for name in _REQUIRED) else None
 
 
 def from_kubeflow(body: Any) -> Dict[str, Any]:
@@ -28,7 +51,7 @@ def from_kubeflow(body: Any) -> Dict[str, Any]:
         raise ValueError("`trainerStatus` must be an object, `trainerStatus.metrics` a list of {name, value}")  # noqa: TRY004 - all bad bodies are one kind
     numbers = {}
     for metric in status.get("metrics") or []:
-        with contextlib.suppress(TypeError, KeyError, ValueError):
+        with contextlib.suppress(TypeError, KeyError, ValueError, OverflowError):
             numbers[str(metric["name"])] = float(metric["value"])
     return _split(numbers, _FIELDS)
 
@@ -57,12 +80,10 @@ def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Di
     """
     if not extra:
         return report
-    base = dict(report or {})
-    joined = {**base, **extra}
-    base_metrics = base.get("metrics")
-    joined["metrics"] = {**(base_metrics if isinstance(base_metrics, dict) else {}), **extra.get("metrics", {})}
-    if "step" in base or "step" in extra:
-        joined["step"] = max(int(base.get("step", 0)), int(extra.get("step", 0)))
+    base = report or {}
+    joined = {**base, **extra, "metrics": {**base.get("metrics", {}), **extra.get("metrics", {})}}
+    if "step" in joined:
+        joined["step"] = max(base.get("step", 0), extra.get("step", 0))
     return joined if "step" in joined else None
 
 
@@ -72,9 +93,8 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     for report in reports:
         if report.get("localRank", 0) == 0:
             whole = dict(report)
-            metrics, warnings = report.get("metrics"), report.get("warnings")
-            whole["metrics"] = dict(list(metrics.items())[:_MAX_METRICS]) if isinstance(metrics, dict) else {}
-            whole["warnings"] = [str(text)[:200] for text in warnings[-5:]] if isinstance(warnings, list) else []
+            whole["metrics"] = dict(list(report.get("metrics", {}).items())[:_MAX_METRICS])
+            whole["warnings"] = [str(text)[:200] for text in report.get("warnings", [])[-5:]]
             out.append(whole)
         else:
             out.append({name: report[name] for name in _TRIMMED if name in report})
@@ -104,13 +124,9 @@ class Reports:
             if self._mtimes.get(local_rank) == mtime:
                 continue
             self._mtimes[local_rank] = mtime
-            report = read_json(path)
-            if report is not None and self._is_ours(report):
+            report = understood(read_json(path) or {})
+            if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
-
-    def _is_ours(self, report: Dict[str, Any]) -> bool:
-        step = report.get("step")
-        return report.get("round") == self._round and isinstance(step, int) and isinstance(report.get("rank"), int)
 
     def add(self, local_rank: int, fields: Dict[str, Any]) -> None:
         """Lay `fields` over what the file of `local_rank` says, or stand in for it."""

@@ -207,7 +207,7 @@ class RoundRun:
             if printed:
                 known.update(printed)
                 known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
-        return {**cause, **{name: value for name, value in known.items() if value is not None}}
+        return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
     def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:
         return self._log(cause["rank"] if cause else self.ranks[0]).last(_LAST_LINES, _LAST_BYTES)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from torchyard_agent import command, dump, failure, gpus, reports, settings, termination
+from torchyard_agent.agent import _milestones
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.logs import RankLog
 from torchyard_agent.metrics import render
@@ -103,6 +104,69 @@ def test_exception_and_message_are_read_from_output_when_the_program_left_no_fil
         "traceback": "\n".join(lines[1:4]),
     }
     assert failure.from_lines(["all is well"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("time", "2025-11-21T08:00:00Z"),
+        ("exception", {"type": "E"}),
+        ("phase", 3),
+        ("step", "7"),
+        ("time", float("nan")),
+        ("time", 10**400),
+    ],
+)
+def test_a_failure_file_of_any_program_costs_only_the_fields_that_are_wrong(name, wrong):
+    right = {"exception": "Odd", "message": "said", "time": 3.0, "phase": "eval", "step": 7}
+    expected = {**right, "exception": None, "time": 10.0, "phase": None, "step": None}
+    read = cause(found={**right, name: wrong})
+    assert read[name] == expected[name]
+    assert {key: read[key] for key in right if key != name} == {key: right[key] for key in right if key != name}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("checkpoint", "/ckpt/3"),
+        ("checkpoint", {"step": [3]}),
+        ("metrics", [0.5]),
+        ("throughput", 3.0),
+        ("warnings", "hot"),
+        ("phase", ["step"]),
+        ("phaseSince", "now"),
+        ("counter", {}),
+        ("totalSteps", "many"),
+        ("epoch", 10**400),
+        ("saves", "yes"),
+    ],
+)
+def test_a_report_of_any_program_costs_only_the_fields_that_are_wrong(tmp_path, name, wrong):
+    right = {"round": 4, "rank": 1, "step": 7, "phase": "eval", "checkpoint": {"step": 3}, "metrics": {"loss": 0.5}}
+    (tmp_path / "report.0.json").write_text(json.dumps({**right, name: wrong, "of their own": {"x": 1}}))
+    read = reports.Reports(tmp_path, 4, 1, 1)
+    read.read()
+    (report,) = read.all()
+    assert {**report, name: right.get(name)} == {"phase": "step", "localRank": 0, **right, name: right.get(name)}
+    assert report.get(name) != wrong
+    assert _milestones([report])[0][:1] == (True,)
+    assert "torchyard_step" in render({"reports": [report]})
+    assert reports.trimmed([report])[0]["step"] == 7
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"round": 4, "rank": 1}', '{"round": 4, "rank": 1, "step": true}', "[]"]
+)
+def test_a_report_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, text):
+    (tmp_path / "report.0.json").write_text(text)
+    read = reports.Reports(tmp_path, 4, 1, 1)
+    read.read()
+    assert read.all() == []
+
+
+def test_metrics_of_a_report_are_its_finite_numbers():
+    raw = {"round": 1, "rank": 0, "step": 1, "metrics": {"a": 1, "b": float("nan"), "c": "2", "d": None, "e": True}}
+    assert reports.understood(raw)["metrics"] == {"a": 1}
 
 
 def test_a_request_always_fits_and_loses_the_least_needed_first():
