@@ -16,8 +16,10 @@ import ssl
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence
 from urllib.parse import urlsplit
+
+from torchyard_agent.files import head, tail
 
 PROTOCOL = 1
 BODY_BYTES = 16 * 1024
@@ -211,24 +213,57 @@ class Sync:
 
 
 def fit(body: Dict[str, Any]) -> bytes:
-    """The body as JSON within the protocol's limit; the least needed is cut first."""
-    cuts: list[Callable[[Dict[str, Any]], Any]] = [
-        lambda b: b.get("dump") and b.update(dump=dict(b["dump"], text=b["dump"]["text"][:1500])),
-        lambda b: b.get("exit") and b.update(exit=dict(b["exit"], lines=b["exit"].get("lines", [])[-5:])),
-        lambda b: b.update(reports=b.get("reports", [])[:1]),
-        lambda b: b.update(reports=[]),
-        lambda b: b.update(gpus=[], notices=[]),
-        lambda b: b.pop("dump", None),
-        lambda b: b.get("exit") and b.update(exit=dict(b["exit"], lines=[], failure=None)),
-    ]
+    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened."""
     body = _finite(body)
-    data = json.dumps(body).encode()
-    for cut in cuts:
+    for cut in _CUTS:
+        data = _encoded(body)
         if len(data) <= BODY_BYTES:
-            break
+            return data
         cut(body)
-        data = json.dumps(body).encode()
-    return data
+    return _encoded(body)
+
+
+def _encoded(body: Dict[str, Any]) -> bytes:
+    # Not as ASCII: that makes six bytes of a character that has two or three. Half a surrogate pair becomes `?`.
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _shorten_failure(name: str, cut: Callable[[str, int], str], size: int) -> Callable[[Dict[str, Any]], None]:
+    def shorten(body: Dict[str, Any]) -> None:
+        failure = (body.get("exit") or {}).get("failure") or {}
+        if name in failure:
+            failure[name] = cut(failure[name], size)
+
+    return shorten
+
+
+def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
+    def shorten(body: Dict[str, Any]) -> None:
+        ended = body.get("exit") or {}
+        if ended.get("lines"):
+            ended["lines"] = [head(line, size) for line in ended["lines"][-count:]]
+
+    return shorten
+
+
+def _shorten_dump(body: Dict[str, Any]) -> None:
+    if body.get("dump"):
+        body["dump"]["text"] = head(body["dump"]["text"], 1500)
+
+
+_CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
+    _shorten_dump,
+    _shorten_failure("traceback", tail, 1000),
+    _shorten_failure("message", head, 300),
+    _keep_lines(5, 200),
+    lambda body: body.update(reports=body.get("reports", [])[:1]),
+    lambda body: body.update(reports=[]),
+    lambda body: body.update(gpus=[], notices=[]),
+    lambda body: body.pop("dump", None),
+    # Control characters take six bytes even so.
+    _keep_lines(1, 200),
+    _shorten_failure("traceback", tail, 200),
+)
 
 
 def _finite(value: Any) -> Any:

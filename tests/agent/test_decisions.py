@@ -185,6 +185,33 @@ def test_a_request_always_fits_and_loses_the_least_needed_first():
     assert kept["reports"][0]["step"] == 1
 
 
+@pytest.mark.parametrize("character", ["t", "字", "\x1b", "\ud800", "😀"])
+def test_why_a_round_ended_is_told_in_any_language_together_with_reports_and_gpus(character):
+    found = {"exception": "Odd", "message": character * 9000, "traceback": character * 9000}
+    known = {"rank": 3, "code": 7, "exception": "Odd"}
+    body = {
+        "exit": {"code": 7, "failure": cause(rank=3, code=7, found=found), "lines": [character * 200] * 20},
+        "reports": [{"rank": 0, "step": 1}],
+        "gpus": [{"uuid": "GPU-" + "0" * 36}] * 8,
+        "notices": ["one"],
+    }
+    data = fit(body)
+    assert len(data) <= BODY_BYTES
+    kept = json.loads(data)
+    assert {name: kept["exit"]["failure"][name] for name in known} == known
+    assert len(kept["exit"]["failure"]["message"]) >= 75
+    assert kept["exit"]["failure"]["traceback"]
+    assert kept["exit"]["lines"]
+    assert (kept["reports"], kept["gpus"], kept["notices"]) == (body["reports"], body["gpus"], body["notices"])
+
+
+def test_what_a_program_printed_is_cut_like_what_it_wrote():
+    bounded = failure.bounded({**cause(), "traceback": "字" * 9000 + "the end", "exception": "E" * 9000})
+    assert len(bounded["traceback"].encode()) <= 4000
+    assert bounded["traceback"].endswith("the end")
+    assert len(bounded["exception"]) == 200
+
+
 def test_a_joined_report_keeps_the_larger_step_and_both_sets_of_metrics():
     counted = {"step": 7, "metrics": {"a": 1.0}, "throughput": {"stepsPerSecond": 2.0}}
     told = reports.from_kubeflow(
