@@ -212,7 +212,7 @@ class Agent:
         run = self.round
         assert run is not None
         left = kill_descendants(os.getpid(), self.warm.pids())
-        for rank, lines in run.follow().items():
+        for rank, lines in run.follow(last=True).items():
             self.echo.say(rank, lines)
         self.exit = run.ended(status)
         self.last_reports = run.reports.all()

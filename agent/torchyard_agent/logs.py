@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import shutil
 from collections import deque
 from pathlib import Path
 from typing import Deque, Dict, List, Mapping, Optional, Pattern, Sequence
@@ -34,17 +34,22 @@ class RankLog:
             return 0
 
     def follow(self) -> List[str]:
-        """Whole lines written since the last call, at most a megabyte of them; metrics are updated on the way."""
+        """Whole lines written since the last call, at most a megabyte of them; metrics are updated on the way.
+
+        The file never stays larger than `ROTATE_BYTES`: of a program that writes faster than it is read, some is skipped.
+        """
         size = self._size()
         if size < self._offset:  # someone truncated it
             self._offset = 0
         if size == self._offset:
             return []
+        if size > ROTATE_BYTES:
+            self._skip_to_tail(size)
         with self.path.open("rb") as file:
             file.seek(self._offset)
             data = file.read(_CHUNK)
         self._offset += len(data)
-        if self._offset == size > ROTATE_BYTES:
+        if size > ROTATE_BYTES:
             self._rotate()
         *whole, self._partial = (self._partial + data).split(b"\n")
         self._partial = self._partial[-_LINE_CHARACTERS:]  # a progress bar never ends its line
@@ -54,13 +59,21 @@ class RankLog:
         self.lines.extend(lines)
         return lines
 
-    def finish(self) -> None:
-        """Read what is left; a last line without an end counts."""
-        while self.follow():
-            pass
+    def finish(self) -> List[str]:
+        """The last lines, from no more than the last megabyte; one without an end counts."""
+        self._skip_to_tail(self._size())
+        lines = self.follow()
         if self._partial:
-            self.lines.append(self._partial.decode("utf-8", "replace").rpartition("\r")[2])
+            lines.append(self._partial.decode("utf-8", "replace").rpartition("\r")[2])
+            self.lines.append(lines[-1])
             self._partial = b""
+        return lines
+
+    def _skip_to_tail(self, size: int) -> None:
+        skipped = size - self._offset - _CHUNK
+        if skipped > 0:
+            self._offset += skipped
+            self._partial = b"[%d bytes skipped] " % skipped
 
     def last(self, count: int, size: int) -> List[str]:
         """The last `count` lines, fewer if they do not fit into `size` bytes."""
@@ -74,9 +87,19 @@ class RankLog:
 
     def _rotate(self) -> None:
         # The worker appends, so it goes on at the new end; lines of the instant between copy and cut are lost.
-        shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
+        with contextlib.suppress(OSError):  # a full disk is all the more a reason to cut
+            self._copy_tail(self.path.with_suffix(".log.1"))
         os.truncate(self.path, 0)
         self._offset = 0
+
+    def _copy_tail(self, to: Path) -> None:
+        with self.path.open("rb") as source, to.open("wb") as target:
+            source.seek(max(0, self._size() - ROTATE_BYTES))
+            left = ROTATE_BYTES  # counted: the worker may write as fast as this copies
+            while left > 0:
+                data = source.read(min(left, _CHUNK))
+                target.write(data)
+                left = left - len(data) if data else 0
 
     def _match(self, line: str) -> None:
         for pattern in self._patterns:

@@ -113,11 +113,11 @@ class RoundRun:
         self.launcher = process.pid
         process.returncode = 0  # reaped by the agent's own loop, not by Popen
 
-    def follow(self) -> Dict[int, List[str]]:
-        """Read logs and reports; new lines of each rank."""
+    def follow(self, *, last: bool = False) -> Dict[int, List[str]]:
+        """Read logs and reports; new lines of each rank. `last`: nobody writes any more."""
         fresh = {}
         for local_rank, log in enumerate(self.logs):
-            lines = log.follow()
+            lines = log.finish() if last else log.follow()
             if lines:
                 fresh[log.rank] = lines
             if log.metrics:
@@ -157,10 +157,10 @@ class RoundRun:
         return any(is_alive(pid) for pid in self.workers().values())
 
     def ended(self, status: int) -> Dict[str, Any]:
-        """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal."""
-        for log in self.logs:
-            log.finish()
-        self.reports.read()
+        """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
+
+        Call `follow(last=True)` before.
+        """
         written = read_json(self.settings.run_dir / "failure.json") or {}
         if written.get("round") != self.number:
             written = {}

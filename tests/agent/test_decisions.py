@@ -262,6 +262,30 @@ def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_
     assert path.read_bytes() == b"after the cut"
 
 
+MEBIBYTE = 1 << 20
+
+
+def test_a_program_that_floods_its_log_keeps_its_last_words_within_bounded_reading(tmp_path):
+    log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
+    path.write_bytes(b"loss=1\n" * MEBIBYTE + b"." * (3 * MEBIBYTE) + b"\nRuntimeError: why it ended")
+    assert log.finish()[-1] == "RuntimeError: why it ended"
+    assert log.lines[-1] == "RuntimeError: why it ended"
+    assert log.follow() == []
+
+
+def test_a_log_written_faster_than_it_is_read_is_still_cut_and_what_is_skipped_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchyard_agent.logs.ROTATE_BYTES", 3 * MEBIBYTE)
+    log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
+    with path.open("ab", buffering=0) as file:
+        for number in range(8):
+            file.write((b"x" * 1023 + b"\n") * 2048 + b"%d\n" % number)
+            lines = log.follow()
+            assert path.stat().st_size <= 3 * MEBIBYTE
+        assert path.with_suffix(".log.1").stat().st_size <= 3 * MEBIBYTE
+        assert lines[-1] == "7"
+        assert "bytes skipped] " in lines[0]
+
+
 REQUIRED = {
     "TORCHYARD_JOB": "job",
     "TORCHYARD_NAMESPACE": "default",
