@@ -16,13 +16,14 @@ import sys
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
 from torchyard_agent import failure, guard, worker
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.process import die_with_parent
 
 SAVED = 75
+BAD_CONFIGURATION, NOT_FOUND = 64, 127
 _SAVE_SKEW_SECONDS = 10.0
 
 
@@ -46,7 +47,7 @@ def run(spec: Dict[str, Any], *, warm: bool) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return launch.refuse(127, f"torchrun: {sys.executable} has no torch")
+        return launch.refuse(NOT_FOUND, f"torchrun: {sys.executable} has no torch")
 
 
 class Launch:
@@ -64,12 +65,15 @@ class Launch:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
-        args = self._arguments()
+        try:
+            args = self._arguments()
+            in_fork = warm and not args.no_python
+            config, entrypoint, arguments = _config(args, in_fork=in_fork)
+        except ValueError as error:
+            return self.refuse(BAD_CONFIGURATION, f"torchrun: {error}")
         refusal = _cannot_start(args)
         if refusal:
-            return self.refuse(127, refusal)
-        in_fork = warm and not args.no_python
-        config, entrypoint, arguments = _config(args, in_fork=in_fork)
+            return self.refuse(NOT_FOUND, refusal)
         if in_fork:
             config.start_method = "fork"
             entrypoint = worker.run
@@ -87,10 +91,19 @@ class Launch:
         return 0
 
     def _arguments(self) -> Any:
-        """The user's torchrun options, parsed by torchrun's parser; what the round decides replaces what they say."""
+        """The user's torchrun options, parsed by torchrun's parser; what the round decides replaces what they say.
+
+        Raises:
+            ValueError: what the parser says is wrong with them.
+        """
         from torch.distributed.run import get_args_parser
 
-        args = get_args_parser().parse_args(self.spec["args"])
+        parser = get_args_parser()
+        parser.error = _wrong
+        try:
+            args = parser.parse_args(self.spec["args"])
+        except SystemExit:  # --help and the like: the answer was printed, nothing trains
+            raise ValueError(f"`{' '.join(self.spec['args'])}` starts no training script") from None
         decided = {
             "nnodes": str(self.spec["nodes"]),
             "node_rank": self.spec["nodeRank"],
@@ -198,6 +211,10 @@ def exec_arguments(spec: Dict[str, Any], argv: List[str]) -> List[str]:
     log = spec["logDir"] + "/rank-{rank}.log"
     said = spec["runDir"] + "/failure.{rank}.json"
     return ["-I", "-S", "-c", code, str(os.getpid()), log, said, *argv]
+
+
+def _wrong(message: str) -> NoReturn:
+    raise ValueError(message)
 
 
 def _config(args: Any, *, in_fork: bool) -> Any:

@@ -36,7 +36,7 @@ class RankLog:
     def follow(self) -> List[str]:
         """Whole lines written since the last call, at most a megabyte of them; metrics are updated on the way.
 
-        The file never stays larger than `ROTATE_BYTES`: of a program that writes faster than it is read, some is skipped.
+        The file is cut at `ROTATE_BYTES`: what a program writes faster than it is read is skipped.
         """
         size = self._size()
         if size < self._offset:  # someone truncated it

@@ -184,3 +184,20 @@ def test_a_missing_script_or_module_is_127_and_named(pod, warm, words, missing):
     ended = one.ended()
     assert ended["code"] == ended["failure"]["code"] == 127
     assert missing in ended["failure"]["message"]
+
+
+def test_wrong_torchrun_options_are_64_and_told_in_the_words_of_its_parser(pod, script):
+    train = script("print(1)")
+    for warm, words, said in (
+        ("1", ["--bogus", train], "unrecognized arguments: --bogus"),
+        ("0", ["--nproc-per-node"], "expected one argument"),
+        ("0", ["-m"], "required: training_script"),
+        ("1", ["--help"], "`--help` starts no training script"),
+        ("0", ["--local-ranks-filter", "first", train], "local_ranks_filter"),
+    ):
+        one = pod("torchrun", *words, name=f"pod-{words[0]}", TORCHYARD_WARM_START=warm)
+        one.ready()
+        one.run()
+        ended = one.ended()
+        assert ended["code"] == ended["failure"]["code"] == 64
+        assert said in ended["failure"]["message"]
