@@ -131,6 +131,7 @@ class Agent:
                 self._hear_zygote(message)
             if zygote.state == "failed":
                 self._zygote_failed(zygote.reason)
+        self.warm.give_up_after(self.settings.warm_seconds)
 
     def _hear_zygote(self, message: Dict[str, Any]) -> None:
         if "started" in message and self.round is not None and not self.round.launcher:

@@ -34,6 +34,7 @@ class Settings:
     grace_seconds: float
     orphan_seconds: float
     warm_start: bool
+    warm_seconds: float
     preload: Tuple[str, ...]
     hooks: bool
     patterns: Tuple[Pattern[str], ...]
@@ -73,6 +74,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         grace_seconds=_number(env, "TORCHYARD_GRACE_SECONDS", 30),
         orphan_seconds=_number(env, "TORCHYARD_ORPHAN_SECONDS", 300),
         warm_start=env.get("TORCHYARD_WARM_START", "1") != "0",
+        warm_seconds=_number(env, "TORCHYARD_WARM_SECONDS", 120),
         preload=tuple(name.strip() for name in env.get("TORCHYARD_PRELOAD", "").split(",") if name.strip()),
         hooks=env.get("TORCHYARD_HOOKS", "1") != "0",
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),

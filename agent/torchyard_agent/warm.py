@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -31,6 +33,8 @@ class Zygote:
 
     Attributes:
         state: `starting`, `ready`, or `failed` with a `reason`.
+        importing: the module it imports while `starting`.
+        since: when it was started, monotonic seconds.
         pid: its process id.
         socket: becomes readable when `receive` has something to tell.
     """
@@ -38,6 +42,8 @@ class Zygote:
     def __init__(self, interpreter: str, env: Dict[str, str], preload: Tuple[str, ...]) -> None:
         self.state = "starting"
         self.reason = ""
+        self.importing = ""
+        self.since = time.monotonic()
         self.socket, theirs = socket.socketpair()
         self._pending = b""
         arguments = [str(theirs.fileno()), str(os.getpid()), *preload]
@@ -75,6 +81,8 @@ class Zygote:
         for message in messages:
             if "ready" in message:
                 self.state = "ready"
+            elif "importing" in message:
+                self.importing = message["importing"]
             elif "failed" in message:
                 self.state, self.reason = "failed", message["failed"]
         return messages
@@ -136,6 +144,13 @@ class WarmStart:
             self._start()
         else:
             self.notice = f"warm start is off: {reason}"
+
+    def give_up_after(self, seconds: float) -> None:
+        """Kill a zygote that imports for longer than that: an import may hang (a dead file server), and rounds wait."""
+        if self.zygote is None or not self.starting or time.monotonic() - self.zygote.since < seconds:
+            return
+        os.kill(self.zygote.pid, signal.SIGKILL)
+        self.failed(f"importing {self.zygote.importing} took longer than {seconds:g} s (TORCHYARD_WARM_SECONDS)")
 
     def close(self) -> None:
         """Let the zygote end."""

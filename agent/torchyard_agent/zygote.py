@@ -1,6 +1,6 @@
 """The warm zygote: has torch imported, never touched CUDA, has one thread; forks a launcher for each round.
 
-Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"ready": ...}`, `{"started": PID}`,
+Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`, `{"started": PID}`,
 `{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    failed = _import(sys.argv[3:])
+    failed = _import(agent, sys.argv[3:])
     if failed:
         _say(agent, {"failed": failed})
         return
@@ -43,8 +43,9 @@ def main() -> None:
     _serve(agent, wake_read, wake_write)
 
 
-def _import(preload: List[str]) -> Optional[str]:
+def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
     for name in (*_ALWAYS, *preload):
+        _say(agent, {"importing": name})
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001, PERF203 - whatever an import does, the agent falls back to a cold start

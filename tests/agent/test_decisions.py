@@ -322,6 +322,7 @@ def test_defaults_are_those_of_the_protocol():
     read = settings.read(["--listen=127.0.0.1:9464", "--", "torchrun", "t.py", "--", "x"], REQUIRED)
     assert (read.listen, read.command) == (("127.0.0.1", 9464), ("torchrun", "t.py", "--", "x"))
     assert (read.address, read.procs, read.grace_seconds, read.orphan_seconds) == ("127.0.0.1", None, 30, 300)
+    assert read.warm_seconds == 120
     assert (read.warm_start, read.hooks, read.preload, read.termination_log) == (True, True, (), None)
     assert str(read.log_dir) == "/run/torchyard/logs"
 

@@ -150,6 +150,20 @@ def test_a_preload_that_starts_threads_or_fails_falls_back_to_a_cold_start_and_s
     assert one.ended()["code"] == 0
 
 
+def test_a_preload_that_hangs_is_given_up_in_time_and_the_round_starts_cold(pod, script, tmp_path, until, alive):
+    (tmp_path / "hangs.py").write_text(
+        "import os, pathlib, time\npathlib.Path('zygote').write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    env = {"TORCHYARD_PRELOAD": "hangs", "TORCHYARD_WARM_SECONDS": "15", "PYTHONPATH": str(tmp_path)}
+    one = pod("torchrun", script(REDUCE), **env)
+    assert one.wait_for(lambda state: state["state"])["state"] == "starting"
+    one.run(procs=1)
+    assert one.ended()["code"] == 0
+    said = "warm start is off: importing hangs took longer than 15 s"
+    assert any(said in notice for notice in one.intake.state(one.name)["notices"])
+    until(lambda: not alive(int((tmp_path / "zygote").read_text())))
+
+
 def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickles(pod, tmp_path):
     (tmp_path / "things.py").write_text(
         "import atexit, multiprocessing, pickle, sys\n"
