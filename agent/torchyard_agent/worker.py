@@ -59,7 +59,6 @@ def _become_worker() -> None:
     _be_the_main_process()
     _fresh_randomness()
     _threads_as_asked()
-    hooks.register_stacks(Path(os.environ["TORCHYARD_RUN_DIR"]))
     hooks.install()
 
 

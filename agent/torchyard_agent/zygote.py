@@ -1,7 +1,7 @@
 """The warm zygote: has torch imported, never touched CUDA, has one thread; forks a launcher for each round.
 
-Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`, `{"started": PID}`,
-`{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
+Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`,
+`{"started": PID}`, `{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
         _say(agent, {"importing": name})
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001, PERF203 - whatever an import does, the agent falls back to a cold start
+        except Exception as error:  # noqa: BLE001 - whatever an import does, the agent falls back to a cold start
             if name != "torch._dynamo":
                 return f"import {name}: {type(error).__name__}: {error}"
     torch: Any = sys.modules["torch"]

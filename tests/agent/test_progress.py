@@ -66,6 +66,16 @@ def test_hooks_can_be_turned_off(node, script):
     node.run(program=script(TRAIN), env={"TORCHYARD_HOOKS": "0"})
     assert node.ended()["code"] == 0
     assert node.intake.state(node.name)["reports"] == []
+    assert not list(node.run_dir.glob("stacks.*"))
+
+
+def test_hooks_turned_off_for_the_pod_leave_no_trace_in_its_workers(pod, script):
+    one = pod(sys.executable, script("import sys\nprint(sys.path)\n"), TORCHYARD_HOOKS="0")
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    assert str(one.run_dir / "hooks") not in one.log()
+    assert not list(one.run_dir.glob("stacks.*"))
 
 
 def test_a_trainer_that_writes_its_own_report_silences_the_counter(node, script):
