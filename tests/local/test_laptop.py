@@ -307,7 +307,7 @@ async def test_a_missing_working_folder_ends_the_job_with_a_sentence(laptop):
 
 
 async def test_a_slow_but_healthy_step_restarts_nothing(laptop):
-    job = await laptop.run(script=STEPS.format(at_seven="time.sleep(5)"), **QUICK)
+    job = await laptop.run(script=STEPS.format(at_seven="time.sleep(30)"), **QUICK)
     assert job.status.state == "Succeeded", job.status.message
     assert job.status.restarts.total == 0
     assert job.status.progress.step == 9
@@ -323,7 +323,7 @@ async def test_a_second_controller_is_refused_and_a_hard_stop_leaves_nothing(lap
     with pytest.raises(RunBusyError, match=str(os.getpid())):
         await run_job(laptop.folder)
     laptop.kill.set()
-    job = await laptop.ended(10)
+    job = await laptop.ended()
     assert job.status.state == "Suspended"
     assert not laptop.left
 

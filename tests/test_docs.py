@@ -1,0 +1,24 @@
+"""What the documents promise is there: links resolve, and `make` names every target the README speaks of."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document):
+    targets = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+    missing = [target for target in targets if "://" not in target and not (document.parent / target).exists()]
+    assert not missing
+
+
+def test_make_alone_lists_every_target_that_the_readme_names():
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {"demo", "test", "install"} <= named
+    assert named <= {line.split()[0] for line in listed.splitlines()}
