@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import dump, failure, local_http, termination
+from torchyard_agent import dump, failure, local_http, termination, told
 from torchyard_agent.command import Plain, Torchrun, classify, torchrun_interpreter
 from torchyard_agent.echo import Echo
 from torchyard_agent.environment import REMOVED_FROM_WORKERS, worker_environment, write_hooks, zygote_environment
@@ -33,7 +33,6 @@ PREEMPTED, TERMINATED = 75, 143
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
-_BEFORE_STEPS = ("init", "compile", "restore")
 _FORWARDED = (signal.SIGHUP, signal.SIGUSR1)
 _NEVER_STARTED = -1  # stands for the process id of a launcher there never was
 
@@ -314,19 +313,12 @@ class Agent:
 
     # What is told
 
-    def _state(self) -> str:
-        if self.leaving is not None or self.terminated:
-            return "exiting" if self.round is None else "stopping"
-        if self.round is not None:
-            return "stopping" if self._standing().ending else "running"
-        if self.warm.starting:
-            return "starting"
-        return "ready"
-
     def _document(self) -> Dict[str, Any]:
         reports = self.round.reports.all() if self.round else self.last_reports
         document = {
-            "state": self._state(),
+            "state": told.state(
+                self._standing(), leaving=self.leaving is not None or self.terminated, starting=self.warm.starting
+            ),
             "round": self.standing.accepted,
             "address": self.settings.address,
             "masterPort": self.port.number(),
@@ -347,15 +339,7 @@ class Agent:
 
     def _publish(self) -> None:
         document = self._document()
-        ended = self.exit or {}
-        news = (
-            document["state"],
-            document["round"],
-            (ended.get("round"), ended.get("time")),
-            (self.dumped or {}).get("id"),
-            len(document["notices"]),
-            _milestones(document["reports"]),
-        )
+        news = told.news(document)
         self.sync.publish(document, urgent=news != self._published)
         self._published = news
 
@@ -379,15 +363,3 @@ class Agent:
         run = self.round
         if run is not None:
             run.reports.add(0, fields)
-
-
-def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
-    """What in the reports is news at once: that training began, and each checkpoint."""
-    return [
-        (
-            report.get("step", 0) > 0,
-            report.get("phase") in _BEFORE_STEPS,
-            (report.get("checkpoint") or {}).get("step"),
-        )
-        for report in reports
-    ]
