@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import sys
-import time
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -35,7 +34,7 @@ def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(nod
     report = last(node)
     assert (report["round"], report["rank"], report["localRank"], report["phase"]) == (node.round, 0, 0, "step")
     assert report["counter"] == report["step"] > 0
-    assert 5 < report["throughput"]["stepsPerSecond"] < 50
+    assert 0 < report["throughput"]["stepsPerSecond"] < 50, "a step takes 20 ms at least"
     text = node.get("/metrics")
     assert re.search(r'^torchyard_step\{rank="0"\} \d+$', text, re.MULTILINE)
     assert 'torchyard_agent_state{state="running"} 1' in text
@@ -123,16 +122,15 @@ def test_metric_patterns_read_what_any_program_prints(pod):
 
 
 def test_a_new_checkpoint_is_told_at_once(node, script):
-    node.intake.interval = 20.0
+    node.intake.interval = 300.0
     program = (
         "import time\nfrom torchyard_agent import report\nreport(step=1)\ntime.sleep(1.2)\n"
         "report(step=2, checkpoint_step=2)\ntime.sleep(600)\n"
     )
     try:
         node.run(program=script(program))
-        start = time.monotonic()
-        node.wait_for(lambda state: state["reports"] and state["reports"][0].get("checkpoint", {}).get("step") == 2, 8)
-        assert time.monotonic() - start < 8
+        # Sooner than the interval by far, or the wait ends with an error.
+        node.wait_for(lambda state: state["reports"] and state["reports"][0].get("checkpoint", {}).get("step") == 2)
     finally:
         node.intake.interval = 0.5
 

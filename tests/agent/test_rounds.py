@@ -81,7 +81,7 @@ def test_stop_ends_workers_that_ignore_sigterm_and_what_they_started(node, scrip
     workers = node.workers(1)
     until(lambda: "started" in node.log())
     node.tell("stop", round=node.round)
-    ended = node.ended(seconds=12)
+    ended = node.ended()
     assert (ended["code"], ended["asked"], ended["failure"]) == (143, True, None)
     node.ready()
     assert not alive(workers["0"])
