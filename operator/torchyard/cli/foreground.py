@@ -23,7 +23,8 @@ from torchyard.cluster.local.run import Event
 
 REDRAW_SECONDS = 0.25
 KEPT_EVENTS = 50
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_PRESS_SECONDS = 0.5
+"""One Ctrl-C may signal this process twice: as a member of its process group, and again by whoever leads that."""
 
 
 class View(Protocol):
@@ -117,6 +118,7 @@ class Watching:
         self.folder = folder
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
+        self.pressed: float | None = None
         self.job: TrainingJob | None = None
         self.notice = ""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
@@ -165,23 +167,33 @@ class Watching:
             self.losses.add(job.status.progress.step, loss)
         return Picture(job, time.time(), self.ranks, self.losses.points, list(self.events), self.notice)
 
-    def _interrupted(self) -> None:
+    def _asked(self) -> None:
+        """Save and stop, however often it is asked."""
         if not self.stop.is_set():
             self.stop.set()
+            self.notice = "saving and stopping"
+
+    def _interrupted(self) -> None:
+        """The first Ctrl-C saves and stops, a second one stops now."""
+        now = time.monotonic()
+        if self.pressed is None:
+            self.pressed = now
+            self._asked()
             most = f" (it takes at most {self.job.spec.grace_period})" if self.job else ""
             self.notice = f"saving and stopping; press Ctrl-C again to stop now{most}"
-        else:
+        elif now - self.pressed >= SAME_PRESS_SECONDS:
             self.kill.set()
             self.notice = "stopping now"
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C, a termination request and a closed terminal save and stop; the second one stops now."""
+        """Only a person at the keyboard can mean "now": a closed terminal is told of by shell and kernel both."""
         loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._interrupted)
+        handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._asked, signal.SIGHUP: self._asked}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in STOP_SIGNALS:
+            for number in handlers:
                 loop.remove_signal_handler(number)
