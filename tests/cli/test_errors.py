@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import EXECUTABLE, CommandLine
 
 
 def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
@@ -69,6 +69,30 @@ def test_a_home_that_cannot_be_written_to(torchyard: CommandLine) -> None:
     )
     refused(torchyard("run", "job.yaml"), "/dev/null/home", "TORCHYARD_HOME")
     assert torchyard("ps").returncode == 0
+
+
+def test_trouble_while_a_run_is_controlled_is_no_invalid_file(torchyard: CommandLine) -> None:
+    in_the_way = torchyard.record("cvrp") / "controller.json"
+    in_the_way.mkdir()
+    try:
+        for command in ("resume", "stop"):
+            done = torchyard(command, "cvrp")
+            assert done.returncode == 1, done
+            assert "controller.json" in done.stderr
+            assert "Traceback" not in done.stderr
+            assert "check the path" not in done.stderr
+        assert "torchyard resume cvrp" in torchyard("resume", "cvrp").stderr
+    finally:
+        in_the_way.rmdir()
+
+
+def test_words_nobody_can_read_change_no_exit_code(torchyard: CommandLine) -> None:
+    done = subprocess.run(["bash", "-c", f"{EXECUTABLE} status nowhere 2>&-"], env=torchyard.env, check=False)
+    assert done.returncode == 64
+    process = torchyard.start("ps", "-o", "bogus")
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(timeout=60) == 64
 
 
 def test_a_near_name_is_suggested(torchyard: CommandLine) -> None:

@@ -33,6 +33,18 @@ while step < 300:
     if not (folder / "hurry").exists():
         time.sleep(0.1)
 """
+CATCHES = (
+    """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["TORCHYARD_CHECKPOINT_DIR"])
+def save(number, frame):
+    time.sleep(1)
+    (folder / "saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+"""
+    + SLOW
+)
 FAST = SLOW.replace("time.sleep(0.1)", "time.sleep(0.01)")
 
 
@@ -134,11 +146,24 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
     lines = iter(process.stderr.readline, "")
     assert any("press Ctrl-C again" in line for line in lines)
     start = time.monotonic()
+    eventually(lambda: time.monotonic() - start > 0.6)  # a second press, not an echo of the first
     process.send_signal(signal.SIGINT)
     assert any("stopping now" in line for line in lines)
     assert process.wait(timeout=30) in {75, 130}
     assert time.monotonic() - start < 20
     assert processes_of(torchyard) == []
+
+
+def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torchyard: CommandLine) -> None:
+    process = torchyard.start("run", job(torchyard, CATCHES, gracePeriod="30s"))
+    eventually(lambda: is_running(torchyard))
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    assert any("saving and stopping" in line for line in iter(process.stderr.readline, ""))
+    process.send_signal(signal.SIGHUP)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert (torchyard.run_folder("job") / "checkpoints" / "saved").exists(), "the program was given its time to save"
 
 
 def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> None:
@@ -157,6 +182,23 @@ def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> 
     assert "Suspended" in torchyard("ps").stdout
     assert torchyard("rm", "job").returncode == 0
     assert not torchyard.run_folder("job").exists()
+
+
+def test_stop_finishes_what_a_controller_that_dies_left_undone(torchyard: CommandLine) -> None:
+    controller = torchyard.start("run", job(torchyard, CATCHES, gracePeriod="30s"))
+    eventually(lambda: is_running(torchyard))
+    controller.send_signal(signal.SIGSTOP)  # it can no longer do what it is asked for
+    stop = torchyard.start("stop", "job")
+    eventually(lambda: "suspend: true" in (torchyard.run_folder("job") / "job.yaml").read_text())
+    controller.kill()
+    controller.communicate(timeout=60)
+    _, stderr = stop.communicate(timeout=90)
+    assert stop.returncode == 75, stderr
+    assert "stopped" in stderr
+    status = json.loads((torchyard.run_folder("job") / "status.json").read_text())["status"]
+    assert status["state"] == "Suspended"
+    assert (torchyard.run_folder("job") / "checkpoints" / "saved").exists()
+    assert processes_of(torchyard) == []
 
 
 def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
@@ -193,6 +235,34 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
     for part in ("Running", "round 1", "job-", "local-0", "Succeeded", "\x1b[?25h"):
         assert part in screen, part
     assert screen.rindex("Succeeded") > screen.rindex("Running")
+
+
+def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard: CommandLine) -> None:
+    process = torchyard.start("run", job(torchyard, FAST), "-o", "json")
+    assert process.stderr is not None
+    assert process.stderr.readline()
+    process.stderr.close()
+    assert process.stdout is not None
+    document = json.loads(process.stdout.read())
+    assert document["status"]["state"] == "Succeeded"
+    assert process.wait(timeout=60) == 0
+
+
+def test_trouble_of_the_controller_is_in_its_log_and_not_on_the_screen(torchyard: CommandLine) -> None:
+    process = torchyard.start("run", job(torchyard, SLOW))
+    eventually(lambda: is_running(torchyard))
+    folder = torchyard.run_folder("job")
+    (folder / "status.json").unlink()
+    (folder / "status.json" / "in-the-way").mkdir(parents=True)  # no status can be written now
+    (folder / "checkpoints" / "hurry").touch()
+    log = folder / "controller.log"
+    eventually(lambda: log.exists() and "IsADirectoryError" in log.read_text())
+    (folder / "status.json" / "in-the-way").rmdir()
+    (folder / "status.json").rmdir()
+    _, stderr = process.communicate(timeout=90)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    assert "Traceback" in log.read_text()
 
 
 def test_the_demo_trains_and_shows_what_was_learned(torchyard: CommandLine) -> None:

@@ -74,12 +74,17 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
         RefusalError: another process controls it, or it cannot be controlled here.
     """
     from torchyard.cli.ending import ending
+    from torchyard.cli.journal import journal
 
     watching = Watching(folder)
     try:
-        job = asyncio.run(watching.until_over())
+        with journal(folder):
+            job = asyncio.run(watching.until_over())
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
+    except OSError as error:
+        trouble = f"the run {folder.name!r} cannot be controlled any more: {error}"
+        raise RefusalError(trouble, f"mend that, then `torchyard resume {folder.name}` goes on", FAILED) from error
     if output is not None:
         from torchyard.api.codec import job_document
 
@@ -140,9 +145,10 @@ class Watching:
             redraw.cancel()
             await asyncio.gather(redraw, return_exceptions=True)
             picture = self._picture()
-            if picture is not None:
-                view.show(picture)
-            view.close(picture)
+            with contextlib.suppress(OSError):  # nobody reads it any more, which is no trouble of the run
+                if picture is not None:
+                    view.show(picture)
+                view.close(picture)
 
     def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
         self.job = job
@@ -152,7 +158,8 @@ class Watching:
         while True:
             picture = self._picture()
             if picture is not None:
-                view.show(picture)
+                with contextlib.suppress(OSError):
+                    view.show(picture)
             await asyncio.sleep(REDRAW_SECONDS)
 
     def _picture(self) -> Picture | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchyard import __version__
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
+from torchyard.cli.output import say
 
 if TYPE_CHECKING:
     from torchyard.cli.arguments import Parser
@@ -49,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--debug" in words:
         words.remove("--debug")
         debug = True
+    if debug:
+        import logging
+
+        logging.basicConfig()
+    if sys.stderr is None:  # closed by whoever started us: its number must not become that of a file of ours
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -62,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         refusal = explained(error)
-        print(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""), file=sys.stderr)
+        say(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""))
         return refusal.code
     return code
 
@@ -75,7 +82,7 @@ def explained(error: Exception) -> RefusalError:
         return error
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return RefusalError(f"{where}{error.strerror or error}", "check the path and its permissions")
+        return RefusalError(f"{where}{error.strerror or error}", code=FAILED)
     return RefusalError(
         f"internal error: {type(error).__name__}: {error}",
         "run it again with --debug and report what it prints",

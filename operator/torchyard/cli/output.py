@@ -1,5 +1,6 @@
 """Where words go: data to stdout, everything else to stderr."""
 
+import contextlib
 import json
 import sys
 from typing import Any, Literal
@@ -19,5 +20,6 @@ def emit(document: Any, form: Format) -> None:
 
 
 def say(text: str) -> None:
-    """One line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line to stderr; that nobody reads it any more is no trouble of what is told."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,28 @@
+"""Where a controlling process tells what only somebody who looks for a fault wants to read."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+
+from torchyard.cluster.local.folder import RunFolder
+
+MAX_BYTES = 1_000_000  # a file; there are two at most
+FILE = "controller.log"
+
+
+@contextlib.contextmanager
+def journal(folder: RunFolder) -> Iterator[None]:
+    """Keep warnings and tracebacks of this process in `controller.log` of the run instead of in the live view."""
+    handler = RotatingFileHandler(
+        folder.path / FILE, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace", delay=True
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.handleError = lambda _record: None  # type: ignore[method-assign]  # the folder is gone or the disk is full
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
