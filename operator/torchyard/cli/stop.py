@@ -2,10 +2,16 @@
 
 import time
 from argparse import ArgumentParser
+from typing import TYPE_CHECKING
 
+from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
+from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
+
+if TYPE_CHECKING:
+    from torchyard.cli.runs import Run
+    from torchyard.cluster.local.folder import RunFolder
 
 POLL_SECONDS = 0.1
 
@@ -21,25 +27,50 @@ def command(name: str, wait: bool) -> int:
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
-    import asyncio
-
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.runs import suspend_run
-    from torchyard.laptop import run_job
 
     folder = find(name)
     run = load(folder)
-    if run.job.status.state not in {"Succeeded", "Failed", "Suspended"}:
+    if not _settled(run):
         say(f"{name}: saving and stopping")
         suspend_run(folder, suspend=True)
-        if not run.controlled:  # what its dead controller left running is ours to stop
-            asyncio.run(run_job(folder))
-        while wait and not (run := load(folder)).over:
-            time.sleep(POLL_SECONDS)
+        run = load(folder)
+        while not _settled(run):
+            if not run.job.spec.suspend:
+                raise RefusalError(f"the run {name!r} was resumed meanwhile", code=FAILED)
+            if not run.controlled:  # its controller died: what it left running is ours to save and stop
+                _stop_here(folder)
+            elif wait:
+                time.sleep(POLL_SECONDS)
+            else:
+                return STOPPED
+            run = load(folder)
     state = run.job.status.state
-    if state in {"Succeeded", "Failed"}:
+    if state in TERMINAL_STATES:
         say(f"{name}: it has already {state.lower()}")
         return SUCCEEDED if state == "Succeeded" else FAILED
-    if run.over:
-        say(f"{name}: stopped; `torchyard resume {name}` goes on")
+    say(f"{name}: stopped; `torchyard resume {name}` goes on")
     return STOPPED
+
+
+def _settled(run: "Run") -> bool:
+    """Whether the run is finished, or stopped and nobody about to go on with it."""
+    state = run.job.status.state
+    return state in TERMINAL_STATES or (state == "Suspended" and run.job.spec.suspend and not run.controlled)
+
+
+def _stop_here(folder: "RunFolder") -> None:
+    import asyncio
+
+    from torchyard.cli.journal import journal
+    from torchyard.cluster.local.runs import RunBusyError
+    from torchyard.laptop import run_job
+
+    try:
+        with journal(folder):
+            asyncio.run(run_job(folder))
+    except RunBusyError:  # somebody else has taken it over
+        return
+    except ValueError as error:
+        raise RefusalError(str(error).rstrip(".")) from error
