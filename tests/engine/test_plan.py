@@ -527,6 +527,37 @@ def test_a_trainer_without_a_first_step_in_time_gets_another_round_then_fails():
     assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
 
 
+def test_an_agent_that_never_gets_ready_ends_the_job_as_one_that_never_calls_does():
+    world = World(2, health=Health(start_timeout="5m"))
+    world.settle()
+    world.start_pods()
+    hanging = world.at(1)
+    world.agents[hanging] = replace(world.agents[hanging], state="starting")
+    world.settle()
+    assert plan(world.view()).requeue_after == 300
+    world.now += 300
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "StartTimeout")
+    assert "the agent in job-0-1 never got ready" in world.status.message
+
+
+def test_an_agent_that_is_started_anew_has_the_whole_time_to_get_ready():
+    world = World(2, health=Health(start_timeout="5m")).to_running()
+    world.now += 9999
+    again = world.at(1)
+    world.commands.pop(again)
+    world.call_in(again)
+    world.agents[again] = replace(world.agents[again], state="starting")
+    world.settle()
+    assert (world.status.state, world.status.rendezvous.open) == ("Recovering", False)
+    world.now += 299
+    world.settle()
+    assert world.status.state == "Recovering"
+    world.now += 1
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "StartTimeout")
+
+
 def test_an_operator_that_was_away_does_not_hold_its_own_absence_against_the_job():
     world = World(1, trainer=Trainer(name="cvrp"), health=Health(start_timeout="5m"))
     world.settle()

@@ -175,7 +175,7 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
         return _open(view, status, gate, events)
-    late, start_due = timeouts.start(view, gate)
+    late, start_due = timeouts.start(view, status, gate)
     if late:
         return fail(view, status, "StartTimeout", late)
     due = tuple(each for each in (pending_due, backoff, start_due) if each is not None)

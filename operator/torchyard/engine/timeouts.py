@@ -5,7 +5,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.gang import seats
 from torchyard.engine.moments import moment
 from torchyard.engine.rounds import Barrier
-from torchyard.engine.view import View
+from torchyard.engine.view import Pod, View
 
 
 def deadline(view: View, status: TrainingJobStatus) -> float | None:
@@ -27,14 +27,23 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     return (why, None) if view.now >= due else ("", due)
 
 
-def start(view: View, gate: Barrier) -> tuple[str, float | None]:
-    """Pods that all run and whose agents do not call in, for longer than somebody has been listening."""
+def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:
+    """Pods that all run and whose agents are silent or never get ready, for longer than somebody has been listening."""
     pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
     if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
         return "", None
-    silent = [pod.name for pod in pods if pod.uid not in view.agents]
-    if not silent:
+    late = [lack for pod in pods if (lack := _lack(view, pod))]
+    if not late:
         return "", None
-    begun = max([view.since, *(pod.started or pod.created for pod in pods)])
+    # An agent that is started anew ends the round it was in: its time begins then.
+    ended = moment(status.attempts[-1].end_time) if status.attempts else None
+    begun = max([view.since, ended or 0.0, *(pod.started or pod.created for pod in pods)])
     due = begun + seconds(view.job.spec.health.start_timeout)
-    return (f"no agent in {', '.join(silent[:3])}", None) if view.now >= due else ("", due)
+    return (", ".join(late[:3]), None) if view.now >= due else ("", due)
+
+
+def _lack(view: View, pod: Pod) -> str:
+    agent = view.agents.get(pod.uid)
+    if agent is None:
+        return f"no agent in {pod.name}"
+    return f"the agent in {pod.name} never got ready" if agent.state == "starting" else ""
