@@ -63,12 +63,19 @@ def test_retention_keeps_the_newest_valid_ones_and_never_counts_a_broken_one(tmp
     for step in range(1, 6):
         write_step(tmp_path, step)
     write_step(tmp_path, 6, commit=False)
-    assert commits.retire(tmp_path, 2) == [3, 2, 1]
+    assert commits.retire(tmp_path, 2, saved=5) == [3, 2, 1]
     assert valid(tmp_path) == [5, 4]
     (commits.step_folder(tmp_path, 5) / "state.json").unlink()
-    assert commits.retire(tmp_path, 1) == []
+    assert commits.retire(tmp_path, 1, saved=4) == []
     assert valid(tmp_path) == [4]
-    assert commits.retire(tmp_path, 0) == []
+    assert commits.retire(tmp_path, 0, saved=4) == []
+
+
+def test_retention_never_takes_the_checkpoint_just_saved(tmp_path):
+    for step in (800, 850, 900):
+        write_step(tmp_path, step)
+    assert commits.retire(tmp_path, 1, saved=850) == [800]
+    assert valid(tmp_path) == [900, 850]
 
 
 def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):

@@ -107,6 +107,8 @@ class Checkpoints:
             CheckpointError: there are committed checkpoints but none can be read.
         """
         found = read_newest(self.root, self._world, self._shards, fill)
+        if found.record is not None:
+            self._world.from_leader(lambda step=found.record["step"]: self._disown(step))
         if found.record is not None or also is None:
             return found
         elsewhere = read_newest(also, self._world, self._shards, fill)
@@ -123,6 +125,10 @@ class Checkpoints:
                     commits.remove(candidate.folder)
 
         self._world.from_leader(sweep)
+
+    def _disown(self, newer_than: int) -> None:
+        commits.check_round(self.root, self.round_number, self._job)
+        commits.disown(self.root, newer_than)
 
     def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int) -> Saved:
         started = time.monotonic()
@@ -157,7 +163,7 @@ class Checkpoints:
                 {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds},
             )
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
-            commits.retire(self.root, keep)
+            commits.retire(self.root, keep, saved=step)
             return saved
 
         return self._world.from_leader(publish)

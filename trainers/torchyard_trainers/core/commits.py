@@ -82,12 +82,24 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def retire(root: Path, keep: int) -> list[int]:
-    """Delete all but the newest `keep` valid checkpoints; give the deleted steps. The newest valid one always stays."""
+def disown(root: Path, newer_than: int) -> list[int]:
+    """Take COMMIT from all folders newer than the step a run goes on from: it could not read them, give their steps.
+
+    Retention looks at sizes alone and would count them, in place of what the run saves from here on.
+    """
+    passed_over = [found for found in candidates(root) if found.committed and found.step > newer_than]
+    for candidate in passed_over:
+        (candidate.folder / COMMIT).unlink()
+    return [candidate.step for candidate in passed_over]
+
+
+def retire(root: Path, keep: int, *, saved: int) -> list[int]:
+    """Delete all but the newest `keep` valid checkpoints, never the one just saved; give the deleted steps."""
     valid = [candidate for candidate in candidates(root) if not candidate.fault]
-    for candidate in valid[max(keep, 1) :]:
+    retired = [candidate for candidate in valid[max(keep, 1) :] if candidate.step != saved]
+    for candidate in retired:
         remove(candidate.folder)
-    return [candidate.step for candidate in valid[max(keep, 1) :]]
+    return [candidate.step for candidate in retired]
 
 
 def claim_round(root: Path, round_number: int | None, job: str) -> int:
