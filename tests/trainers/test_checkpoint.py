@@ -5,6 +5,8 @@ import torch
 
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core.exits import SupersededError
+from torchyard_trainers.core.shards import DcpShards
 from torchyard_trainers.core.world import World
 
 WORLD = World(0, 1, 0, torch.device("cpu"), grouped=False)
@@ -52,3 +54,55 @@ def test_a_run_keeps_its_newest_checkpoints(tmp_path, keep):
     for step in (1, 2, 3, 4):
         save(checkpoints, step, keep=keep)
     assert [step.step for step in commits.candidates(tmp_path)] == [4, 3, 2, 1][:keep]
+
+
+class CutOff(DcpShards):
+    """Storage of a gang that is cut off after its first fence; `meanwhile` is what happens until it comes back."""
+
+    def __init__(self, meanwhile):
+        super().__init__(WORLD)
+        self.meanwhile = meanwhile
+
+    def save(self, state, folder):
+        self.meanwhile()
+        super().save(state, folder)
+
+
+def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_successor(tmp_path):
+    def successor_saves_the_same_step():
+        save(owner(tmp_path, 2), 5)
+
+    stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=CutOff(successor_saves_the_same_step))
+    with pytest.raises(SupersededError):
+        stale.save(5, {"weights": torch.full((64,), -1.0)}, {"step": 5}, keep=3)
+    found, weight = restore(owner(tmp_path, 3))
+    assert (weight, found.skipped) == (5.0, [])
+
+
+def test_what_a_killed_save_left_is_swept_away_but_not_what_a_newer_round_writes(tmp_path):
+    def killed():
+        raise KeyboardInterrupt
+
+    def unfinished():
+        return {path.name.split(".")[2] for path in tmp_path.glob(".step-*")}
+
+    for round_number in (1, 3):
+        with pytest.raises(KeyboardInterrupt):
+            Checkpoints(tmp_path, WORLD, round_number=round_number, job="job", shards=CutOff(killed)).save(
+                5, {}, {}, keep=3
+            )
+    assert unfinished() == {"round-1", "round-3"}
+    assert commits.candidates(tmp_path) == []
+    commits.sweep(tmp_path, 2, "job")
+    assert unfinished() == {"round-3"}
+    owner(tmp_path, 4).sweep()
+    assert unfinished() == set()
+
+
+def test_a_step_that_another_round_published_is_not_replaced(tmp_path):
+    save(owner(tmp_path), 5)
+    late = commits.unfinished_folder(tmp_path, 5, 2, "job")
+    (late / "dcp").mkdir(parents=True)
+    with pytest.raises(SupersededError, match="another round has written"):
+        commits.publish(late, commits.step_folder(tmp_path, 5))
+    assert restore(owner(tmp_path, 3))[1] == 5.0

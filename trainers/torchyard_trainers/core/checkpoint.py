@@ -120,9 +120,8 @@ class Checkpoints:
         """Remove what a killed save left behind."""
 
         def sweep() -> None:
-            for candidate in commits.candidates(self.root):
-                if not candidate.committed:
-                    commits.remove(candidate.folder)
+            commits.check_round(self.root, self.round_number, self._job)
+            commits.sweep(self.root, self.round_number, self._job)
 
         self._world.from_leader(sweep)
 
@@ -133,11 +132,13 @@ class Checkpoints:
     def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int) -> Saved:
         started = time.monotonic()
         folder = commits.step_folder(self.root, step)
-        shard_folder = folder / commits.SHARDS
+        unfinished = commits.unfinished_folder(self.root, step, self.round_number, self._job)
+        shard_folder = unfinished / commits.SHARDS
 
         def prepare() -> None:
             commits.check_round(self.root, self.round_number, self._job)
             commits.remove(folder)
+            commits.remove(unfinished)
             shard_folder.mkdir(parents=True)
 
         self._world.from_leader(prepare)
@@ -146,22 +147,23 @@ class Checkpoints:
         def seal_own_files() -> dict[str, Any]:
             files = self._shards.written_by(self._world.rank, shard_folder)
             if self._world.leads:
-                commits.write_atomically(folder / commits.STATE, json.dumps(record, indent=1))
-                files.append(folder / commits.STATE)
-            return {str(path.relative_to(folder)): commits.digest(path) for path in files}
+                commits.write_atomically(unfinished / commits.STATE, json.dumps(record, indent=1))
+                files.append(unfinished / commits.STATE)
+            return {str(path.relative_to(unfinished)): commits.digest(path) for path in files}
 
         sealed = {name: facts for part in self._world.agree(seal_own_files) for name, facts in part.items()}
 
         def publish() -> Saved:
             commits.sync_folder(shard_folder)
-            commits.check_round(self.root, self.round_number, self._job)
             size = sum(facts["bytes"] for facts in sealed.values())
             saved = Saved(step, time.time(), str(folder), size, round(time.monotonic() - started, 4))
             commits.commit(
-                folder,
+                unfinished,
                 sealed,
                 {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds},
             )
+            commits.check_round(self.root, self.round_number, self._job)
+            commits.publish(unfinished, folder)
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
             commits.retire(self.root, keep, saved=step)
             return saved

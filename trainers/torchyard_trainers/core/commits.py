@@ -1,12 +1,15 @@
 """The commit protocol of a checkpoint folder, as plain files. Knows nothing of torch, ranks or training.
 
-    <root>/step-00001200/{dcp/..., state.json, COMMIT}   COMMIT is last and names every file with size and SHA-256
+    <root>/step-00001200/{dcp/..., state.json, COMMIT}   COMMIT names every other file with size and SHA-256
+    <root>/.step-00001200.round-7.JOB/                   the same while round 7 writes it; the last act renames it
     <root>/round.lock                                    the newest round that owns the folder: `ROUND JOB_UID`
     <root>/latest                                        advisory
 
-A step folder without a valid COMMIT does not exist. COMMIT is the first thing deleted.
+A step folder without a valid COMMIT does not exist. COMMIT is the first thing deleted. No two gangs write in one
+folder: what a gang that was cut off still writes never reaches a checkpoint of its successor.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +24,7 @@ COMMIT = "COMMIT"
 STATE = "state.json"
 SHARDS = "dcp"
 _STEP = re.compile(r"step-(\d{8,})")
+_UNFINISHED = re.compile(r"\.step-\d{8,}\.round-(\d+)\.([0-9a-f]{8})")
 _MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 
@@ -36,6 +40,15 @@ class Candidate(NamedTuple):
 def step_folder(root: Path, step: int) -> Path:
     """Name the folder of a step."""
     return root / f"step-{step:08d}"
+
+
+def unfinished_folder(root: Path, step: int, round_number: int, job: str) -> Path:
+    """Name the folder in which one round writes a step."""
+    return root / f".{step_folder(root, step).name}.round-{round_number}.{_mark(job)}"
+
+
+def _mark(job: str) -> str:
+    return hashlib.sha256(job.encode()).hexdigest()[:8]
 
 
 def candidates(root: Path) -> list[Candidate]:
@@ -61,8 +74,34 @@ def damaged(folder: Path, part: int, parts: int) -> list[str]:
 
 
 def commit(folder: Path, files: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Make a finished folder exist."""
+    """Say that the files of a folder are whole."""
     write_atomically(folder / COMMIT, json.dumps({"schema": 1, "files": files, **facts}, indent=1))
+
+
+def publish(unfinished: Path, folder: Path) -> None:
+    """Make a committed folder exist under the name of its step.
+
+    Raises:
+        SupersededError: there is one already, so another round has been here.
+    """
+    try:
+        unfinished.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise SupersededError(f"another round has written {folder}; this one stops") from error
+    sync_folder(folder.parent)
+
+
+def sweep(root: Path, round_number: int, job: str) -> None:
+    """Remove what killed saves of earlier rounds left behind; a newer round may be writing, its folders stay."""
+    for candidate in candidates(root):
+        if not candidate.committed:
+            remove(candidate.folder)
+    for entry in list(root.iterdir()):
+        found = _UNFINISHED.fullmatch(entry.name)
+        if found and (found[2] != _mark(job) or int(found[1]) <= round_number):
+            remove(entry)
 
 
 def read_commit(folder: Path) -> dict[str, Any]:
