@@ -9,7 +9,7 @@ from world import World
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_reliability import Backoff, Restart
-from torchyard.api.status import CONDITION_TYPES, MAX_STATUS_BYTES, TERMINAL_STATES
+from torchyard.api.status import CONDITION_TYPES, MAX_STATUS_BYTES, TERMINAL_STATES, TrainingJobStatus
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -22,6 +22,8 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.before = self.world.job
+        self.newest = 0  # round of a status that was lost
+        self.strays = set()  # pods that trained then
 
     @initialize(
         nodes=st.integers(1, 4),
@@ -54,6 +56,16 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def restarts(self):
+        self.world.restart_operator()
+
+    @precondition(lambda self: self.world.job is not None)
+    @precondition(lambda self: self.world.training)
+    @rule()
+    def status_is_lost(self):
+        """Its file or object is gone, agents train on; a new operator process finds them."""
+        self.newest = max(self.newest, self.world.status.round)
+        self.strays |= set(self.world.training)
+        self.world.job = self.before = replace(self.world.job, status=TrainingJobStatus())
         self.world.restart_operator()
 
     @rule(delayed=st.booleans())
@@ -274,12 +286,13 @@ class AnyHistory(RuleBasedStateMachine):
         if world.delayed:
             return
         allowed = {status.round} if status.rendezvous.open else set()
-        assert set(world.training.values()) <= allowed
+        for uid, number in world.training.items():
+            assert number in allowed or (uid in self.strays and world.pods[uid].deleting)
 
     @invariant()
     def never_two_rounds_train_after_the_newest_was_told(self):
         """Workers of an old round may still be stopping, but none of a round that was never opened."""
-        assert all(number <= self.world.status.round for number in self.world.training.values())
+        assert all(number <= max(self.world.status.round, self.newest) for number in self.world.training.values())
 
     @staticmethod
     def pick(things, which):

@@ -7,7 +7,7 @@ from world import START, World
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Backoff, Checkpoint, Health, Restart
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.status import CONDITION_TYPES
+from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
 from torchyard.api.times import rfc3339, unix
 from torchyard.engine.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, WriteStatus
 from torchyard.engine.plan import plan
@@ -556,6 +556,33 @@ def test_an_agent_that_is_started_anew_has_the_whole_time_to_get_ready():
     world.now += 1
     world.settle()
     assert (world.status.state, world.status.reason) == ("Failed", "StartTimeout")
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a closed round", "an open round"])
+def test_pods_that_know_a_newer_round_than_the_status_are_replaced_and_not_waited_for(kept):
+    world = World(2).to_running()
+    copy = world.status if kept == "an open round" else TrainingJobStatus()
+    fail(world)
+    while world.status.rendezvous.open:
+        world.step()
+    copy = world.status if kept == "a closed round" else copy
+    recover(world, steps=3, save=True)
+    former = set(world.pods)
+    assert (world.status.round, set(world.training)) == (2, former)
+    world.job = replace(world.job, status=copy)
+    world.restart_operator()
+    if not copy.rendezvous.open:
+        (write, *_), deletes = plan(world.view()).actions, of(DeletePod, plan(world.view()))
+        assert isinstance(write, WriteStatus)
+        assert write.urgent, "the new incarnation is kept before anything is done"
+        assert {each.uid for each in deletes} == former
+    world.settle()
+    assert not world.status.rendezvous.open, "nothing opens beside what still runs"
+    world.finish_deletions()
+    recover(world, steps=1)
+    assert (world.status.state, world.status.restarts.counted) == ("Running", copy.restarts.counted)
+    assert not former & set(world.pods)
+    assert {pod.incarnation for pod in world.pods.values()} == {world.status.incarnation}
 
 
 def test_an_operator_that_was_away_does_not_hold_its_own_absence_against_the_job():

@@ -63,6 +63,8 @@ def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
         return _lost(node_rank, pod, "PodLost", "its pod is being deleted", view.now)
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
+    if agent is not None and agent.round > number:
+        return _lost(node_rank, pod, "AgentRestarted", "its agent knows a newer round than the status", view.now)
     if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
         return _lost(node_rank, pod, "AgentRestarted", "its agent lost the round", view.now)
     return Outcome(rank=node_rank, state="running")

@@ -35,11 +35,15 @@ def size(view: View, status: TrainingJobStatus) -> int:
 
 
 def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
-    """The pod that stands for each index: live, staying and reachable; a member of the newest round before others."""
+    """The pod that stands for each index: live, staying and reachable; a member of the newest round before others.
+
+    Between rounds a pod whose agent knows a newer round than the status does not stand: the status was lost or put
+    back, what the pod does now belongs to nothing we know of, and it would obey no round we could open.
+    """
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
     for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        if pod.alive and not pod.deleting and not node_lost(view, pod):
+        if pod.alive and not pod.deleting and not node_lost(view, pod) and not _ahead(view, status, pod):
             found[pod.index] = pod
     return found
 
@@ -49,7 +53,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     wanted, held = size(view, status), seats(view, status)
     members = status.rendezvous.members
     deletes = [
-        _delete(pod, 0.0 if not pod.alive else seconds(view.job.spec.grace_period), _why(pod, wanted, held))
+        _delete(
+            pod, 0.0 if not pod.alive else seconds(view.job.spec.grace_period), _why(view, status, pod, wanted, held)
+        )
         for pod in _ordered(view.pods)
         if not pod.deleting
         and held.get(pod.index if pod.index < wanted else -1) is not pod
@@ -69,7 +75,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     used = [
         pod
         for pod in view.pods
-        if pod.index in missing and pod.incarnation >= status.incarnation and (not pod.alive or pod.uid not in members)
+        if pod.index in missing
+        and pod.incarnation >= status.incarnation
+        and (not pod.alive or pod.uid not in members or _ahead(view, status, pod))
     ]
     if gone or used:
         status = replace(
@@ -119,7 +127,14 @@ def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
     return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
 
 
-def _why(pod: Pod, wanted: int, held: dict[int, Pod]) -> str:
+def _ahead(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+    agent = view.agents.get(pod.uid)
+    return agent is not None and not status.rendezvous.open and agent.round > status.round
+
+
+def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dict[int, Pod]) -> str:
+    if _ahead(view, status, pod):
+        return "it knows a round that is not in the status"
     if pod.index >= wanted:
         return "the gang is smaller now"
     if not pod.alive:

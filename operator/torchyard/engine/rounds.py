@@ -29,14 +29,14 @@ class Barrier(Struct, frozen=True, kw_only=True):
 
 
 def barrier(view: View, status: TrainingJobStatus) -> Barrier:
-    """A member is ready once its agent is connected, idle, and knows no newer round than ours."""
+    """A member is ready once its agent is connected and idle."""
     held = seats(view, status)
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
     for index in range(view.job.spec.nodes):
         pod = held.get(index)
         agent = view.agents.get(pod.uid) if pod is not None else None
-        lack = _lack(pod, agent, status.round)
+        lack = _lack(pod, agent)
         if pod is not None and agent is not None and not lack:
             ready.append((pod, agent))
         else:
@@ -202,14 +202,12 @@ def _procs(view: View, uid: str) -> int:
     return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
 
 
-def _lack(pod: Pod | None, agent: Agent | None, newest: int) -> str:
+def _lack(pod: Pod | None, agent: Agent | None) -> str:
     if pod is None:
         return "pod missing"
     if agent is None or not agent.connected:
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
-    if agent.state != "ready":
-        return f"{pod.name}: agent {agent.state}"
-    return f"{pod.name}: knows round {agent.round}" if agent.round > newest else ""
+    return f"{pod.name}: agent {agent.state}" if agent.state != "ready" else ""
 
 
 def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
