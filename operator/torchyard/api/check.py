@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchyard.api.forms import FORMS
+from torchyard.api.forms import FORMS, TEXT_PATTERN
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
@@ -145,6 +145,10 @@ def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{len(value)} characters", f"give at most {schema['maxLength']}"
     pattern = schema.get("pattern")
+    if pattern == TEXT_PATTERN:
+        if "\0" in value:
+            yield f"character {value.index(chr(0)) + 1} is NUL", FORMS[pattern][1]
+        pattern = None
     if len(value) < schema.get("minLength", 0) and pattern is None:
         yield "empty", "give a value or leave it out"
     # `$` of Go and of JSON Schema is the end of the text; Python's also allows a line break after it.

@@ -12,6 +12,7 @@ ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name
 ABSOLUTE_PATH_PATTERN = r"^/"
 COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
@@ -28,7 +29,7 @@ AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=102
 ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
 LabelValue = Annotated[str, Meta(max_length=63)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
-Argument = Annotated[str, Meta(max_length=32768)]
+Argument = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=32768)]
 
 # What the text of a pattern is, and how to write one.
 FORMS = {
@@ -39,6 +40,7 @@ FORMS = {
     DNS_LABEL_PATTERN: ("a Kubernetes name", "use lower-case letters, digits and '-', no '-' first or last"),
     LABEL_KEY_PATTERN: ("a label key", "write it like topology.kubernetes.io/zone"),
     MODULE_PATTERN: ("a Python module", "write it like package.module"),
+    TEXT_PATTERN: ("text", "remove that character"),
     ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/'"),
     COMPUTE_CAPABILITY_PATTERN: ("a compute capability", "write it like 8.0"),
 }

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, Duration, Model, Module, ObjectName, by_key, doc
+from torchyard.api.forms import TEXT_PATTERN, Argument, Duration, Model, Module, ObjectName, by_key, doc
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -53,10 +53,11 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         list[EnvFrom], Meta(max_length=16, description="Environment variables from ConfigMaps and Secrets.")
     ] = field(default_factory=list)
     working_dir: Annotated[
-        Annotated[str, Meta(max_length=1024)] | None, doc("Working directory; local runs: relative to the job file.")
+        Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=1024)] | None,
+        doc("Working directory; local runs: relative to the job file."),
     ] = None
     script: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=MAX_SCRIPT_BYTES)] | None,
+        Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=MAX_SCRIPT_BYTES)] | None,
         doc("Inline Python source, run with torchrun on every node (at most 256 KiB)."),
     ] = None
     nodes: Annotated[int, Meta(ge=1, le=4096, description="Pods of the gang.")] = 1

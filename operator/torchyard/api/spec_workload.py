@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Duration, EnvName, Model, ObjectName, doc
+from torchyard.api.forms import Argument, Duration, EnvName, Model, ObjectName, doc
 
 
 class Trainer(Model, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class EnvVar(Model, frozen=True, kw_only=True):
     """One environment variable of the workers."""
 
     name: Annotated[EnvName, doc("Name; torchrun's own and TORCHYARD_* are reserved.")]
-    value: Annotated[str, Meta(max_length=32768, description="Value, passed verbatim: nothing is expanded.")] = ""
+    value: Annotated[Argument, doc("Value, passed verbatim: nothing is expanded.")] = ""
 
 
 class EnvFrom(Model, frozen=True, kw_only=True):
