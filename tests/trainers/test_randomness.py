@@ -38,3 +38,18 @@ def test_argmax_of_scores_plus_noise_samples_the_softmax():
 def test_ids_beyond_32_bits_are_distinct():
     ids = torch.tensor([5, 5 + 2**32, 5 + 2**33, 5 + 2**61])
     assert len(sample_keys(1, ids).unique()) == 4
+
+
+def test_no_stream_is_another_one_with_its_ids_moved():
+    one, other = stream_key(1, "a"), stream_key(1, "b")
+    ids = torch.arange(4096)
+    moved = ids ^ ((one ^ other) & 0xFFFF_FFFF)
+    assert (sample_keys(one, ids) == sample_keys(other, moved)).sum() <= 1
+
+
+def test_no_run_trains_on_the_evaluation_set():
+    evaluation = sample_keys(stream_key(1234, "instances/evaluation"), torch.arange(10_000))
+    training = torch.arange(512 * 10_000)  # all of preset cvrp20
+    for seed in (1, 645):
+        shared = torch.isin(sample_keys(stream_key(seed, "instances/train"), training), evaluation).sum()
+        assert shared < 40  # 12 of 10,000 by chance, since keys of samples have 32 bits

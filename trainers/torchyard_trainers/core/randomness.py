@@ -16,8 +16,8 @@ _STRIDE = 0x9E37_79B9
 
 
 def stream_key(seed: int, stream: str) -> int:
-    """Give a 32-bit key for one use of randomness in a run, e.g. (1, "train")."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=4).digest(), "big")
+    """Give a 64-bit key for one use of randomness in a run, e.g. (1, "train")."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest(), "big")
 
 
 def mix(value: Tensor) -> Tensor:
@@ -28,9 +28,13 @@ def mix(value: Tensor) -> Tensor:
 
 
 def sample_keys(key: int, ids: Tensor) -> Tensor:
-    """Give one 32-bit key per global sample id; ids up to 2**62. Shape as `ids`, int64."""
+    """Give one 32-bit key per global sample id; ids up to 2**62. Shape as `ids`, int64.
+
+    The halves of the stream's key go in before and after a mix: with one half alone, two streams would be the same
+    sequence in another order of ids, and a run could train on instances of its evaluation set.
+    """
     low, high = ids & _MASK, ids >> 32
-    return mix(mix(low ^ key) ^ (high * _STRIDE & _MASK))
+    return mix(mix(low ^ (key & _MASK)) ^ (high * _STRIDE & _MASK) ^ (key >> 32))
 
 
 def split_keys(keys: Tensor, count: int, offset: int = 0) -> Tensor:
