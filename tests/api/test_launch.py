@@ -131,3 +131,11 @@ def test_a_status_of_a_newer_version_is_read():
 
 def test_resolved_fills_every_field():
     assert set(resolved(job(script="1").spec)) == set(job(script="1").spec.__struct_encode_fields__)
+
+
+def test_agent_and_workers_hear_that_steps_are_not_to_be_counted():
+    quiet = job(script="1", env=[{"name": "A", "value": "1"}, {"name": "TORCHYARD_HOOKS", "value": "0"}]).spec
+    assert worker_env(quiet)["TORCHYARD_HOOKS"] == "0"
+    assert agent_env(quiet)["TORCHYARD_HOOKS"] == "0"
+    assert "A" not in agent_env(quiet)
+    assert "TORCHYARD_HOOKS" not in agent_env(job(script="1").spec)

@@ -6,6 +6,7 @@ from typing import Any
 from torchyard.api.codec import resolved
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
+from torchyard.api.rules import HOOKS_ENV
 from torchyard.api.spec import TrainingJobSpec
 
 CONFIG_SCHEMA = 1
@@ -80,4 +81,5 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         env["TORCHYARD_COMPLETION_FILE"] = "DONE"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
+    env.update({variable.name: variable.value for variable in spec.env if variable.name == HOOKS_ENV})
     return env

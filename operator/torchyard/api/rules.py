@@ -17,6 +17,8 @@ from torchyard.api.spec_reliability import Backoff, CheckpointInterval, Checkpoi
 from torchyard.api.spec_workload import EnvFrom, EnvVar, Parallelism
 
 RESERVED_ENV_PREFIXES = ("PET_", "TORCHYARD_", "TORCHELASTIC_", "MASTER_")
+HOOKS_ENV = "TORCHYARD_HOOKS"
+"""The one name of ours that a user may set: `0` turns the counting of steps in programs that report nothing off."""
 RESERVED_ENV = (
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
@@ -49,7 +51,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def _is_free_name(variable: EnvVar) -> bool:
-    return variable.name not in RESERVED_ENV and not variable.name.startswith(RESERVED_ENV_PREFIXES)
+    name = variable.name
+    return name == HOOKS_ENV or (name not in RESERVED_ENV and not name.startswith(RESERVED_ENV_PREFIXES))
 
 
 def _procs(spec: TrainingJobSpec) -> int:
@@ -152,9 +155,9 @@ _RULES: tuple[Rule, ...] = (
         field="name",
         what="{value} is reserved",
         fix=f"choose another name; launcher and agent set {', '.join(RESERVED_ENV)} and"
-        f" {', '.join(f'{prefix}*' for prefix in RESERVED_ENV_PREFIXES)}",
+        f" {', '.join(f'{prefix}*' for prefix in RESERVED_ENV_PREFIXES)} except {HOOKS_ENV}",
         holds=_is_free_name,
-        cel=f"!({_RESERVED_CEL})",
+        cel=f"self.name == {HOOKS_ENV!r} || !({_RESERVED_CEL})",
     ),
     Rule(
         scope="envFrom[]",

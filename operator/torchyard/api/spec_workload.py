@@ -23,7 +23,7 @@ class Trainer(Model, frozen=True, kw_only=True):
 class EnvVar(Model, frozen=True, kw_only=True):
     """One environment variable of the workers."""
 
-    name: Annotated[EnvName, doc("Name; torchrun's own and TORCHYARD_* are reserved.")]
+    name: Annotated[EnvName, doc("Name; torchrun's own and TORCHYARD_* except TORCHYARD_HOOKS are reserved.")]
     value: Annotated[Argument, doc("Value, passed verbatim: nothing is expanded.")] = ""
 
 
