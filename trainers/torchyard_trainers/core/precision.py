@@ -49,8 +49,8 @@ class Precision:
 
     @property
     def overflows(self) -> bool:
-        """Whether an infinite gradient is the scaler's business and no sign of divergence."""
-        return self.name == "fp16"
+        """Whether a gradient that is not finite is the scaler's business: above scale 1 a smaller one may help."""
+        return self._scaler.is_enabled() and self._scaler.get_scale() > 1.0
 
     def state(self) -> dict[str, float]:
         """Give what a resumed run must know; exact in JSON."""

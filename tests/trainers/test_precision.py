@@ -1,0 +1,48 @@
+"""fp16: an overflow is the scaler's business until there is nothing left to scale down; then it is divergence."""
+
+import pytest
+import torch
+from torch import nn
+
+from torchyard_trainers.core.exits import DivergedError
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.workload import Session, Terms
+from torchyard_trainers.core.world import World
+
+
+class InfiniteSlope:
+    """Minimizes the root of a weight that is 0: a finite loss whose gradient is infinite at any scale."""
+
+    global_batch = 1
+    max_grad_norm = 1.0
+
+    def loss(self, session, batch):
+        return Terms((session.parallel.module.weight.sqrt() * batch.weights).sum(), {})
+
+
+def steps_until_divergence(name):
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    world = World(0, 1, 0, torch.device("cpu"), grouped=False)
+    precision = Precision(name, world.device, sharded=False)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    session = Session(Parallel("single", module, module), precision, world, reporter, None)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(100):
+        try:
+            optimize(InfiniteSlope(), session, optimizer, step, {})
+        except DivergedError:
+            assert module.weight.item() == 0
+            return step
+    pytest.fail("trained on infinite gradients for 100 steps")
+
+
+def test_gradients_that_no_scale_makes_finite_end_as_divergence():
+    assert steps_until_divergence("fp16") == 16  # from scale 2**16, halved at each overflow
+
+
+def test_without_a_scaler_the_first_infinite_gradient_is_divergence():
+    assert steps_until_divergence("fp32") == 0
