@@ -6,7 +6,7 @@ import torch
 from torchyard_trainers.core.config import Config, Parallelism, Trainer
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
-from torchyard_trainers.core.randomness import sample_keys, split_keys
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
@@ -123,10 +123,20 @@ def test_the_loss_is_reinforce_by_hand_and_padding_weighs_nothing(baseline):
     session = session_of(work)
     batch = MicroBatch(torch.tensor([0, 1, 2, 2]), torch.tensor([1.0, 1.0, 1.0, 0.0]))
     terms = work.loss(session, batch)
-    alone = [work.loss(session, MicroBatch(torch.tensor([index]), torch.ones(1))) for index in range(3)]
-    assert terms.loss.item() == pytest.approx(sum(part.loss.item() for part in alone), abs=1e-5)
-    costs = sum(part.statistics["trainCost"].item() for part in alone)
-    assert terms.statistics["trainCost"].item() == pytest.approx(costs, rel=1e-5)
+    ids = torch.arange(3)
+    instances = make(work.settings, "train", ids)
+    keys = split_keys(sample_keys(stream_key(work.settings.seed, "routes"), ids), work.settings.samples)
+    policy = session.parallel.module
+    cost, log_likelihood, _ = policy(instances, keys)
+    others = policy(instances).cost[:, 0] if baseline == "rollout" else cost.mean(1)  # the copy is still the policy
+    loss = sum(
+        (cost[i, s] - others[i]).item() * log_likelihood[i, s].item() / cost.shape[1]
+        for i in range(3)
+        for s in range(cost.shape[1])
+    )
+    assert abs(loss) > 1e-3
+    assert terms.loss.item() == pytest.approx(loss, rel=1e-4)
+    assert terms.statistics["trainCost"].item() == pytest.approx(cost.mean(1).sum().item(), rel=1e-5)
 
 
 def test_a_loss_refuses_weights_of_another_shape():
@@ -156,3 +166,10 @@ def test_the_evaluation_set_is_one_and_the_same_for_every_seed():
     ids = torch.arange(4)
     assert torch.equal(make(first.settings, EVALUATION, ids).xy, make(second.settings, EVALUATION, ids).xy)
     assert not torch.equal(make(first.settings, "train", ids).xy, make(second.settings, "train", ids).xy)
+
+
+def test_what_a_checkpoint_cannot_be_resumed_with_is_part_of_the_identity():
+    assert task(heads=4).identity != task(heads=2).identity
+    first, second = (task(baseline="rollout", baselineInstances=count).identity for count in (64, 128))
+    assert first != second
+    assert task(baselineInstances=64).identity == task(baselineInstances=128).identity

@@ -27,10 +27,13 @@ class Cvrp:
         self.total_steps = settings.steps
         self.global_batch = settings.batch
         self.log_every = settings.log_every
+        rollout = settings.baseline == "rollout"
         self.identity: Mapping[str, str | int | float] = {
+            **({"trainer.params.baselineInstances": settings.baseline_instances} if rollout else {}),
             "trainer.name": "cvrp",
             "trainer.params.seed": settings.seed,
             "trainer.params.model": settings.model,
+            "trainer.params.heads": settings.heads,
             "trainer.params.baseline": settings.baseline,
             "trainer.params.customers": settings.customers,
             "trainer.params.capacity": settings.capacity,
