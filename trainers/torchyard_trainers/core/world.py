@@ -102,6 +102,8 @@ def pick_device(device: str, local_rank: int) -> torch.device:
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
+        if os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1"):
+            raise ConfigError("device: cuda, but CUDA_VISIBLE_DEVICES hides every GPU; set gpusPerNode to 1 or more")
         if torch.version.cuda is not None and Path("/dev/nvidiactl").exists():
             raise HardwareError("device: cuda: the NVIDIA driver is loaded but CUDA does not start; check the GPU")
         raise ConfigError("device: cuda, but this process sees no CUDA device; give it a GPU or set device: cpu")
