@@ -92,11 +92,22 @@ class SupersededError(TrainerError):
 
 STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT})
 
-# Backends raise plain RuntimeError for a vanished peer; only their texts tell it from a user's mistake.
-_PEER_LOST = re.compile(
-    r"gloo/|Connection (closed|reset) by peer|Connection refused|Broken pipe|Socket Timeout|NCCL|wait timeout after"
-    r"|remote process exited|failed to recv|Timed out waiting"
+# Backends raise plain RuntimeError for everything; only their texts tell causes apart. The first that fits counts: NCCL
+# quotes the CUDA error behind its own.
+_TEXTS = (
+    (Exit.USER_ERROR, re.compile(r"illegal memory access|device-side assert|unspecified launch failure")),
+    (Exit.HARDWARE, re.compile(r"uncorrectable ECC|uncorrectable NVLink|unhandled cuda error|ncclUnhandledCudaError")),
+    (Exit.CONFIG, re.compile(r"ncclInvalidUsage|Duplicate GPU|invalid usage")),
+    (
+        Exit.PEER_LOST,
+        re.compile(
+            r"gloo/|Connection (closed|reset) by peer|Connection refused|Broken pipe|Socket Timeout|wait timeout after"
+            r"|remote process exited|failed to recv|Timed out waiting|collective operation timeout"
+            r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|unhandled system error"
+        ),
+    ),
 )
+_OF_A_GROUP = frozenset({"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
 
 
 def exit_code(error: BaseException) -> Exit:
@@ -108,8 +119,8 @@ def exit_code(error: BaseException) -> Exit:
             return Exit.STORAGE
         if _is_out_of_gpu_memory(cause):
             return Exit.GPU_MEMORY
-        if _is_peer_lost(cause):
-            return Exit.PEER_LOST
+        if (code := _code_of_backend(cause)) is not None:
+            return code
     return Exit.USER_ERROR
 
 
@@ -139,8 +150,10 @@ def _is_out_of_gpu_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch")
 
 
-def _is_peer_lost(error: BaseException) -> bool:
-    names = {base.__name__ for base in type(error).__mro__}
-    if names & {"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"}:
-        return True
-    return isinstance(error, RuntimeError | ConnectionError) and _PEER_LOST.search(str(error)) is not None
+def _code_of_backend(error: BaseException) -> Exit | None:
+    of_a_group = any(base.__name__ in _OF_A_GROUP for base in type(error).__mro__)
+    if of_a_group or isinstance(error, RuntimeError | ConnectionError):
+        for code, text in _TEXTS:
+            if text.search(str(error)):
+                return code
+    return Exit.PEER_LOST if of_a_group else None
