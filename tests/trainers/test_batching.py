@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.worker import out_of_memory
 
 batches = some.integers(1, 300)
 worlds = some.integers(1, 40)
@@ -53,3 +54,10 @@ def test_padding_repeats_real_samples_and_never_fills_a_whole_micro_batch_of_wor
 def test_sizes_below_one_are_refused_by_name():
     with pytest.raises(ValueError, match="micro-batch 0"):
         split(8, 2, 0, 0)
+
+
+def test_out_of_memory_advises_half_of_what_a_rank_really_held():
+    assert out_of_memory(64, 2, "auto").next_micro_batch == 16
+    assert out_of_memory(64, 2, 1000).next_micro_batch == 16
+    assert out_of_memory(64, 2, 20).next_micro_batch == 8  # 32 are held as two of 16
+    assert "use strategy fsdp or a larger GPU" in str(out_of_memory(2, 2, 1))

@@ -24,6 +24,7 @@ def test_done_leaves_weights_a_summary_curves_and_a_last_report(yard):
     assert (root / "latest").read_text().strip() == "step-00000012"
     assert list((root / "tensorboard").glob("events.out.tfevents.*"))
     report = yard.report(1)
+    assert report["saves"] is True
     assert (report["rank"], report["step"], report["totalSteps"], report["phase"]) == (1, 12, 12, "drain")
     assert report["checkpoint"]["bytes"] > 0
     assert {"loss", "cost", "costNearest", "gapPercent"} <= report["metrics"].keys()
@@ -54,10 +55,12 @@ def test_a_config_error_ends_with_64_and_says_it_once(yard):
     assert yard.failure(1)["code"] == 64
 
 
-def test_cuda_never_falls_back(yard):
-    gang = yard.start(config() | {"device": "cuda"}, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert gang.wait()[0] in (64, 68)
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_cuda_never_falls_back(yard, visible):
+    gang = yard.start(config() | {"device": "cuda"}, env={"CUDA_VISIBLE_DEVICES": visible})
+    assert gang.wait() == [64]
     assert "device: cuda" in gang.output()
+    assert "gpusPerNode" in gang.output()
 
 
 def test_single_with_two_processes_is_a_config_error(yard):
@@ -70,6 +73,9 @@ def test_other_data_than_the_checkpoint_ends_with_65_and_names_the_field(yard):
     gang = yard.start(config(params={"seed": 8}), world=2)
     assert gang.wait() == [65, 65]
     assert "trainer.params.seed is 8 but was 7" in yard.failure()["message"]
+    gang = yard.start(config(params={"heads": 4}))
+    assert gang.wait() == [65]
+    assert "trainer.params.heads is 4 but was 2" in yard.failure()["message"]
     gang = yard.start(config(params={"layers": 2}))
     assert gang.wait() == [65]
     assert "model shape" in yard.failure()["message"]
@@ -190,6 +196,7 @@ def test_eval_measures_the_newest_checkpoint_and_touches_nothing(yard):
     before = {path: path.stat().st_mtime_ns for path in yard.checkpoints.rglob("*")}
     settings = config()
     yard.train(settings | {"trainer": settings["trainer"] | {"mode": "eval"}}, world=2)
+    assert yard.report()["saves"] is False
     assert yard.report()["metrics"]["cost"] == pytest.approx(trained["cost"], abs=1e-5)
     assert {path: path.stat().st_mtime_ns for path in yard.checkpoints.rglob("*")} == before
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from gangs import until
 
 from torchyard_trainers.core.report import Reporter
@@ -28,6 +29,11 @@ def test_a_report_has_the_fields_of_the_protocol(tmp_path):
     }
     assert (facts["round"], facts["rank"], facts["step"], facts["phase"]) == (4, 5, 12, "step")
     assert [path.name for path in tmp_path.iterdir()] == ["report.1.json"]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_report_says_whether_a_request_to_stop_is_answered_by_saving(saves):
+    assert Reporter(None, rank=0, local_rank=0, round_number=1, saves=saves).facts["saves"] is saves
 
 
 def test_time_moves_by_itself_and_the_counter_only_with_the_main_thread(tmp_path):

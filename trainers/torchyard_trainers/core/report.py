@@ -21,9 +21,16 @@ class Reporter:
     """Collects facts from the main thread (no I/O there) and writes them; without a run folder it only collects."""
 
     def __init__(
-        self, run_dir: Path | None, *, rank: int, local_rank: int, round_number: int, period: float = PERIOD_SECONDS
+        self,
+        run_dir: Path | None,
+        *,
+        rank: int,
+        local_rank: int,
+        round_number: int,
+        saves: bool = False,
+        period: float = PERIOD_SECONDS,
     ) -> None:
-        """Start in phase `init`; `start` starts the thread."""
+        """Start in phase `init`; `start` starts the thread. `saves`: a request to stop is answered by saving."""
         self._path = run_dir / f"report.{local_rank}.json" if run_dir else None
         self._period = period
         self._lock = threading.Lock()
@@ -44,7 +51,7 @@ class Reporter:
             "metrics": {},
             "throughput": {},
             "warnings": [],
-            "saves": True,
+            "saves": saves,
         }
 
     def start(self) -> "Reporter":

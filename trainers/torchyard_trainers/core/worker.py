@@ -3,12 +3,14 @@
 import argparse
 import os
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
+from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.evaluate import evaluate
 from torchyard_trainers.core.exits import ConfigError, GpuMemoryError
 from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
@@ -32,6 +34,7 @@ def work(options: argparse.Namespace) -> None:
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         round_number=int(round_text or 0),
+        saves=config.trainer.mode == "train" and config.checkpoint.on_preempt,
     ).start()
     try:
         task = registry.build(config)
@@ -46,11 +49,11 @@ def work(options: argparse.Namespace) -> None:
                 round_number=int(round_text) if round_text else None,
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
-            session = open_session(task, run, strategy)
             try:
+                session = open_session(task, run, strategy)
                 (evaluate if config.trainer.mode == "eval" else loop.train)(task, session, run)
             except torch.OutOfMemoryError as error:
-                raise out_of_memory(task, session) from error
+                raise out_of_memory(task.global_batch, world.size, config.parallelism.micro_batch_size) from error
         reporter.phase("drain")
     finally:
         reporter.stop()
@@ -69,9 +72,10 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
     return Session(parallel, precision, world, run.reporter, micro_batch)
 
 
-def out_of_memory(task: loop.Workload, session: Session) -> GpuMemoryError:
-    """Say which micro-batch was too large and which one to try."""
-    used = session.micro_batch or -(-task.global_batch // session.world.size)
+def out_of_memory(global_batch: int, world_size: int, micro_batch: int | Literal["auto"]) -> GpuMemoryError:
+    """Say which micro-batch was too large and which one to try: half of what the ranks really held."""
+    largest = None if micro_batch == "auto" else micro_batch
+    used = len(split(global_batch, world_size, 0, largest)[0].positions)
     smaller = used // 2
     advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
     return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
