@@ -1,5 +1,6 @@
 """A pod on this machine keeps the promises of a container: one end for all it started, an exit code that is kept."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -292,6 +293,37 @@ async def test_gpus_go_to_one_pod_at_a_time_and_come_back(bench, until):
         taken = gpus.take(folder, ("GPU-1",), 1)
         assert taken is not None
         os.close(taken["GPU-1"])
+
+
+async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(bench, until, monkeypatch):
+    monkeypatch.setattr("torchyard.cluster.local.cluster.RETRY_SECONDS", 0.05)
+    bench.create(gpusPerNode=1, nodes=2)
+    folder = bench.folder.home / "gpus"
+    other = gpus.take(folder, ("GPU-2",), 1)
+    async with bench.controller() as cluster:
+        cluster._gpus = ("GPU-1", "GPU-2")
+        for index in (0, 1):
+            name = f"demo-0-{index}"
+            await cluster.create_pod(bench.job, CreatePod(name=name, index=index, incarnation=0))
+        await until(lambda: {pod.reason for pod in bench.pods} == {"InsufficientGPU"})
+        half = gpus.take(folder, ("GPU-1",), 1)
+        assert half is not None, "nothing is held while half of it is missing"
+        for descriptor in (*half.values(), *other.values()):
+            os.close(descriptor)
+        await until(lambda: {pod.phase for pod in bench.pods} == {"Running"})
+        assert sorted(pod.record.gpus for pod in cluster._pods.values()) == [["GPU-1"], ["GPU-2"]]
+        assert gpus.take(folder, ("GPU-1", "GPU-2"), 1) is None, "the pods hold them"
+        await cluster.kill_pods()
+
+
+async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
+    bench.create()
+    async with bench.controller() as cluster:
+        await cluster.create_pod(bench.job, CreatePod(name="demo-0-0", index=0, incarnation=0))
+        await asyncio.gather(cluster._start_waiting(), cluster._start_waiting())
+        await bench.ready()
+        assert bench.pods[0].phase == "Running"
+        await cluster.kill_pods()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ One run: its job, its pods as process groups, its status and events as files.
 
 import asyncio
 import hmac
+import itertools
 import os
 import shutil
 import sys
@@ -31,6 +32,7 @@ from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
 
 MAX_LOG_FOLDERS = 32
+RETRY_SECONDS = 2.0
 _BEING_STARTED = ("", "the pod's processes are being started")
 
 
@@ -62,6 +64,7 @@ class LocalCluster:
         self._agent = Path()
         self._gpus = gpus.inventory()
         self._start_lock = asyncio.Lock()
+        self._retry: asyncio.TimerHandle | None = None
 
     # What the engine asks.
 
@@ -93,7 +96,7 @@ class LocalCluster:
         )
         pod.waiting = _BEING_STARTED
         self._pods[action.name] = pod
-        self._begin(self._start(job, pod))
+        self._begin(self._start_waiting())
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:  # noqa: ARG002 - one run, one job
         """Ask for deletion; a pod that is already gone, or another one by now, is success."""
@@ -180,44 +183,72 @@ class LocalCluster:
         """SIGKILL to everything; returns when nothing lives."""
         async with self._start_lock:
             pods = list(self._pods.values())
+            for pod in pods:
+                if pod.waiting is not None:
+                    pod.waiting = None
+                    pod.fail(KILLED, "PodLost", "The pod was ended before its processes were started.")
         await asyncio.gather(*(pod.kill() for pod in pods))
         await asyncio.gather(*(pod.wait() for pod in pods if pod.running is not None))
         self._changed()
 
     async def close(self) -> None:
         """Stop watching. Pods that live go on without us."""
+        if self._retry is not None:
+            self._retry.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # One pod's life.
 
-    async def _start(self, job: TrainingJob, pod: LocalPod) -> None:
+    async def _start_waiting(self) -> None:
+        """Start the pods that wait, the whole gang or none: half gangs would wait for each other's GPUs for ever."""
         async with self._start_lock:
-            if pod.record.deletion is None and self._pods.get(pod.record.name) is pod:
-                await self._start_processes(job, pod)
-        if pod.waiting is None:
-            self._changed()
-            await pod.wait()
+            job = self._job
+            here = [pod for pod in self._pods.values() if not pod.over and pod.record.deletion is None]
+            waiting = [pod for pod in here if pod.waiting is not None]
+            if job is None or not waiting:
+                return
+            claimed: dict[str, int] = {}
+            if job.spec.gpus_per_node:
+                whole = {pod.record.index for pod in here} >= set(range(job.spec.nodes))
+                folder = self.folder.home / "gpus"
+                reason, claimed = gpus.claim(folder, job.spec, self._gpus, len(waiting) if whole else 0)
+                if reason is not None or not whole:
+                    for pod in waiting:
+                        pod.waiting = reason or pod.waiting
+                    self._try_again()
+                    self._changed()
+                    return
+            devices = iter(claimed.items())
+            shares = [dict(itertools.islice(devices, job.spec.gpus_per_node)) for _ in waiting]
+            try:
+                for pod, share in zip(waiting, shares, strict=True):
+                    if pod.record.deletion is None:
+                        await self._start_processes(job, pod, share)
+                        self._begin(self._watch(pod))
+            finally:
+                for descriptor in claimed.values():
+                    os.close(descriptor)  # the keepers have their own
         self._changed()
 
-    async def _start_processes(self, job: TrainingJob, pod: LocalPod) -> None:
-        devices: dict[str, int] = {}
+    def _try_again(self) -> None:
+        """Other runs free GPUs without a word to this one."""
+        if self._retry is not None:
+            self._retry.cancel()
+        loop = asyncio.get_running_loop()
+        self._retry = loop.call_later(RETRY_SECONDS, lambda: self._begin(self._start_waiting()))
+
+    async def _start_processes(self, job: TrainingJob, pod: LocalPod, devices: dict[str, int]) -> None:
         pod.waiting = None
-        if job.spec.gpus_per_node:
-            pod.waiting, devices = gpus.claim(self.folder.home / "gpus", job.spec, self._gpus)
         pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
         script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job)
-        if pod.waiting is not None:
-            return
         cwd = working_folder(job, self.folder)
         command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
         if cwd.is_dir():
             env = pod_environment(os.environ, job, pod.record, self.folder, len(os.sched_getaffinity(0)))
             await pod.start(command, env, cwd, devices)
         else:
-            for descriptor in devices.values():
-                os.close(descriptor)
             sentence = f"`spec.workingDir`: `{cwd}` is not a folder: create it or correct the path."
             pod.write(msgspec.structs.replace(pod.record, never_started=sentence))
             pod.fail(BAD_CONFIGURATION, "ConfigurationInvalid", sentence)
@@ -239,13 +270,7 @@ class LocalCluster:
         self._tokens.pop(pod.record.uid, None)
         self._gone(pod.record.uid)
         self._changed()
-        self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        """GPUs may be free now."""
-        for pod in self._pods.values():
-            if pod.waiting is not None and pod.waiting[0] == "InsufficientGPU" and self._job is not None:
-                self._begin(self._start(self._job, pod))
+        await self._start_waiting()  # GPUs may be free now
 
     async def _take_up(self, path: Path) -> None:
         written = record.read(path, PodRecord)
@@ -259,7 +284,7 @@ class LocalCluster:
             pod.record = msgspec.structs.replace(written, url=self._url)
             pod.waiting = _BEING_STARTED
             self._pods[written.name] = pod
-            self._begin(self._start(job, pod))
+            self._begin(self._start_waiting())
             return
         await pod.adopt()
         if pod.running is not None and not pod.over and (not ours or written.url != self._url):

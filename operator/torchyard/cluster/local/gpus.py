@@ -59,8 +59,10 @@ def take(folder: Path, uuids: tuple[str, ...], count: int) -> dict[str, int] | N
     return taken
 
 
-def claim(folder: Path, spec: TrainingJobSpec, present: tuple[str, ...]) -> tuple[Waiting | None, dict[str, int]]:
-    """Reason to wait or None, and the GPUs of one pod with their lock descriptors.
+def claim(
+    folder: Path, spec: TrainingJobSpec, present: tuple[str, ...], pods: int
+) -> tuple[Waiting | None, dict[str, int]]:
+    """Reason to wait or None, and the GPUs of `pods` pods with their lock descriptors: all of them or none.
 
     A job that this machine can never hold takes nothing, so that it does not keep others from running.
     """
@@ -71,9 +73,9 @@ def claim(folder: Path, spec: TrainingJobSpec, present: tuple[str, ...]) -> tupl
         named = f", {len(offered)} of them named by `spec.gpu.ids`" if wanted else ""
         need = f"need {each * nodes} GPUs ({nodes} nodes x {each}), this machine has {have}{named}"
         return ("InsufficientGPU", f"{need}: lower `spec.gpusPerNode` or `spec.nodes`"), {}
-    taken = take(folder, offered, each)
+    taken = take(folder, offered, each * pods)
     if taken is None:
-        return ("InsufficientGPU", f"need {each} free GPUs for a pod, others of this machine's {have} are in use"), {}
+        return ("InsufficientGPU", f"need {each * pods} free GPUs, others of this machine's {have} are in use"), {}
     return None, taken
 
 

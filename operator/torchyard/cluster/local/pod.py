@@ -118,20 +118,19 @@ class LocalPod:
             command: argument vector of the agent.
             env: its whole environment.
             cwd: its working directory.
-            devices: lock descriptors of the GPUs that are the pod's until it ends.
+            devices: lock descriptors of the GPUs that are the pod's until it ends; the caller closes its own.
         """
         lock = take_lock(self._lock)
         assert lock is not None, "a pod is started once"
-        held = [lock, *(devices or {}).values()]
+        kept = [lock, *(devices or {}).values()]
         try:
             keeper = [sys.executable, "-I", "-S", str(KEEPER), str(self.folder), str(lock), *command]
-            self._child = await asyncio.to_thread(self._spawn, keeper, env, cwd, held)
+            self._child = await asyncio.to_thread(self._spawn, keeper, env, cwd, kept)
         except OSError as error:
             self.fail(KILLED, "PodFailed", f"The pod's processes could not be started: {error}.")
             return
         finally:
-            for descriptor in held:
-                os.close(descriptor)
+            os.close(lock)
         await self._started()
 
     def _spawn(
