@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from torchyard.api.codec import read_job
+from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import gpus, record
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.process import ProcessId, carrying, identify
 from torchyard.cluster.local.runs import create_run
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
+from torchyard.engine.ports import Unavailable
 from torchyard.intake.book import Book
 from torchyard.intake.server import Intake, application
 
@@ -324,6 +326,19 @@ async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
         await bench.ready()
         assert bench.pods[0].phase == "Running"
         await cluster.kill_pods()
+
+
+async def test_a_status_that_is_not_on_disk_does_not_count(bench):
+    bench.create()
+    async with bench.controller() as cluster:
+        before = bench.job.status
+        bench.folder.status_file.mkdir()
+        with pytest.raises(Unavailable, match=r"status\.json"):
+            await cluster.write_status(bench.job, TrainingJobStatus(state="Running"))
+        assert bench.job.status == before
+        bench.folder.status_file.rmdir()
+        await cluster.write_status(bench.job, TrainingJobStatus(state="Running"))
+        assert bench.job.status.state == "Running"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from torchyard.cluster.local.record import Deletion, PodRecord, loopback_address
 from torchyard.cluster.local.run import Event, append_event, read_run, write_status_file
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
-from torchyard.engine.ports import Key
+from torchyard.engine.ports import Key, Unavailable
 from torchyard.engine.view import Pod
 
 MAX_LOG_FOLDERS = 32
@@ -109,11 +109,20 @@ class LocalCluster:
         self._changed()
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        """Replace the status."""
+        """Replace the status; it counts once it is on disk.
+
+        Raises:
+            Unavailable: it cannot be written, on a full disk for example.
+        """
         if self._job is None or self._job.metadata.uid != job.metadata.uid:
             return
-        self._job = msgspec.structs.replace(self._job, status=status)
-        await asyncio.to_thread(write_status_file, self.folder, self._job)
+        written = msgspec.structs.replace(self._job, status=status)
+        try:
+            await asyncio.to_thread(write_status_file, self.folder, written)
+        except OSError as error:
+            raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
+        if self._job is not None:  # it may have been edited or deleted meanwhile
+            self._job = msgspec.structs.replace(self._job, status=status)
         self._changed()
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:  # noqa: ARG002 - one run, one job
