@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gangs import TINY, config, free_port, until
+from gangs import TINY, Yard, config, free_port, until
 
 pytestmark = pytest.mark.e2e
 
@@ -211,7 +211,7 @@ def test_eval_without_a_checkpoint_ends_with_67(yard):
     ("precision", "strategy", "world"),
     [("bf16", "single", 1), ("bf16", "fsdp", 2), ("fp16", "ddp", 2), ("fp16", "fsdp", 2)],
 )
-def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, precision, strategy, world):
+def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, tmp_path, precision, strategy, world):
     def settings(steps):
         return config(
             params={"steps": steps, "lrFinal": 1e-3},
@@ -219,9 +219,15 @@ def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, pre
         )
 
     yard.train(settings(2), world)
+    before = yard.weights()
     yard.train(settings(4), world)
-    assert yard.losses().keys() == {1, 2, 3, 4}
+    assert yard.weights() != before
     assert yard.record(4)["precision"] == precision
+    exact = Yard(yard.server, tmp_path / "exact")
+    exact.root.mkdir()
+    exact.train(config(params={"steps": 1, "lrFinal": 1e-3}))
+    assert yard.losses().keys() == {1, 2, 3, 4}
+    assert yard.losses()[1] == pytest.approx(exact.losses()[1], abs=1e-2)
 
 
 def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
