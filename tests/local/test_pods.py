@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from torchyard.api.codec import read_job
@@ -326,6 +327,31 @@ async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
         await bench.ready()
         assert bench.pods[0].phase == "Running"
         await cluster.kill_pods()
+
+
+async def test_a_pod_whose_folder_cannot_be_made_has_failed_and_holds_no_gpu(bench):
+    bench.create(gpusPerNode=1)
+    async with bench.controller() as cluster:
+        cluster._gpus = ("GPU-1",)
+        (bench.folder.pods / "demo-0-0").write_text("in the way")
+        await bench.start()
+        (view,) = bench.pods
+        assert (view.phase, view.exit_code, view.reason) == ("Failed", 137, "PodFailed")
+        assert "demo-0-0" in view.message
+        taken = gpus.take(bench.folder.home / "gpus", ("GPU-1",), 1)
+        assert taken is not None
+        os.close(taken["GPU-1"])
+
+
+async def test_what_no_process_can_be_given_is_said_so(bench):
+    bench.create(env=[{"name": "A", "value": "a"}])
+    async with bench.controller() as cluster:
+        env = [msgspec.structs.replace(bench.job.spec.env[0], value="a\0b")]  # job files with it are refused
+        cluster.replace_job(msgspec.structs.replace(bench.job, spec=msgspec.structs.replace(bench.job.spec, env=env)))
+        await bench.start()
+        (view,) = bench.pods
+        assert (view.phase, view.exit_code, view.reason) == ("Failed", 64, "ConfigurationInvalid")
+        assert "null byte" in view.message
 
 
 async def test_a_status_that_is_not_on_disk_does_not_count(bench):

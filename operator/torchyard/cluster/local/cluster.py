@@ -23,7 +23,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import gpus, record
 from torchyard.cluster.local.environment import pod_environment, working_folder
 from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.pod import BAD_CONFIGURATION, KILLED, LocalPod
+from torchyard.cluster.local.pod import KILLED, LocalPod
 from torchyard.cluster.local.record import Deletion, PodRecord, loopback_address
 from torchyard.cluster.local.run import Event, append_event, read_run, write_status_file
 from torchyard.cluster.local.zipapp import agent_zipapp
@@ -234,7 +234,10 @@ class LocalCluster:
             try:
                 for pod, share in zip(waiting, shares, strict=True):
                     if pod.record.deletion is None:
-                        await self._start_processes(job, pod, share)
+                        try:
+                            await self._start_processes(job, pod, share)
+                        except Exception as error:  # noqa: BLE001 - whatever it is, the pod ends and says so
+                            await pod.fail_to_start(error)
                         self._begin(self._watch(pod))
             finally:
                 for descriptor in claimed.values():
@@ -254,13 +257,10 @@ class LocalCluster:
         script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job)
         cwd = working_folder(job, self.folder)
         command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
-        if cwd.is_dir():
-            env = pod_environment(os.environ, job, pod.record, self.folder, len(os.sched_getaffinity(0)))
-            await pod.start(command, env, cwd, devices)
-        else:
-            sentence = f"`spec.workingDir`: `{cwd}` is not a folder: create it or correct the path."
-            pod.write(msgspec.structs.replace(pod.record, never_started=sentence))
-            pod.fail(BAD_CONFIGURATION, "ConfigurationInvalid", sentence)
+        if not cwd.is_dir():
+            raise ValueError(f"`spec.workingDir`: `{cwd}` is not a folder: create it or correct the path.")
+        env = pod_environment(os.environ, job, pod.record, self.folder, len(os.sched_getaffinity(0)))
+        await pod.start(command, env, cwd, devices)
 
     async def _delete(self, pod: LocalPod) -> None:
         deletion = pod.record.deletion

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -119,6 +120,10 @@ class LocalPod:
             env: its whole environment.
             cwd: its working directory.
             devices: lock descriptors of the GPUs that are the pod's until it ends; the caller closes its own.
+
+        Raises:
+            ValueError: the command or the environment cannot be handed to any process.
+            OSError: the processes cannot be started now.
         """
         lock = take_lock(self._lock)
         assert lock is not None, "a pod is started once"
@@ -126,9 +131,10 @@ class LocalPod:
         try:
             keeper = [sys.executable, "-I", "-S", str(KEEPER), str(self.folder), str(lock), *command]
             self._child = await asyncio.to_thread(self._spawn, keeper, env, cwd, kept)
-        except OSError as error:
-            self.fail(KILLED, "PodFailed", f"The pod's processes could not be started: {error}.")
-            return
+        except ValueError as error:
+            raise ValueError(
+                f"The arguments or variables of the job cannot be handed to a process: {error}."
+            ) from error
         finally:
             os.close(lock)
         await self._started()
@@ -196,6 +202,19 @@ class LocalPod:
         """The pod ended without a process that could say how."""
         self.exit = Exit(code=code, time=time.time())
         self.why, self.message = reason, message
+
+    async def fail_to_start(self, error: Exception) -> None:
+        """Its start came to nothing: see to it that nothing is left of it. A `ValueError` is the job's own fault."""
+        if self._child is not None:
+            self._child.kill()
+            await asyncio.to_thread(self._child.wait)
+        await asyncio.to_thread(kill_carrying, POD_MARK, self.record.uid)
+        if not isinstance(error, ValueError):
+            self.fail(KILLED, "PodFailed", f"The pod's processes could not be started: {error}.")
+            return
+        self.fail(BAD_CONFIGURATION, "ConfigurationInvalid", str(error))
+        with suppress(OSError):
+            self.write(msgspec.structs.replace(self.record, never_started=str(error)))
 
     async def _started(self) -> None:
         """Read what the keeper writes first; a keeper that dies before that is a pod that failed."""
