@@ -178,7 +178,7 @@ class _Run:
         """Other terminals edit `job.yaml`: suspend, resume, remove."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
-            signature = _signature(self.folder.job_file)
+            signature = _signature(self.folder.job_file) or self.folder.path.is_dir()
             if signature == seen:
                 continue
             seen = signature
@@ -194,8 +194,8 @@ class _Run:
 
     async def _edited(self, edited: TrainingJob | None) -> None:
         job = self.cluster.job(self.job.key)
-        if job is None:
-            return
+        if job is None or (edited is None and self.folder.path.is_dir()):
+            return  # an editor that replaces the file takes it away for a moment; `rm` sets a deletion timestamp
         if edited is None or edited.metadata.uid != job.metadata.uid or edited.metadata.deletion_timestamp is not None:
             await self.cluster.delete_job(job)
             return

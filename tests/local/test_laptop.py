@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from torchyard import laptop as laptop_module
 from torchyard.api.codec import read_job
 from torchyard.cluster.local import record
 from torchyard.cluster.local.folder import RunFolder
@@ -358,6 +359,22 @@ async def test_a_run_that_nobody_controls_is_removed_with_all_that_still_runs(la
     await asyncio.to_thread(remove_run, laptop.folder)
     assert not laptop.left
     assert not laptop.folder.path.exists()
+
+
+async def test_a_job_file_that_is_away_for_a_moment_deletes_nothing(laptop, monkeypatch):
+    looks = []
+    read = laptop_module.read_run
+    monkeypatch.setattr(laptop_module, "read_run", lambda folder: looks.append(read(folder)) or looks[-1])
+    laptop.create(**SLEEP)
+    laptop.begin()
+    await laptop.working()
+    aside = laptop.folder.job_file.rename(laptop.folder.path / "job.yaml~")
+    await laptop.until(lambda: None in looks, what="the controller has looked")
+    aside.rename(laptop.folder.job_file)
+    suspend_run(laptop.folder, suspend=True)
+    job = await laptop.ended(20)
+    assert job.status.state == "Suspended", "it follows the file again"
+    assert laptop.folder.path.is_dir()
 
 
 async def test_an_edit_that_is_no_job_is_said_and_not_used(laptop):
