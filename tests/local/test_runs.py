@@ -112,8 +112,18 @@ def test_a_finished_run_starts_over_and_the_old_one_is_kept_aside(folder, home, 
     assert not (home / "old" / "demo" / "checkpoints").exists(), "one old run of a name is kept"
 
 
-def test_what_still_runs_of_a_finished_run_ends_before_its_name_is_used_again(folder, tmp_path):
-    made = create_run(folder, job(), tmp_path)
+def test_a_run_that_is_stopping_is_not_gone_on_with(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    with control(folder):
+        suspend_run(folder, suspend=True)
+        with pytest.raises(RunBusyError):
+            create_run(folder, job(), tmp_path)
+        assert run.read_run(folder).spec.suspend, "the stop stands"
+
+
+@pytest.mark.parametrize("end", [expire_runs, lambda: create_run(run_folder("demo"), job(), Path.cwd())])
+def test_what_still_runs_of_a_finished_run_ends_before_its_folder_goes(folder, tmp_path, end):
+    made = create_run(folder, job(ttlAfterFinished="1h"), tmp_path)
     pod = PodRecord(
         uid="left-behind", job_uid=made.metadata.uid, name="demo-0-0", index=0, incarnation=0, address="127.0.0.1",
         created=1.0, url="http://127.0.0.1:1",
@@ -122,8 +132,8 @@ def test_what_still_runs_of_a_finished_run_ends_before_its_name_is_used_again(fo
     write(folder.pods / pod.name / "pod.json", pod)
     env = {**os.environ, POD_MARK: pod.uid, "TORCHYARD_CHECKPOINT_DIR": str(folder.checkpoints)}
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env, start_new_session=True)
-    finish(folder)
-    create_run(folder, job(), tmp_path)
+    finish(folder, completed="2020-01-01T00:00:00Z")
+    end()
     assert left.wait(10) == -signal.SIGKILL
 
 

@@ -87,6 +87,7 @@ def expire_runs(home: Path | None = None) -> list[str]:
             if ttl is None or completed is None or time.time() < unix(completed) + seconds(ttl):
                 continue
             with control(folder):
+                _end_pods(folder)
                 shutil.rmtree(folder.path)
             expired.append(folder.name)
     return expired
@@ -105,7 +106,7 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
 
     Raises:
         RunExistsError: the run is unfinished and has another spec.
-        RunBusyError: the run is finished, but another process is not done with it.
+        RunBusyError: another process controls the run, or is not done with the finished one.
     """
     before = read_run(folder)
     if before is not None:
@@ -194,17 +195,22 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> Training
     differing = sorted(field for field in old.keys() | new.keys() if old.get(field) != new.get(field))
     if differing:
         raise RunExistsError(folder.name, differing)
-    return edit_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
+    with control(folder):  # or it would cancel the stop that its controller is busy with
+        return edit_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
 
 
 def _move_aside(folder: RunFolder) -> None:
     with control(folder):
-        for path in folder.pods.glob("*/pod.json"):
-            # Its controller died between the end of the job and the end of its pods.
-            pod = read(path, PodRecord)
-            if pod is not None:
-                kill_carrying(POD_MARK, pod.uid)
+        _end_pods(folder)
         old = folder.home / "old" / folder.name
         shutil.rmtree(old, ignore_errors=True)
         old.parent.mkdir(parents=True, exist_ok=True)
         folder.path.rename(old)
+
+
+def _end_pods(folder: RunFolder) -> None:
+    """Kill what is left of a finished run: its controller died between the end of the job and the end of its pods."""
+    for path in folder.pods.glob("*/pod.json"):
+        pod = read(path, PodRecord)
+        if pod is not None:
+            kill_carrying(POD_MARK, pod.uid)
