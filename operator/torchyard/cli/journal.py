@@ -11,14 +11,20 @@ MAX_BYTES = 1_000_000  # a file; there are two at most
 FILE = "controller.log"
 
 
+class _Quiet(RotatingFileHandler):
+    """Keeps silent where it cannot write: the folder is gone or the disk is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name logging calls
+        """Say nothing: stderr is the live view's."""
+
+
 @contextlib.contextmanager
 def journal(folder: RunFolder) -> Iterator[None]:
     """Keep warnings and tracebacks of this process in `controller.log` of the run instead of in the live view."""
-    handler = RotatingFileHandler(
+    handler = _Quiet(
         folder.path / FILE, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace", delay=True
     )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.handleError = lambda _record: None  # type: ignore[method-assign]  # the folder is gone or the disk is full
     root = logging.getLogger()
     root.addHandler(handler)
     try:
