@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -380,6 +381,19 @@ def test_a_recycled_pid_is_never_hit(until):
     ProcessId(child, true.start + 1).kill(signal.SIGKILL)
     assert true.alive()
     true.kill(signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOSYS])
+def test_a_kernel_that_refuses_pidfds_spares_no_process(monkeypatch, refusal):
+    def refuse(_pid):
+        raise OSError(refusal, os.strerror(refusal))
+
+    child = os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], {})
+    process = identify(child)
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    process.kill(signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
 

@@ -27,18 +27,22 @@ class ProcessId(Struct, frozen=True):
         fields = stat_fields(self.pid)
         return bool(fields) and fields[0] != "Z" and int(fields[19]) == self.start
 
-    def kill(self, number: int, *, group: bool = False) -> None:
-        """Signal this very process, or the group it leads, unless it has ended: a recycled pid is never hit."""
+    def kill(self, number: int) -> None:
+        """Signal this very process unless it has ended: a recycled pid is never hit."""
         with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "pidfd_open") and not group:
+            try:
                 descriptor = os.pidfd_open(self.pid)
-                try:
-                    if self.alive():
-                        signal.pidfd_send_signal(descriptor, number)
-                finally:
-                    os.close(descriptor)
-            elif self.alive():
-                (os.killpg if group else os.kill)(self.pid, number)
+            except ProcessLookupError:
+                return
+            except (OSError, AttributeError):  # an old kernel or a sandbox refuses the call, not the signal
+                if self.alive():
+                    os.kill(self.pid, number)
+                return
+            try:
+                if self.alive():
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
 
 
 def identify(pid: int) -> ProcessId | None:
