@@ -67,12 +67,14 @@ class RunFolder:
         return self.path / "cache"
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace a file: a reader, or a crash at any moment, finds the old content or the new one, never a mixture."""
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file: a reader, or a crash at any moment, finds the old content or the new one, never a mixture.
+
+    It is this user's alone (0600): job files and what is made of them may hold secrets.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -101,7 +101,7 @@ class LocalPod:
         (self.folder / "run").mkdir(parents=True)
         (self.folder / "logs").mkdir()
         token = secrets.token_urlsafe(32)
-        write_atomic(self.folder / "token", token.encode(), mode=0o600)
+        write_atomic(self.folder / "token", token.encode())
         write_atomic(self.folder / "config.json", msgspec.json.encode(launch.trainer_config(job)))
         script = None
         if job.spec.script is not None:

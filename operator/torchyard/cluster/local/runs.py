@@ -124,7 +124,8 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
         annotations=annotations,
     )
     fresh = TrainingJob(metadata=metadata, spec=job.spec)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    for path in (folder.home, folder.path.parent, folder.path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_job(folder, fresh)
     return fresh
 
