@@ -80,6 +80,11 @@ def remove_run(folder: RunFolder) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(FOLLOW_SECONDS)
+        except (ValueError, FileNotFoundError):
+            if folder.job_file.exists():
+                raise
+            # Its controlling process removed it while we asked for control.
+    shutil.rmtree(folder.path, ignore_errors=True)  # asking leaves a lock file behind
 
 
 class _Run:
