@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchyard import __version__
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
-from torchyard.cli.output import say
+from torchyard.cli.output import let_go, say
 
 if TYPE_CHECKING:
     from torchyard.cli.arguments import Parser
@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refusal = explained(error)
         say(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""))
         return refusal.code
+    finally:
+        let_go()
     return code
 
 

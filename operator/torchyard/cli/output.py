@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 from typing import Any, Literal
 
@@ -23,3 +24,14 @@ def say(text: str) -> None:
     """One line to stderr; that nobody reads it any more is no trouble of what is told."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+def let_go() -> None:
+    """Before the program ends: what nobody reads any more must not be flushed into a broken pipe by Python's own exit.
+
+    That flush would change the exit code to 120.
+    """
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
