@@ -45,7 +45,6 @@ _RUNNING = (
     ("Suspending", "the gang saves a checkpoint and stops", ""),
     ("Suspended", "the job is suspended", "set spec.suspend to false to go on from the newest checkpoint"),
     ("Resumed", "the job goes on after a suspend", ""),
-    ("Finished", "the job is over", ""),
     ("NotFinished", "the job is not over", ""),
     ("NotFailed", "the job has not failed", ""),
 )
@@ -55,7 +54,6 @@ _LOST = (
     ("NodeLost", "the node of a pod does not answer", ""),
     ("Evicted", "a pod was evicted from its node", ""),
     ("OOMKilled", "a pod used more memory than its limit", "raise spec.resources.memory or lower the micro-batch"),
-    ("AgentLost", "the agent of a running pod stopped answering", ""),
     ("AgentRestarted", "the agent of a pod was started anew", ""),
 )
 _OVER = (
@@ -66,7 +64,6 @@ _OVER = (
     ("MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"),
     ("RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"),
     ("RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"),
-    ("TtlExpired", "spec.ttlAfterFinished is over", ""),
 )
 _OPERATOR = (
     ("InvalidSpec", "the spec breaks a rule", "correct it; `torchyard validate` names every fault"),
