@@ -1,8 +1,13 @@
 """Random numbers belong to a sample: batch, order and neighbours cannot move them."""
 
+import pytest
 import torch
 
-from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.randomness import gumbel, mix, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.cvrp import params
+from torchyard_trainers.cvrp.evaluation import EVALUATION, make
+from torchyard_trainers.cvrp.instances import generate
 
 
 def test_a_sample_has_the_same_numbers_in_any_batch():
@@ -43,13 +48,47 @@ def test_ids_beyond_32_bits_are_distinct():
 def test_no_stream_is_another_one_with_its_ids_moved():
     one, other = stream_key(1, "a"), stream_key(1, "b")
     ids = torch.arange(4096)
-    moved = ids ^ ((one ^ other) & 0xFFFF_FFFF)
-    assert (sample_keys(one, ids) == sample_keys(other, moved)).sum() <= 1
+    moved = ids ^ ((one ^ other) % 2**62)
+    assert not (sample_keys(one, ids) == sample_keys(other, moved)).any()
 
 
-def test_no_run_trains_on_the_evaluation_set():
-    evaluation = sample_keys(stream_key(1234, "instances/evaluation"), torch.arange(10_000))
-    training = torch.arange(512 * 10_000)  # all of preset cvrp20
-    for seed in (1, 645):
-        shared = torch.isin(sample_keys(stream_key(seed, "instances/train"), training), evaluation).sum()
-        assert shared < 40  # 12 of 10,000 by chance, since keys of samples have 32 bits
+@pytest.mark.parametrize("bits", [62, 63])
+def test_mixing_is_a_bijection_that_every_bit_of_the_input_turns_over(bits):
+    mask = 2**bits - 1
+    values = sample_keys(3, torch.arange(20_000)) & mask
+    mixed = mix(values, mask)
+    assert torch.equal(unmix(mixed, mask), values)
+    for bit in range(bits):
+        flipped = mixed ^ mix(values ^ (1 << bit), mask)
+        shares = torch.stack([(flipped >> place & 1).float().mean() for place in range(bits)])
+        assert (shares - 0.5).abs().max() < 0.02  # 5.6 standard errors
+
+
+def unmix(value, mask):
+    """`mix` backwards: a shift is undone by shifting the result in again and again, a factor by its inverse."""
+    for shift, factor in ((31, 1), (27, 0x94D0_49BB_1331_11EB), (30, 0xBF58_476D_1CE4_E5B9)):
+        inverse = pow(factor, -1, 2**64)
+        value = value * (inverse - 2**64 if inverse >> 63 else inverse) & mask
+        value = value ^ (value >> shift) ^ (value >> 2 * shift)
+    return value
+
+
+@pytest.mark.parametrize("preset", params.PRESETS)
+def test_no_run_trains_on_the_evaluation_set_nor_twice_on_one_instance(preset):
+    sizes = params.PRESETS[preset]
+    evaluation = sample_keys(stream_key(1234, "evaluation", held_out=True), torch.arange(sizes["eval_instances"]))
+    ids = torch.arange(min(sizes["batch"] * sizes["steps"], 5_000_000))
+    for stream in ("train", "t-test/0", "evaluation"):
+        keys = sample_keys(stream_key(1234, stream), ids)
+        assert len(keys.unique()) == len(ids)
+        # Not by chance: the top bit tells the two kinds of streams apart, so no seed and no id can bring them together.
+        assert keys.max() < 2**62 <= evaluation.min()
+
+
+def test_the_evaluation_set_is_the_held_out_one():
+    settings = params.settle(params.read({}), Parallelism())
+    ids = torch.arange(8)
+    made = make(settings, EVALUATION, ids)
+    sizes = {"customers": settings.customers, "capacity": settings.capacity}
+    assert torch.equal(made.xy, generate(1234, EVALUATION, ids, **sizes, held_out=True).xy)
+    assert not torch.equal(made.xy, generate(1234, EVALUATION, ids, **sizes).xy)

@@ -1,9 +1,11 @@
 """Random numbers that belong to a sample, not to a process.
 
 Every number is a hash of where it is used: (seed, stream, sample id, ...). World size, micro-batch and restarts cannot
-move it, there is no generator state to save, and it is made where the model lives with no host round trip. 32-bit
-arithmetic in int64 tensors, since torch has no unsigned multiply on all devices; the mixer is lowbias32 (Wellons 2018,
-bias 0.17 of 1000).
+move it, there is no generator state to save, and it is made where the model lives with no host round trip.
+
+A key has 63 bits, in an int64 tensor whose sign stays free, so that a shift needs no mask. Everything that makes one
+key from another is a bijection: two samples of a stream never share a key. The top bit is set for held-out streams and
+for no others, so that no sample of a training stream is one of an evaluation set, whatever the seeds.
 """
 
 import hashlib
@@ -11,43 +13,66 @@ import hashlib
 import torch
 from torch import Tensor
 
-_MASK = 0xFFFF_FFFF
-_STRIDE = 0x9E37_79B9
+_BITS = 63
+_MASK = 2**_BITS - 1
+_SAMPLE_BITS = _BITS - 1
+_SAMPLE_MASK = 2**_SAMPLE_BITS - 1
+_STRIDE = 0x1E37_79B9_7F4A_7C15
 
 
-def stream_key(seed: int, stream: str) -> int:
-    """Give a 64-bit key for one use of randomness in a run, e.g. (1, "train")."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest(), "big")
+def stream_key(seed: int, stream: str, *, held_out: bool = False) -> int:
+    """Give a key for one use of randomness in a run, e.g. (1, "train"): two halves of 62 bits and the bit `held_out`.
 
-
-def mix(value: Tensor) -> Tensor:
-    """Hash int64 values below 2**32 to int64 values below 2**32, elementwise."""
-    value = (value ^ (value >> 16)) * 0x7FEB_352D & _MASK
-    value = (value ^ (value >> 15)) * 0x846C_A68B & _MASK
-    return value ^ (value >> 16)
+    Args:
+        seed: of the run.
+        stream: what it is used for.
+        held_out: make samples that no stream without it can make.
+    """
+    digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "big") & (2 ** (2 * _SAMPLE_BITS) - 1) | held_out << (2 * _SAMPLE_BITS)
 
 
 def sample_keys(key: int, ids: Tensor) -> Tensor:
-    """Give one 32-bit key per global sample id; ids up to 2**62. Shape as `ids`, int64.
+    """Give one key per global sample id below 2**62; shape as `ids`, int64.
 
     The halves of the stream's key go in before and after a mix: with one half alone, two streams would be the same
-    sequence in another order of ids, and a run could train on instances of its evaluation set.
+    sequence in another order of ids.
     """
-    low, high = ids & _MASK, ids >> 32
-    return mix(mix(low ^ (key & _MASK)) ^ (high * _STRIDE & _MASK) ^ (key >> 32))
+    first, second, held_out = key & _SAMPLE_MASK, key >> _SAMPLE_BITS & _SAMPLE_MASK, key >> (2 * _SAMPLE_BITS)
+    inner = mix(ids ^ first, _SAMPLE_MASK)
+    return mix(inner ^ second, _SAMPLE_MASK) | held_out << _SAMPLE_BITS
 
 
 def split_keys(keys: Tensor, count: int, offset: int = 0) -> Tensor:
-    """Give `count` keys for each key: [...] -> [..., count]."""
+    """Give `count` keys for each key: [...] -> [..., count]; different keys have different ones at each place."""
     branch = torch.arange(offset, offset + count, device=keys.device)
     return mix(mix(keys).unsqueeze(-1) ^ (branch * _STRIDE & _MASK))
 
 
 def uniform(keys: Tensor) -> Tensor:
-    """Turn keys into float32 numbers strictly between 0 and 1 (23 bits: both ends stay out after rounding)."""
-    return ((mix(keys) >> 9).float() + 0.5) * 2.0**-23
+    """Turn keys of `sample_keys` or `split_keys`, which are mixed, into float32 numbers strictly between 0 and 1.
+
+    23 bits: both ends stay out after rounding.
+    """
+    return ((keys >> (_BITS - 23)).float() + 0.5) * 2.0**-23
 
 
 def gumbel(keys: Tensor) -> Tensor:
     """Turn keys into standard Gumbel noise: argmax(logits + noise) is a sample of the softmax."""
     return -torch.log(-torch.log(uniform(keys)))
+
+
+def mix(value: Tensor, mask: int = _MASK) -> Tensor:
+    """Permute the int64 values 0 to `mask`, one less than a power of two, elementwise.
+
+    splitmix64's finaliser (Stafford's variant 13), in a few bits less: an odd factor modulo a power of two and a shift
+    to the right are bijections at any width.
+    """
+    value = (value ^ (value >> 30)) * _signed(0xBF58_476D_1CE4_E5B9) & mask
+    value = (value ^ (value >> 27)) * _signed(0x94D0_49BB_1331_11EB) & mask
+    return value ^ (value >> 31)
+
+
+def _signed(factor: int) -> int:
+    """The factor as torch wants it: products of int64 wrap around, so a multiple of 2**64 more or less is the same."""
+    return factor - 2**64

@@ -44,12 +44,14 @@ def nearest_cost(session: Session, settings: Settings, stream: str, count: int) 
 
 
 def make(settings: Settings, stream: str, ids: Tensor) -> Instances:
-    """Make instances of the run's problem; only the evaluation set does not depend on the run's seed."""
+    """Make instances of the run's problem; the evaluation set does not depend on the run's seed and is held out."""
+    held_out = stream == EVALUATION
     return generate(
-        EVALUATION_SEED if stream == EVALUATION else settings.seed,
+        EVALUATION_SEED if held_out else settings.seed,
         stream,
         ids,
         customers=settings.customers,
         capacity=settings.capacity,
         distribution=settings.distribution,
+        held_out=held_out,
     )

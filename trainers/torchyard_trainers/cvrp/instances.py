@@ -17,15 +17,22 @@ class Instances(NamedTuple):
 
 
 def generate(
-    seed: int, stream: str, ids: Tensor, *, customers: int, capacity: int, distribution: str = "uniform"
+    seed: int,
+    stream: str,
+    ids: Tensor,
+    *,
+    customers: int,
+    capacity: int,
+    distribution: str = "uniform",
+    held_out: bool = False,
 ) -> Instances:
-    """Make one instance for each global sample id.
+    """Make one instance for each global sample id; none that is held out is one that is not, whatever the seeds.
 
     The standard of Kool 2019 (`uniform`): depot and customers uniform in the unit square, demands uniform on 1..9.
     `grid-1-10`: coordinates on a 101 x 101 grid and demands 1..10.
     """
     nodes = customers + 1
-    keys = sample_keys(stream_key(seed, f"instances/{stream}"), ids)
+    keys = sample_keys(stream_key(seed, f"instances/{stream}", held_out=held_out), ids)
     numbers = uniform(split_keys(keys, 3 * nodes))
     xy = numbers[:, : 2 * nodes].reshape(-1, nodes, 2)
     highest = 9

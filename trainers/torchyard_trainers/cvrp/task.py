@@ -46,7 +46,7 @@ class Cvrp:
 
     def build(self) -> nn.Module:
         """See `Workload`."""
-        torch.manual_seed(stream_key(self.settings.seed, "weights"))
+        torch.manual_seed(stream_key(self.settings.seed, "weights") % 2**63)
         settings = self.settings
         policy = Policy(settings.model, settings.embedding, settings.heads, settings.layers)
         if settings.baseline == "rollout":
