@@ -10,8 +10,10 @@ import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import torch
+from moments import hold_at
 
 import torchyard_trainers.preload  # noqa: F401
 from torchyard_trainers.core.command import main
@@ -28,6 +30,8 @@ def start(worker: dict) -> int:
     os.dup2(log, 2)
     os.environ.update(worker["env"])
     torch.set_num_threads(1)
+    if moment := worker["env"].get("HOLD_AT"):
+        hold_at(moment, Path(worker["env"]["HELD"]))
     code = 1
     try:
         code = main(worker["arguments"])

@@ -112,7 +112,15 @@ class Yard:
     def run_dir(self) -> Path:
         return self.root / f"run-{self.rounds}"
 
-    def start(self, settings: dict[str, Any], world: int = 1, *, env: dict[str, str] | None = None) -> Gang:
+    def start(
+        self,
+        settings: dict[str, Any],
+        world: int = 1,
+        *,
+        env: dict[str, str] | None = None,
+        hold: tuple[int, str] | None = None,
+    ) -> Gang:
+        """Start a round; `hold`: a rank, and the moment (see `moments`) at which it stands still until it is killed."""
         self.rounds += 1
         self.run_dir.mkdir(exist_ok=True)
         file = self.root / f"config-{self.rounds}.json"
@@ -133,7 +141,14 @@ class Yard:
             {"env": common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, "log": str(log), "arguments": []}
             for rank, log in enumerate(logs)
         ]
+        if hold is not None:
+            workers[hold[0]]["env"] |= {"HOLD_AT": hold[1], "HELD": str(self.held)}
         return Gang(self.server.ask({"start": workers})["pids"], logs, self.server)
+
+    @property
+    def held(self) -> Path:
+        """Exists once the newest round's worker that was to be held stands still."""
+        return self.root / f"held-{self.rounds}"
 
     def train(self, settings: dict[str, Any], world: int = 1, **more: Any) -> None:
         """Run a round that must end well."""

@@ -1,5 +1,7 @@
 """World size, strategy and accumulation never change the mathematics; a kill never changes a bit."""
 
+import re
+
 import pytest
 from gangs import Yard, config, until
 
@@ -66,16 +68,8 @@ def test_the_rollout_baseline_comes_to_the_same_verdict_at_any_size(yard, undist
     assert_same(yard.losses(), undisturbed["rollout"])
 
 
-def just_saved(yard):
-    return bool(yard.committed())
-
-
-def saving(yard):
-    return any(yard.checkpoints.glob(".step-*/dcp"))
-
-
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2)])
-def test_killed_at_any_moment_a_run_ends_with_the_same_bits(yard, fork_server, tmp_path, strategy, world):
+def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, fork_server, tmp_path, strategy, world):
     settings = config(
         params={"steps": 16, "baseline": "rollout", "batch": 24},
         parallelism={"strategy": strategy},
@@ -84,12 +78,19 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_bits(yard, fork_server, t
     (tmp_path / "calm").mkdir()
     calm = Yard(fork_server, tmp_path / "calm")
     calm.train(settings, world)
-    for moment in (just_saved, saving):
-        gang = yard.start(settings, world)
-        until(lambda moment=moment: moment(yard) or (yard.checkpoints / "DONE").exists())
-        gang.kill(world - 1)
+    folder = re.escape(str(yard.checkpoints))
+    last = world - 1
+    for victim, moment, durable in (
+        (last, rf"open {folder}/\.step-00000006\..*/dcp/__{last}_", [3]),  # about to write its own shards
+        (0, rf"open {folder}/\.latest", [3, 6]),  # the checkpoint was published a moment ago
+        (0, rf"os.rename {folder}/\.step-00000009\.", [3, 6]),  # all is written, but it does not exist yet
+    ):
+        gang = yard.start(settings, world, hold=(victim, moment))
+        until(yard.held.exists)
+        assert yard.committed() == durable
+        gang.kill(victim)
         codes = gang.wait()
-        assert codes[-1] in (-9, 0)
-        assert all(code in (76, 0) for code in codes[:-1]), gang.output()
+        assert codes[victim] == -9
+        assert all(code == 76 for rank, code in enumerate(codes) if rank != victim), gang.output()
     yard.train(settings, world)
     assert yard.weights() == calm.weights()
