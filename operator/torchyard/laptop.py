@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,8 @@ from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import RunFolder, write_atomic
-from torchyard.cluster.local.run import Event, edit_job, read_run, write_job
-from torchyard.cluster.local.runs import RunBusyError, control, suspend_run
+from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run, write_job
+from torchyard.cluster.local.runs import RunBusyError, control, discard_run, suspend_run
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.controller import Controller
 from torchyard.intake.book import Book
@@ -71,9 +70,9 @@ def remove_run(folder: RunFolder) -> None:
     Raises:
         ValueError: there is no such run, or its controlling process does not let go of it.
     """
-    edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job)))
+    uid = edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job))).metadata.uid
     deadline = time.monotonic() + REMOVE_SECONDS
-    while folder.job_file.exists():
+    while (job := read_run(folder)) is not None and job.metadata.uid == uid:
         try:
             asyncio.run(run_job(folder))
         except RunBusyError:
@@ -84,7 +83,6 @@ def remove_run(folder: RunFolder) -> None:
             if folder.job_file.exists():
                 raise
             # Its controlling process removed it while we asked for control.
-    shutil.rmtree(folder.path, ignore_errors=True)  # asking leaves a lock file behind
 
 
 class _Run:
@@ -93,7 +91,7 @@ class _Run:
     def __init__(self, folder: RunFolder, on_change: OnChange) -> None:
         job = read_run(folder)
         if job is None:
-            raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
+            raise NoRunError(folder)
         self.folder = folder
         self.job = job
         self.on_change = on_change
@@ -142,7 +140,7 @@ class _Run:
                     task.cancel()
                 await asyncio.gather(over, *tasks, return_exceptions=True)
         if self.cluster.job(self.job.key) is None:
-            await asyncio.to_thread(shutil.rmtree, self.folder.path, ignore_errors=True)
+            await asyncio.to_thread(discard_run, self.folder, self.job.metadata.uid)
         return self.job
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> Intake:

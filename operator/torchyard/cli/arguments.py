@@ -55,6 +55,6 @@ def run_names() -> list[str]:
     """Names of the runs in $TORCHYARD_HOME, without reading any."""
     runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
     try:
-        return sorted(entry.name for entry in runs.iterdir() if (entry / "job.yaml").exists())
+        return sorted(entry.name for entry in runs.iterdir() if entry.name[0] != "." and (entry / "job.yaml").exists())
     except OSError:
         return []

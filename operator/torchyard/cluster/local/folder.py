@@ -3,9 +3,11 @@
 Nothing is kept in memory only: a controller that dies loses nothing, the next one reads on from here.
 """
 
+import contextlib
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,28 +91,68 @@ def take_lock(path: Path) -> int | None:
     """Lock a file for this process and those it hands the descriptor to; None if somebody holds it.
 
     The kernel gives the lock back when the last holder is dead, however it died.
+
+    Raises:
+        FileNotFoundError: its folder is gone.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    while True:
+        descriptor = _open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+
+
+@contextlib.contextmanager
+def holding_lock(path: Path) -> Iterator[None]:
+    """Lock a file, waiting for whoever holds it.
+
+    Raises:
+        FileNotFoundError: its folder is gone.
+    """
+    held = False
+    while not held:
+        descriptor = _open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if held := _is_at(descriptor, path):
+                yield
+        finally:
+            os.close(descriptor)
 
 
 def is_locked(path: Path) -> bool:
     """Whether some living process holds the lock."""
-    if not path.exists():
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
-    descriptor = take_lock(path)
-    if descriptor is None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    os.close(descriptor)
+    finally:
+        os.close(descriptor)
     return False
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one of this name: a folder that is moved away takes its locks along."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _sync_folder(path: Path) -> None:

@@ -4,8 +4,6 @@ The controlling process owns `status.json`, `events.jsonl` and `pods/`; any term
 """
 
 import contextlib
-import fcntl
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +14,7 @@ import yaml
 from torchyard.api.codec import job_document, read_job, read_status, status_document
 from torchyard.api.resource import TrainingJob
 from torchyard.api.times import rfc3339
-from torchyard.cluster.local.folder import RunFolder, write_atomic
+from torchyard.cluster.local.folder import RunFolder, holding_lock, write_atomic
 from torchyard.engine.actions import EmitEvent
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
@@ -31,6 +29,13 @@ class Event(msgspec.Struct, frozen=True):
     type: str
     reason: str
     message: str
+
+
+class NoRunError(ValueError):
+    """There is no such run."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(f"There is no run `{folder.name}` in {folder.path.parent}.")
 
 
 def read_run(folder: RunFolder) -> TrainingJob | None:
@@ -66,19 +71,40 @@ def edit_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) ->
     """Apply `change` to the job as it is now; a changed spec is a new generation.
 
     Raises:
-        ValueError: there is no such run.
+        NoRunError: there is no such run.
     """
-    with _editing(folder):
-        before = read_run(folder)
-        if before is None:
-            raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
-        after = change(before)
-        if after.spec != before.spec:
-            metadata = msgspec.structs.replace(after.metadata, generation=before.metadata.generation + 1)
-            after = msgspec.structs.replace(after, metadata=metadata)
-        if after != before:
-            write_job(folder, after)
-        return after
+    with editing(folder):
+        return change_job(folder, change)
+
+
+@contextlib.contextmanager
+def editing(folder: RunFolder) -> Iterator[None]:
+    """Be the one editor of `job.yaml`, and the one who may move the folder away.
+
+    Raises:
+        NoRunError: there is no such run.
+    """
+    try:
+        with holding_lock(folder.path / "job.lock"):
+            yield
+    except FileNotFoundError:
+        if folder.path.is_dir():
+            raise
+        raise NoRunError(folder) from None
+
+
+def change_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:
+    """`edit_job` for who is `editing` already."""
+    before = read_run(folder)
+    if before is None:
+        raise NoRunError(folder)
+    after = change(before)
+    if after.spec != before.spec:
+        metadata = msgspec.structs.replace(after.metadata, generation=before.metadata.generation + 1)
+        after = msgspec.structs.replace(after, metadata=metadata)
+    if after != before:
+        write_job(folder, after)
+    return after
 
 
 def write_status_file(folder: RunFolder, job: TrainingJob) -> None:
@@ -122,15 +148,3 @@ def _read_status(folder: RunFolder, job: TrainingJob) -> Any:
         # A status can be told anew from what is seen; a run must not be lost to a bad one.
         pass
     return job.status
-
-
-@contextlib.contextmanager
-def _editing(folder: RunFolder) -> Iterator[None]:
-    """One editor of `job.yaml` at a time; never held for longer than a read and a write."""
-    folder.path.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.path / "job.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

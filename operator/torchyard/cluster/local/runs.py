@@ -19,13 +19,16 @@ from torchyard.api.times import rfc3339, unix
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
 from torchyard.cluster.local.process import kill_carrying
 from torchyard.cluster.local.record import POD_MARK, PodRecord, read
-from torchyard.cluster.local.run import edit_job, read_run, write_job
+from torchyard.cluster.local.run import NoRunError, change_job, edit_job, editing, read_run, write_job
 
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation: folder of the job file, which `spec.workingDir` is relative to."""
 
 ASKING_SECONDS = 0.2
 """`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
+
+CONDEMNED = "."
+"""Names of folders that are about to be deleted begin with it; no run's does."""
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
 
@@ -73,31 +76,56 @@ def run_folder(name: str, home: Path | None = None) -> RunFolder:
 
 def list_runs(home: Path | None = None) -> list[RunFolder]:
     """Every run of this machine, by name."""
-    runs = (home or home_folder()) / "runs"
-    return [RunFolder(path) for path in sorted(runs.iterdir()) if (path / "job.yaml").exists()] if runs.is_dir() else []
+    try:
+        paths = sorted(((home or home_folder()) / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [RunFolder(path) for path in paths if (path / "job.yaml").exists() and not path.name.startswith(CONDEMNED)]
 
 
 def expire_runs(home: Path | None = None) -> list[str]:
     """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nobody watches over runs between commands."""
     expired = []
+    for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # who was deleting it died over it
+        shutil.rmtree(left, ignore_errors=True)
     for folder in list_runs(home):
-        with contextlib.suppress(ValueError):  # damaged or in use: not ours to delete
+        with contextlib.suppress(ValueError):  # damaged, in use or gone by now: not ours to delete
             job = read_run(folder)
-            ttl, completed = (job.spec.ttl_after_finished, job.status.completion_time) if job else (None, None)
-            if ttl is None or completed is None or time.time() < unix(completed) + seconds(ttl):
-                continue
-            with control(folder):
-                _end_pods(folder)
-                shutil.rmtree(folder.path)
-            expired.append(folder.name)
+            if job is not None and is_expired(job):
+                with control(folder):
+                    discard_run(folder, job.metadata.uid)
+                expired.append(folder.name)
     return expired
+
+
+def is_expired(job: TrainingJob) -> bool:
+    """Whether the job's time after its end is over."""
+    ttl, completed = job.spec.ttl_after_finished, job.status.completion_time
+    return ttl is not None and completed is not None and time.time() >= unix(completed) + seconds(ttl)
+
+
+def discard_run(folder: RunFolder, uid: str) -> None:
+    """Remove the run of this uid with all that it holds, and nothing if another one has its name by now.
+
+    Call it as the one who controls the run. The name is free at once; the files may take a while.
+    """
+    with contextlib.suppress(NoRunError), editing(folder):
+        with contextlib.suppress(ValueError):  # a damaged file is none of another run
+            job = read_run(folder)
+            if job is not None and job.metadata.uid != uid:
+                return
+        _end_pods(folder)
+        # Beside it, not in `old`: a full disk may have no room for another folder, and this is how it gets some.
+        condemned = folder.path.rename(folder.path.with_name(f"{CONDEMNED}{folder.name}.{uid}"))
+        shutil.rmtree(condemned, ignore_errors=True)
 
 
 def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
     """Make the run that a job file asks for, or go on with the one that is there.
 
     An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
-    spec: it moves to `$TORCHYARD_HOME/old/<name>`, where it takes the place of an older one.
+    spec: it moves to `$TORCHYARD_HOME/old/<name>`, where it takes the place of an older one. Of several processes that
+    make the same run at the same time, one makes it and the others find it.
 
     Args:
         folder: of the run; its name becomes the job's.
@@ -108,26 +136,20 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
         RunExistsError: the run is unfinished and has another spec.
         RunBusyError: another process controls the run, or is not done with the finished one.
     """
-    before = read_run(folder)
-    if before is not None:
-        if before.status.state not in TERMINAL_STATES and before.metadata.deletion_timestamp is None:
-            return _go_on(folder, before, job)
-        _move_aside(folder)
-    annotations = {**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())}
-    metadata = msgspec.structs.replace(
-        job.metadata,
-        name=folder.name,
-        uid=str(uuid.uuid4()),
-        generation=1,
-        creation_timestamp=rfc3339(time.time()),
-        deletion_timestamp=None,
-        annotations=annotations,
-    )
-    fresh = TrainingJob(metadata=metadata, spec=job.spec)
-    for path in (folder.home, folder.path.parent, folder.path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_job(folder, fresh)
-    return fresh
+    while True:
+        for path in (folder.home, folder.path.parent, folder.path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(NoRunError), editing(folder):  # somebody moved it away, or we did: once more
+            before = read_run(folder)
+            if before is None:
+                fresh = _fresh(folder, job, source_folder)
+                write_job(folder, fresh)
+                return fresh
+            if before.status.state not in TERMINAL_STATES and before.metadata.deletion_timestamp is None:
+                return _go_on(folder, before, job)
+            with control(folder):
+                _end_pods(folder)
+                _put_aside(folder)
 
 
 def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
@@ -158,13 +180,12 @@ def control(folder: RunFolder) -> Iterator[None]:
         RunBusyError: another one does.
         ValueError: there is no such run.
     """
-    if not folder.path.is_dir():
-        raise ValueError(f"There is no run `{folder.name}` in {folder.path.parent}.")
-    lock = take_lock(folder.lock_file)
     patience = time.monotonic() + ASKING_SECONDS
-    while lock is None and time.monotonic() < patience:
-        time.sleep(0.01)
-        lock = take_lock(folder.lock_file)
+    try:
+        while (lock := take_lock(folder.lock_file)) is None and time.monotonic() < patience:
+            time.sleep(0.01)
+    except FileNotFoundError:
+        raise NoRunError(folder) from None
     if lock is None:
         raise RunBusyError(folder.name, is_controlled(folder) or 0)
     try:
@@ -186,6 +207,19 @@ def log_files(folder: RunFolder) -> list[LogFile]:
     return sorted(found, key=lambda log: -1 if log.rank is None else log.rank)
 
 
+def _fresh(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
+    metadata = msgspec.structs.replace(
+        job.metadata,
+        name=folder.name,
+        uid=str(uuid.uuid4()),
+        generation=1,
+        creation_timestamp=rfc3339(time.time()),
+        deletion_timestamp=None,
+        annotations={**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
+    )
+    return TrainingJob(metadata=metadata, spec=job.spec)
+
+
 def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> TrainingJob:
     def comparable(spec: object) -> dict[str, object]:
         fields: dict[str, object] = msgspec.to_builtins(spec)
@@ -197,16 +231,14 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> Training
     if differing:
         raise RunExistsError(folder.name, differing)
     with control(folder):  # or it would cancel the stop that its controller is busy with
-        return edit_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
+        return change_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
 
 
-def _move_aside(folder: RunFolder) -> None:
-    with control(folder):
-        _end_pods(folder)
-        old = folder.home / "old" / folder.name
-        shutil.rmtree(old, ignore_errors=True)
-        old.parent.mkdir(parents=True, exist_ok=True)
-        folder.path.rename(old)
+def _put_aside(folder: RunFolder) -> None:
+    old = folder.home / "old" / folder.name
+    shutil.rmtree(old, ignore_errors=True)
+    old.parent.mkdir(parents=True, exist_ok=True)
+    folder.path.rename(old)
 
 
 def _end_pods(folder: RunFolder) -> None:
