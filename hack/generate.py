@@ -13,7 +13,7 @@ WORKLOADS = ("cvrp",)
 
 def main() -> None:
     """Generate the CRD, the reference page and the parameter schemas."""
-    write("charts/torchyard/templates/crds/trainingjobs.yaml", crd_yaml())
+    write("charts/torchyard/files/trainingjobs.yaml", crd_yaml())
     write("docs/reference/trainingjob.md", reference_markdown())
     for name in WORKLOADS:
         # Rooms never import each other: the trainer room describes its parameters in a process of its own.

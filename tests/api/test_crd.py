@@ -17,7 +17,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
 
 ROOT = Path(__file__).parents[2]
-COMMITTED = ROOT / "charts/torchyard/templates/crds/trainingjobs.yaml"
+COMMITTED = ROOT / "charts/torchyard/files/trainingjobs.yaml"
 REFERENCE = ROOT / "docs/reference/trainingjob.md"
 VERSION = crd()["spec"]["versions"][0]
 OBJECT = VERSION["schema"]["openAPIV3Schema"]
