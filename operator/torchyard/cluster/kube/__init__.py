@@ -1,0 +1,1 @@
+"""A Kubernetes cluster, through its API server."""

@@ -1,0 +1,254 @@
+"""One HTTP session to the API server: requests that answer or raise one of a few errors, and the lines of a watch.
+
+Nothing is tried twice here but a request whose credentials were refused: back-off belongs to those who know what the
+request was for.
+"""
+
+import contextlib
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import BytesPayload
+
+from torchyard import __version__
+from torchyard.cluster.kube.budget import Budget
+from torchyard.cluster.kube.credentials import Credentials
+from torchyard.cluster.kube.errors import Fenced, refusal
+from torchyard.engine.ports import Unavailable
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+
+CONNECTIONS = 128
+CONNECT_SECONDS = 5.0
+REQUEST_SECONDS = 15.0
+SILENCE_SECONDS = 70.0
+# What was handed to the kernel is delivered within this time or never: less than passes between the moment a leader
+# stops writing and the moment its lease can be taken (lease.py).
+UNDELIVERED_SECONDS = 3.0
+MAX_ANSWER_BYTES = 256 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
+
+Fence = Callable[[], None]
+"""Raises Fenced unless this process may write now."""
+
+Observe = Callable[[str, str, int], None]
+"""Told verb, path and HTTP status of every answered request, 0: unanswered."""
+
+_NAMESPACE = re.compile(r"/namespaces/([^/]+)")
+
+
+class Api:
+    """The API server.
+
+    Args:
+        session: to it.
+        credentials: its address.
+        budget: for writes; None: as many as one likes.
+        fence: for writes; None: always allowed.
+        observe: told every answer.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        credentials: Credentials,
+        *,
+        budget: Budget | None = None,
+        fence: Fence | None = None,
+        observe: Observe = lambda _verb, _path, _code: None,
+    ) -> None:
+        self.session, self.credentials = session, credentials
+        self._budget, self._fence, self._observe = budget, fence, observe
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the context, or of the pod we run in."""
+        return self.credentials.namespace
+
+    def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
+        """The same server, its writes within a budget and on this side of a fence."""
+        return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe or self._observe)
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 -- also bounds the kernel's part of it
+    ) -> bytes:
+        """The body of the answer.
+
+        Args:
+            verb: GET, POST, PUT, PATCH or DELETE; all but GET wait for the budget.
+            path: from the root of the server.
+            params: of the query.
+            body: bytes, or what msgspec encodes as JSON.
+            content_type: of the body.
+            timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
+
+        Raises:
+            NotFound, Gone, AlreadyExists, Conflict, Rejected: errors.py says what they mean.
+            Unavailable: no answer, or one that asks to come back: 401 after new credentials, 429, 5xx.
+            Fenced: this process may not write now; nothing was sent.
+        """
+        if verb == "GET":
+            return await self._send(verb, path, params, None, timeout)
+        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        payload = _Fenced(content, content_type, self._check)
+        if self._budget is None:
+            return await self._send(verb, path, params, payload, timeout)
+        found = _NAMESPACE.search(path)
+        async with self._budget.admit(found[1] if found else ""):
+            return await self._send(verb, path, params, payload, timeout)
+
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The lines of a watch, without their line breaks; ends when the server ends it.
+
+        Raises:
+            NotFound, Gone, Rejected: as `request`.
+            Unavailable: no connection, or 70 s without a byte.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        what = f"watch {path}"
+        with _explained(what):
+            async with self._open("GET", path, params, None, limits) as response:
+                self._observe("WATCH", path, response.status)
+                if response.status != 200:
+                    raise refusal(response.status, await _read(response, what), what=what, retry_after=_after(response))
+                async for line in _lines(response, what):
+                    yield line
+
+    async def _send(
+        self, verb: str, path: str, params: Mapping[str, str] | None, payload: "_Fenced | None", seconds: float
+    ) -> bytes:
+        what, code = f"{verb} {path}", 0
+        if payload is not None:
+            self._check()  # a connection may have to be made first, so the payload checks again
+        try:
+            with _explained(what):
+                limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+                async with self._open(verb, path, params, payload, limits) as response:
+                    code = response.status
+                    answer = await _read(response, what)
+                    if code < 300:
+                        return answer
+                    raise refusal(code, answer, what=what, retry_after=_after(response))
+        finally:
+            self._observe(verb, path, code)
+            if payload is not None and self._budget is not None:
+                self._budget.answered(code)
+
+    def _open(
+        self,
+        verb: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        payload: BytesPayload | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        url = self.credentials.server + path
+        return self.session.request(verb, url, params=params, data=payload, timeout=limits, allow_redirects=False)
+
+    def _check(self) -> None:
+        if self._fence is not None:
+            self._fence()
+
+
+@contextlib.asynccontextmanager
+async def connected(context: str | None = None) -> AsyncIterator[Api]:
+    """The API server of a kubeconfig context, or of the cluster we run in. No request is made yet.
+
+    Raises:
+        ValueError: there is no usable configuration.
+    """
+    credentials = await Credentials.load(context)
+    async with aiohttp.ClientSession(
+        connector=connector(credentials),
+        headers={"User-Agent": f"torchyard/{__version__}", "Accept": JSON, "Accept-Encoding": "identity"},
+        middlewares=(credentials.authorize,),
+        proxy=credentials.proxy,
+    ) as session:
+        yield Api(session, credentials)
+
+
+def connector(credentials: Credentials) -> aiohttp.TCPConnector:
+    """Connections to the API server."""
+    return aiohttp.TCPConnector(
+        limit=CONNECTIONS,
+        ssl=credentials.tls if credentials.tls is not None else True,
+        keepalive_timeout=60.0,
+        socket_factory=_socket,
+    )
+
+
+class _Fenced(BytesPayload):
+    """A body that asks whether it may be sent when it is about to be. Headers wait for it in the same write."""
+
+    def __init__(self, content: bytes, content_type: str, check: Fence) -> None:
+        super().__init__(content, content_type=content_type)
+        self._check = check
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self._check()
+        await super().write_with_length(writer, content_length)
+
+
+def _socket(address: Any) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNDELIVERED_SECONDS * 1000))
+    return made
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Broken connections and time-outs as `Unavailable`; a fence that closed while the request was made as `Fenced`."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if isinstance(error.__cause__, Fenced):
+            raise error.__cause__ from None
+        said = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        raise Unavailable(f"{what}: {said}") from error
+
+
+async def _read(response: aiohttp.ClientResponse, what: str) -> bytes:
+    if response.content_length is not None and response.content_length <= MAX_ANSWER_BYTES:
+        return await response.read()
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise Unavailable(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _lines(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
+    rest = b""
+    async for part in response.content.iter_any():
+        *lines, rest = (rest + part).split(b"\n") if rest else part.split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > MAX_LINE_BYTES:
+            raise Unavailable(f"{what}: a line is longer than {MAX_LINE_BYTES} bytes")
+    if rest:
+        yield rest
+
+
+def _after(response: aiohttp.ClientResponse) -> str | None:
+    return response.headers.get("Retry-After")

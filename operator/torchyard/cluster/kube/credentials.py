@@ -1,0 +1,151 @@
+"""Who we are to which API server, by the rules of kubectl; tokens and certificates are read anew as they rotate."""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from pathlib import Path
+
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from kubernetes.client import Configuration
+from kubernetes.config import (
+    ConfigException,
+    list_kube_config_contexts,
+    load_incluster_config,
+    load_kube_config,
+)
+
+from torchyard.engine.ports import Unavailable
+
+TOKEN_SECONDS = 60.0
+RELOAD_SECONDS = 5.0
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_log = logging.getLogger(__name__)
+
+
+class Credentials:
+    """One API server and what it knows us by.
+
+    Tokens are asked for again once a minute (projected tokens rotate, exec plugins know when theirs expires), and
+    everything is loaded again when the server answers 401.
+
+    Attributes:
+        server: base URL without a slash at its end.
+        namespace: of the context, or of the pod we run in.
+        tls: of every connection; None for plain http. Stays the same object when certificates change.
+        proxy: URL of the proxy to go through, None: directly.
+    """
+
+    def __init__(self, context: str | None, configuration: Configuration, namespace: str) -> None:
+        self.server = configuration.host.rstrip("/")
+        self.namespace = namespace
+        self.proxy: str | None = configuration.proxy
+        self.tls = _tls(configuration) if self.server.startswith("https:") else None
+        self._context = context
+        self._configuration = configuration
+        self._authorization = _authorization(configuration)
+        self._read = self._loaded = time.monotonic()
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def load(cls, context: str | None = None) -> "Credentials":
+        """Find the API server: $KUBECONFIG, else ~/.kube/config, else the service account of the pod we run in.
+
+        Args:
+            context: of the kubeconfig; None: its current one.
+
+        Raises:
+            ValueError: there is no configuration, or it cannot be used.
+        """
+        configuration, namespace = await asyncio.to_thread(_load, context)
+        return cls(context, configuration, namespace)
+
+    async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Send a request as us: an aiohttp client middleware."""
+        request.server_hostname = self._configuration.tls_server_name
+        used = await self._current()
+        if used is not None:
+            request.headers["Authorization"] = used
+        response = await handler(request)
+        if response.status == 401 and await self._changed_since(used):
+            response.close()
+            if self._authorization is not None:
+                request.headers["Authorization"] = self._authorization
+            response = await handler(request)
+        return response
+
+    async def _current(self) -> str | None:
+        if self._authorization is not None and time.monotonic() - self._read > TOKEN_SECONDS:
+            async with self._lock:
+                if time.monotonic() - self._read > TOKEN_SECONDS:
+                    self._read = time.monotonic()
+                    # Asking for the token is what makes the library read it again.
+                    self._authorization = await asyncio.to_thread(_authorization, self._configuration)
+        return self._authorization
+
+    async def _changed_since(self, used: str | None) -> bool:
+        """Whether there is something else to try than what was just refused."""
+        async with self._lock:
+            if self._authorization == used:
+                if time.monotonic() - self._loaded < RELOAD_SECONDS:
+                    return False
+                self._loaded = time.monotonic()
+                try:
+                    self._configuration, _ = await asyncio.to_thread(_load, self._context)
+                except ValueError as error:
+                    raise Unavailable(f"credentials were refused (401) and cannot be loaded again: {error}") from error
+                if self.tls is not None:
+                    await asyncio.to_thread(_present, self.tls, self._configuration)
+                self._authorization, self._read = _authorization(self._configuration), time.monotonic()
+                _log.info("the API server answered 401: credentials were loaded again")
+            return True
+
+
+def _load(context: str | None) -> tuple[Configuration, str]:
+    configuration = Configuration()
+    files = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+    named = any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+    try:
+        if named or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            load_kube_config(config_file=files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+            return configuration, _namespace(files, context)
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return configuration, NAMESPACE_FILE.read_text().strip()
+    except (ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+        what = f"context `{context}` of {files}" if context is not None else files
+        raise ValueError(
+            f"No usable Kubernetes configuration ({what}): {error}: set KUBECONFIG, or give --context one that"
+            " `kubectl config get-contexts` lists."
+        ) from error
+
+
+def _namespace(files: str, context: str | None) -> str:
+    contexts, active = list_kube_config_contexts(config_file=files)  # type: ignore[no-untyped-call]
+    chosen = active if context is None else next(each for each in contexts if each["name"] == context)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _authorization(configuration: Configuration) -> str | None:
+    value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    return None if value is None else value.strip()
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if not configuration.verify_ssl:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        _present(tls, configuration)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"The certificates for {configuration.host} cannot be used: {error}") from error
+    return tls
+
+
+def _present(tls: ssl.SSLContext, configuration: Configuration) -> None:
+    """Use the client certificate for new connections, and trust the CA beside those trusted so far."""
+    if configuration.ssl_ca_cert:
+        tls.load_verify_locations(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        tls.load_cert_chain(configuration.cert_file, configuration.key_file)
