@@ -67,6 +67,7 @@ def record(
             "secondary": secondary,
             "phase": found["phase"] if is_text(found.get("phase")) else None,
             "step": found["step"] if is_whole(found.get("step")) else None,
+            "nextMicroBatch": found["nextMicroBatch"] if is_whole(found.get("nextMicroBatch")) else None,
         }
     )
 

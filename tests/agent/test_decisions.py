@@ -114,11 +114,13 @@ def test_exception_and_message_are_read_from_output_when_the_program_left_no_fil
         ("step", "7"),
         ("time", float("nan")),
         ("time", 10**400),
+        ("nextMicroBatch", "16"),
+        ("nextMicroBatch", True),
     ],
 )
 def test_a_failure_file_of_any_program_costs_only_the_fields_that_are_wrong(name, wrong):
-    right = {"exception": "Odd", "message": "said", "time": 3.0, "phase": "eval", "step": 7}
-    expected = {**right, "exception": None, "time": 10.0, "phase": None, "step": None}
+    right = {"exception": "Odd", "message": "said", "time": 3.0, "phase": "eval", "step": 7, "nextMicroBatch": 16}
+    expected = {**right, "exception": None, "time": 10.0, "phase": None, "step": None, "nextMicroBatch": None}
     read = cause(found={**right, name: wrong})
     assert read[name] == expected[name]
     assert {key: read[key] for key in right if key != name} == {key: right[key] for key in right if key != name}

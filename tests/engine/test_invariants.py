@@ -102,11 +102,13 @@ class AnyHistory(RuleBasedStateMachine):
         self.world.advance_training(steps, save=save)
 
     @precondition(lambda self: self.world.training)
-    @rule(which=ANY, code=st.sampled_from(CODES), secondary=st.booleans())
-    def workers_fail(self, which, code, secondary):
+    @rule(which=ANY, code=st.sampled_from(CODES), secondary=st.booleans(), smaller=st.sampled_from([None, 0, 1, 4, 9]))
+    def workers_fail(self, which, code, secondary, smaller):
         uid = self.pick(self.world.training, which)
         if uid is not None:
-            self.world.end_workers(uid, code, exception="Error", message="x", secondary=secondary, rank=0)
+            self.world.end_workers(
+                uid, code, exception="Error", message="x", secondary=secondary, rank=0, next_micro_batch=smaller
+            )
 
     @precondition(lambda self: self.world.training)
     @rule(which=ANY)
@@ -264,6 +266,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert now.restarts.no_progress >= 0
         assert len(now.attempts) <= 10
         assert len(now.metrics) <= 32
+        if was.rendezvous.micro_batch is not None:
+            assert 0 < now.rendezvous.micro_batch <= was.rendezvous.micro_batch, "what was learned is not forgotten"
         self.transition_times(old, new)
         read_back = msgspec.json.decode(msgspec.json.encode(now), type=type(now))
         assert read_back == now

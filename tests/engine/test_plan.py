@@ -315,6 +315,77 @@ def test_running_out_of_gpu_memory_twice_without_progress_ends_the_job():
     assert (world.status.state, world.status.reason) == ("Failed", "GpuOutOfMemory")
 
 
+def out_of_memory(world, next_micro_batch):
+    fail(world, 0, 69, next_micro_batch=next_micro_batch)
+
+
+def micro_batches(world):
+    return [each.env.get("TORCHYARD_MICRO_BATCH") for each in world.commands.values() if each.verb == "run"]
+
+
+def test_a_gpu_that_ran_out_of_memory_is_tried_with_ever_smaller_micro_batches_free_of_charge():
+    world = World(2, restart=Restart(max_restarts=0, no_progress_limit=1)).to_running()
+    assert micro_batches(world) == [None, None]
+    for smaller in (32, 16, 8, 4):
+        out_of_memory(world, smaller)
+        (write,) = of(WriteStatus, world.step())
+        assert write.urgent
+        assert write.status.rendezvous.micro_batch == smaller, "persisted before anybody is told"
+        assert f"going on with micro-batches of {smaller}" in write.status.message
+        recover(world, 1)
+        assert micro_batches(world) == [str(smaller)] * 2
+    assert world.status.state == "Running"
+    assert (world.status.restarts.total, world.status.restarts.counted) == (4, 0)
+
+
+def test_a_learned_micro_batch_stays_for_later_rounds_and_survives_the_operator():
+    world = World(1).to_running()
+    out_of_memory(world, 8)
+    recover(world, 1)
+    fail(world)
+    recover(world, 1)
+    assert micro_batches(world) == ["8"]
+    world.restart_operator()
+    world.settle()
+    assert micro_batches(world) == ["8"]
+
+
+def test_when_no_smaller_micro_batch_exists_running_out_of_memory_ends_the_job():
+    world = World(1).to_running()
+    out_of_memory(world, 1)
+    recover(world, 1)
+    out_of_memory(world, 0)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "GpuOutOfMemory")
+    assert world.status.round == 2
+
+
+def test_running_out_of_memory_after_progress_is_paid_for_by_it():
+    world = World(1).to_running()
+    world.advance_training(50, save=True)
+    world.settle()
+    out_of_memory(world, 0)
+    recover(world, 1)
+    assert world.status.state == "Running"
+
+
+@pytest.mark.parametrize("next_micro_batch", [8, 5, -2])
+def test_a_micro_batch_that_is_not_halved_is_an_ordinary_failure(next_micro_batch):
+    world = World(1).to_running()
+    out_of_memory(world, 8)
+    recover(world, 1)
+    out_of_memory(world, next_micro_batch)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "GpuOutOfMemory")
+
+
+def test_only_exit_code_69_teaches_a_micro_batch():
+    world = World(1).to_running()
+    fail(world, 0, 1, next_micro_batch=8)
+    recover(world, 1)
+    assert micro_batches(world) == [None]
+
+
 @pytest.mark.parametrize("how", ["preempted", "evicted", "vanished"])
 def test_what_no_code_is_to_blame_for_is_not_counted(how):
     world = World(1, restart=Restart(max_restarts=0, no_progress_limit=1)).to_running()

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.worker import out_of_memory
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.worker import largest_micro_batch, out_of_memory
 
 batches = some.integers(1, 300)
 worlds = some.integers(1, 40)
@@ -57,7 +58,22 @@ def test_sizes_below_one_are_refused_by_name():
 
 
 def test_out_of_memory_advises_half_of_what_a_rank_really_held():
-    assert out_of_memory(64, 2, "auto").next_micro_batch == 16
+    assert out_of_memory(64, 2, None).next_micro_batch == 16
     assert out_of_memory(64, 2, 1000).next_micro_batch == 16
     assert out_of_memory(64, 2, 20).next_micro_batch == 8  # 32 are held as two of 16
+    assert out_of_memory(2, 2, 1).next_micro_batch == 0
     assert "use strategy fsdp or a larger GPU" in str(out_of_memory(2, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("configured", "learned", "largest"),
+    [("auto", None, None), (8, None, 8), ("auto", "16", 16), (8, "16", 8), (32, "16", 16)],
+)
+def test_what_an_earlier_round_learned_and_what_is_configured_both_hold(configured, learned, largest):
+    assert largest_micro_batch(configured, learned) == largest
+
+
+@pytest.mark.parametrize("nonsense", ["", "0", "-4", "many", "1.5"])
+def test_a_learned_micro_batch_that_is_none_is_refused_by_name(nonsense):
+    with pytest.raises(ConfigError, match="TORCHYARD_MICRO_BATCH"):
+        largest_micro_batch("auto", nonsense)

@@ -158,6 +158,10 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     master_port: Annotated[int, doc("Port of node rank 0.")] = 0
     members: Annotated[list[str], doc("Pod uids in rank order.")] = field(default_factory=list)
     next_round_time: Annotated[str | None, doc("Back-off: no round opens before this time.")] = None
+    micro_batch: Annotated[
+        int | None,
+        doc("Largest micro-batch of the next rounds, learned when a GPU ran out of memory; absent: as the spec says."),
+    ] = None
 
 
 class Goodput(StatusModel, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 - A round that advanced the newest checkpoint costs nothing. A job that never wrote one starts from step 0 each time;
   there a step beyond the best earlier round's last step is progress.
 - What no code is to blame for (a lost pod, an eviction, a preemption) is neither counted nor held against progress.
+- A GPU that ran out of memory is tried again with the smaller micro-batch that its worker names. That costs nothing
+  either, since each is at most half of the last one; where there is no smaller one, the job ends.
 - Everything else without progress is counted, delays the next round and may end the job.
 """
 
@@ -11,10 +13,10 @@ from msgspec import Struct
 from torchyard.api import durations
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.engine.causes import Outcome
+from torchyard.engine.causes import OUT_OF_GPU_MEMORY, Outcome
 
 REPEATABLE = frozenset({"WorkerFailed"})
-ONCE_MORE = frozenset({"GpuOutOfMemory"})
+ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY})
 
 
 class Charge(Struct, frozen=True, kw_only=True):
@@ -25,6 +27,7 @@ class Charge(Struct, frozen=True, kw_only=True):
     steps_gained: int
     delay: float = 0.0
     verdict: str = ""
+    micro_batch: int | None = None  # of the next rounds, if this failure taught a smaller one
 
 
 def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> Charge:
@@ -40,7 +43,8 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
     earlier = status.attempts[:-1] if attempt is not None else status.attempts
     gained = _gained(status, attempt, earlier, end_step) if attempt is not None else 0
     before = status.restarts
-    counted = cause.counted and gained <= 0
+    smaller = _smaller_micro_batch(cause, status.rendezvous.micro_batch)
+    counted = cause.counted and gained <= 0 and smaller is None
     no_progress = 0 if gained > 0 else before.no_progress + counted
     after = Restarts(total=before.total + 1, counted=before.counted + counted, no_progress=no_progress)
     return Charge(
@@ -49,7 +53,14 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
         steps_gained=max(0, gained),
         delay=_delay(policy, no_progress) if counted else 0.0,
         verdict=_verdict(policy, cause, after, earlier, end_step, counted=counted),
+        micro_batch=smaller,
     )
+
+
+def _smaller_micro_batch(cause: Outcome, current: int | None) -> int | None:
+    """The micro-batch to go on with: half of the current one or less, so that the tries come to an end."""
+    tried = cause.next_micro_batch or 0
+    return tried if tried > 0 and (current is None or tried <= current // 2) else None
 
 
 def _gained(status: TrainingJobStatus, attempt: Attempt, earlier: list[Attempt], end_step: int) -> int:
@@ -67,6 +78,8 @@ def _verdict(
         return "RestartsDisabled"
     if cause.counted and _repeats(cause, earlier, end_step):
         return "RepeatedFailure"
+    if counted and cause.next_micro_batch == 0:
+        return cause.reason
     if cause.counted and cause.reason in ONCE_MORE and counted and earlier and _class(earlier[-1]) == cause.reason:
         return cause.reason
     if counted and policy.max_restarts is not None and after.counted > policy.max_restarts:

@@ -13,6 +13,7 @@ NODE_SILENCE_SECONDS = 60.0
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
+OUT_OF_GPU_MEMORY = "GpuOutOfMemory"
 # Losses nobody's code is to blame for: they cost no restart and say nothing about progress.
 UNCOUNTED = frozenset({"PodLost", "NodeLost", "Evicted", "AgentRestarted", "Preempted", "Suspended"})
 
@@ -31,6 +32,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     time: float = 0.0
     step: int | None = None
     message: str = ""
+    next_micro_batch: int | None = None  # out of GPU memory only
     cause: Cause = Cause()
 
 
@@ -158,6 +160,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
         time=failure.time or ended.time,
         step=failure.step,
         message=failure.message,
+        next_micro_batch=failure.next_micro_batch if reason == OUT_OF_GPU_MEMORY else None,
         cause=Cause(
             rank=failure.rank,
             pod=pod.name if pod is not None else "",

@@ -117,6 +117,8 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     proof = causes.evidence(cause)
     if bill.verdict:
         return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
+    if bill.micro_batch is not None:
+        proof = f"{proof}, going on with micro-batches of {bill.micro_batch}"
     message = say(cause.reason, proof)
     status = replace(status, state="Recovering", reason=cause.reason, message=message)
     event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])

@@ -17,6 +17,7 @@ from torchyard.engine.moments import moment, since
 from torchyard.engine.progress import newest_step, round_reports, started
 from torchyard.engine.view import Agent, Pod, View
 
+MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop what did not save in time
 
@@ -73,6 +74,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
             master_address=leader.address,
             master_port=leader.master_port,
             members=[pod.uid for pod, _ in gate.ready],
+            micro_batch=status.rendezvous.micro_batch,
         ),
         attempts=[*status.attempts, attempt],
         start_time=status.start_time or opened,
@@ -140,6 +142,8 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
         steps_gained=bill.steps_gained,
     )
     status = _shut(status, rfc3339(view.now + bill.delay) if bill.delay and not bill.verdict else None)
+    if bill.micro_batch is not None:
+        status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=bill.micro_batch))
     nodes = replace(status.nodes, lost=status.nodes.lost + lost)
     return replace(status, restarts=bill.restarts, nodes=nodes), bill
 
@@ -176,6 +180,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             master_address=meet.master_address,
             master_port=meet.master_port,
             procs=_procs(view, uid),
+            env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
         )
         for rank, uid in enumerate(meet.members)
         if uid in present

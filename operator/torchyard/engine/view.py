@@ -19,7 +19,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     name: str
     index: int
     incarnation: int
-    phase: PodPhase
+    phase: PodPhase  # Unknown: it was Pending or Running, and its node is not ready
     node: str = ""
     address: str = ""
     created: float = 0.0
@@ -28,7 +28,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     deleting: bool = False
     exit_code: int | None = None
     reason: str = (
-        ""  # catalogue code of why it waits or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable ...)
+        ""  # catalogue code of why it waits, goes or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable)
     )
     message: str = ""
 
@@ -52,6 +52,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     secondary: bool = False
     phase: str = ""
     step: int | None = None
+    next_micro_batch: int | None = None  # out of GPU memory: the micro-batch to try, 0 if there is no smaller one
 
 
 class RoundExit(Struct, frozen=True, kw_only=True):
@@ -116,6 +117,16 @@ class Agent(Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
 
+class Refusal(Struct, frozen=True, kw_only=True):
+    """The cluster refused to create pods of the job. Holds until creating them succeeds or the spec changes."""
+
+    reason: str  # catalogue code
+    message: str = ""
+    permanent: bool = False  # trying again cannot help
+    since: float = 0.0
+    until: float = 0.0  # not tried again before
+
+
 class View(Struct, frozen=True, kw_only=True):
     """Everything `plan` may know."""
 
@@ -126,3 +137,4 @@ class View(Struct, frozen=True, kw_only=True):
     now: float
     since: float = 0.0
     """When this process first looked at the job. Older silence proves nothing: nobody was listening."""
+    refusal: Refusal | None = None

@@ -19,6 +19,8 @@ from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import join
 
+MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
+
 
 def work(options: argparse.Namespace) -> None:
     """Do what the config says; return when it is done, raise when it is not."""
@@ -49,17 +51,18 @@ def work(options: argparse.Namespace) -> None:
                 round_number=int(round_text) if round_text else None,
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
+            micro_batch = largest_micro_batch(config.parallelism.micro_batch_size, os.environ.get(MICRO_BATCH))
             try:
-                session = open_session(task, run, strategy)
+                session = open_session(task, run, strategy, micro_batch)
                 (evaluate if config.trainer.mode == "eval" else loop.train)(task, session, run)
             except torch.OutOfMemoryError as error:
-                raise out_of_memory(task.global_batch, world.size, config.parallelism.micro_batch_size) from error
+                raise out_of_memory(task.global_batch, world.size, micro_batch) from error
         reporter.phase("drain")
     finally:
         reporter.stop()
 
 
-def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
+def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:
     """Build the model and spread it over the world."""
     world, settings = run.world, run.config.parallelism
     model = task.build()
@@ -68,14 +71,24 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str) -> Session:
     precision = Precision(settings.precision, world.device, sharded=strategy == "fsdp")
     blocks = task.blocks(model)
     parallel = spread(model, blocks, strategy, settings=settings, precision=precision, world=world)
-    micro_batch = None if settings.micro_batch_size == "auto" else settings.micro_batch_size
     return Session(parallel, precision, world, run.reporter, micro_batch)
 
 
-def out_of_memory(global_batch: int, world_size: int, micro_batch: int | Literal["auto"]) -> GpuMemoryError:
+def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) -> int | None:
+    """Give the limit of a forward pass: what the config says and what earlier rounds learned, whichever is smaller.
+
+    Raises:
+        ConfigError: `learned`, the environment's, is no number of samples.
+    """
+    if learned is not None and not (learned.isdecimal() and int(learned) > 0):
+        raise ConfigError(f"{MICRO_BATCH}: {learned!r} is not a number of samples, 1 or more")
+    limits = [] if configured == "auto" else [configured]
+    return min([*limits, int(learned)] if learned is not None else limits, default=None)
+
+
+def out_of_memory(global_batch: int, world_size: int, micro_batch: int | None) -> GpuMemoryError:
     """Say which micro-batch was too large and which one to try: half of what the ranks really held."""
-    largest = None if micro_batch == "auto" else micro_batch
-    used = len(split(global_batch, world_size, 0, largest)[0].positions)
+    used = len(split(global_batch, world_size, 0, micro_batch)[0].positions)
     smaller = used // 2
     advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
     return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
