@@ -53,6 +53,12 @@ def test_accumulating_in_four_micro_batches_is_the_same_step(yard, undisturbed):
     assert_same(yard.losses(), undisturbed["shared"])
 
 
+def test_a_micro_batch_learned_by_an_earlier_round_is_the_same_step(yard, undisturbed):
+    yard.train(at_most(6), world=2)
+    yard.train(at_most(12), world=2, env={"TORCHYARD_MICRO_BATCH": "2"})
+    assert_same(yard.losses(), undisturbed["shared"])
+
+
 def test_a_world_that_does_not_divide_the_batch_is_the_same_run(yard, undisturbed):
     yard.train(at_most(12, parallelism={"microBatchSize": 2, "strategy": "fsdp"}), world=5)
     assert_same(yard.losses(), undisturbed["shared"])

@@ -1,0 +1,70 @@
+"""A GPU that is too small for the micro-batch: the job finds one that fits, and computes the same steps with it."""
+
+import asyncio
+import json
+
+import pytest
+
+from torchyard.api.codec import read_job
+from torchyard.cluster.local.runs import create_run
+from torchyard.laptop import run_job
+
+pytestmark = pytest.mark.e2e
+
+CONFIG = {
+    "trainer": {"name": "cvrp", "params": {"steps": 6, "customers": 6, "batch": 16, "evalInstances": 32}},
+    "device": "cpu",
+    "logging": {"tensorboard": False},
+}
+# The built-in trainer on a device that holds so many instances of a forward pass and no more.
+SCRIPT = """
+import os, sys
+import torch
+from torchyard_trainers.core.command import main
+from torchyard_trainers.cvrp.policy import Policy
+
+forward = Policy.forward
+
+def forward_on_a_small_gpu(self, instances, keys=None):
+    if keys is not None and len(instances.demand) > int(sys.argv[2]):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return forward(self, instances, keys)
+
+Policy.forward = forward_on_a_small_gpu
+code = main(["--config", sys.argv[1]])
+sys.stdout.flush()
+if code:
+    os._exit(code)
+"""
+
+
+async def run(folder, tmp_path, *, fits):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    spec = {"script": SCRIPT, "args": [str(config), str(fits)], "nodes": 2, "metrics": {"interval": "1s"}}
+    create_run(folder, read_job({"metadata": {"name": folder.name}, "spec": spec}), folder.home)
+    async with asyncio.timeout(120):
+        return (await run_job(folder)).status
+
+
+async def test_the_micro_batch_is_halved_until_it_fits_and_nothing_is_charged(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    status = await run(folder, tmp_path, fits=3)
+    assert status.state == "Succeeded", status.message
+    assert [(each.reason, each.cause and each.cause.exit_code) for each in status.attempts] == [
+        ("GpuOutOfMemory", 69),  # 8 instances on each of two ranks
+        ("GpuOutOfMemory", 69),  # 4
+        ("Completed", None),  # 2
+    ]
+    assert status.rendezvous.micro_batch == 2
+    assert (status.restarts.total, status.restarts.counted) == (2, 0)
+    assert json.loads((folder.checkpoints / "DONE").read_text())["step"] == 6
+
+
+async def test_a_gpu_that_does_not_hold_one_sample_ends_the_job_with_a_sentence(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    status = await run(folder, tmp_path, fits=0)
+    assert (status.state, status.reason) == ("Failed", "GpuOutOfMemory")
+    assert status.round == 4
+    assert "micro-batches of 1" in status.message
+    assert "use strategy fsdp or a larger GPU" in status.message
