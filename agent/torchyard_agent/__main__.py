@@ -1,4 +1,4 @@
-"""`python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ...]`."""
+"""`python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ...]`, or `install --to DIR`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import logging
 import logging.handlers
 import os
 import sys
+from pathlib import Path
+from typing import Mapping, NoReturn
 
+from torchyard_agent import install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.settings import Settings
@@ -18,14 +21,36 @@ _LOG_BYTES = 8 << 20
 def main() -> None:
     """Run the agent; its exit code is that of the pod."""
     try:
+        if sys.argv[1:2] == ["install"]:
+            install.install(sys.argv[2:], os.environ, Path(__file__).parents[1])
+            return
+        _enter_working_folder(os.environ)
         settings = settings_module.read(sys.argv[1:], os.environ)
     except ValueError as error:
-        print(f"torchyard-agent: {error}", file=sys.stderr)
-        sys.exit(BAD_CONFIGURATION)
+        _refuse(str(error), os.environ)
     _log_to(settings)
     code = Agent(settings).run()
     sys.stdout.flush()
     os._exit(code)  # daemon threads may sit in a blocked call; nothing is left to wait for
+
+
+def _enter_working_folder(env: Mapping[str, str]) -> None:
+    folder = env.get("TORCHYARD_WORKING_DIR")
+    if not folder:
+        return
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        where = f"`{folder}` is no folder the job can work in ({error.strerror})"
+        raise ValueError(f"spec.workingDir: {where}: name one of the image or of a volume") from error
+
+
+def _refuse(message: str, env: Mapping[str, str]) -> NoReturn:
+    print(f"torchyard-agent: {message}", file=sys.stderr)
+    log = env.get("TORCHYARD_TERMINATION_LOG")
+    if log:
+        termination.write(Path(log), BAD_CONFIGURATION, {"failure": {"code": BAD_CONFIGURATION, "message": message}})
+    sys.exit(BAD_CONFIGURATION)
 
 
 def _log_to(settings: Settings) -> None:

@@ -1,0 +1,68 @@
+"""The two containers: one that brings the agent into any image, and the one that trains."""
+
+import msgspec
+
+from torchyard.api import launch
+from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.cluster.kube.manifest import environment, files, names, security, volumes
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+Container = dict[str, object]
+
+CONFIG_FILE = "config.json"
+SCRIPT_FILE = "script.py"
+
+
+def installer(job: TrainingJob, site: Site) -> Container:
+    """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
+    written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job)).decode()}
+    if job.spec.script is not None:
+        written[SCRIPT_FILE] = job.spec.script
+    return {
+        "name": names.AGENT,
+        "image": site.agent_image,
+        "command": ["python3", names.AGENT_ZIPAPP, "install", "--to", names.ROOT],
+        "env": environment.listed(files.environment(written)),
+        # Before the trainer, not beside it: the same request costs nothing, and a quota or a Guaranteed class holds.
+        "resources": _resources(job.spec, gpus=0),
+        "volumeMounts": volumes.of_installer(),
+        "securityContext": security.of_container(),
+        "terminationMessagePath": names.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
+    """The container that trains: the agent first, the workers below it."""
+    spec = job.spec
+    command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
+    agent = ["python3", f"{names.BIN}/torchyard-agent.pyz", "--listen", names.AGENT_LISTEN, "--"]
+    container: Container = {
+        "name": names.TRAINER,
+        "image": spec.image or site.trainer_image,
+        "command": [*agent, *map(environment.verbatim, command)],
+        "env": environment.of_trainer(job, action, site),
+        "resources": _resources(spec, gpus=spec.gpus_per_node),
+        "volumeMounts": volumes.of_trainer(spec),
+        "securityContext": security.of_container(),
+        "terminationMessagePath": names.TERMINATION_LOG,
+        # The agent writes its own; where it could not even start, the kubelet takes what was printed.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if spec.env_from:
+        container["envFrom"] = [
+            {"configMapRef": {"name": source.config_map}}
+            if source.config_map is not None
+            else {"secretRef": {"name": source.secret}}
+            for source in spec.env_from
+        ]
+    return container
+
+
+def _resources(spec: TrainingJobSpec, gpus: int) -> dict[str, dict[str, str]]:
+    """Requests equal limits: a pod that trains is neither squeezed nor evicted for what it did not ask for."""
+    asked = {"cpu": spec.resources.cpu, "memory": spec.resources.memory, names.GPU: gpus or None}
+    amounts = {name: str(quantity) for name, quantity in asked.items() if quantity is not None}
+    return {"requests": amounts, "limits": dict(amounts)} if amounts else {}

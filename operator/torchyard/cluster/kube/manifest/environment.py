@@ -1,0 +1,84 @@
+"""The environment of the trainer: what a bare image lacks, our defaults, the user's own, and the contract's last."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchyard.api import launch
+from torchyard.api.quantities import amount
+from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+Variable = dict[str, Any]
+
+
+def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable]:
+    """Every variable of the trainer's container, one entry a name."""
+    spec = job.spec
+    env = _image_defaults(spec) | launch.worker_env(spec) | launch.agent_env(spec) | _contract(job, action, site)
+    return [
+        *listed(env),
+        {"name": "TORCHYARD_POD_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+
+
+def listed(env: Mapping[str, str]) -> list[Variable]:
+    """Variables as a container lists them, each passed on verbatim."""
+    return [{"name": name, "value": verbatim(value)} for name, value in env.items()]
+
+
+def verbatim(text: str) -> str:
+    """A text that the kubelet, which expands `$(NAME)`, gives to the process as it is."""
+    return text.replace("$", "$$")
+
+
+def _image_defaults(spec: TrainingJobSpec) -> dict[str, str]:
+    """What programs look for and an image run read-only, by a uid it does not know, does not give them."""
+    env = {
+        "HOME": names.TMP,
+        "USER": "torchyard",  # getpass.getuser(), behind torch.compile's cache, raises for a uid without a name
+        "XDG_CACHE_HOME": f"{names.TMP}/cache",
+        "TORCHINDUCTOR_CACHE_DIR": f"{names.TMP}/cache/inductor",
+        "TRITON_CACHE_DIR": f"{names.TMP}/cache/triton",
+    }
+    if spec.gpus_per_node:
+        env["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+    if spec.resources.cpu is not None:
+        # Left alone, each process would start a thread for every core of the node and be throttled.
+        env["OMP_NUM_THREADS"] = str(max(1, int(amount(spec.resources.cpu) / _procs(spec))))
+    return env
+
+
+def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]:
+    """docs/protocol.md, "Agent command line and environment"."""
+    spec = job.spec
+    env = {
+        "TORCHYARD_JOB": job.metadata.name,
+        "TORCHYARD_NAMESPACE": job.metadata.namespace,
+        "TORCHYARD_JOB_UID": job.metadata.uid,
+        "TORCHYARD_POD_NAME": action.name,
+        "TORCHYARD_POD_INDEX": str(action.index),
+        "TORCHYARD_OPERATOR_URL": site.operator_url,
+        "TORCHYARD_TOKEN_FILE": f"{names.INTAKE}/token",
+        "TORCHYARD_CA_FILE": f"{names.INTAKE}/ca.crt",
+        "TORCHYARD_RUN_DIR": names.RUN,
+        # Not beside the reports: output may be large, and what lies there is memory of the pod.
+        "TORCHYARD_LOG_DIR": f"{names.TMP}/torchyard-logs",
+        "TORCHYARD_TERMINATION_LOG": names.TERMINATION_LOG,
+        "TORCHYARD_CONFIG": f"{names.CONFIG}/config.json",
+        "TORCHYARD_CHECKPOINT_DIR": f"{names.CHECKPOINTS}/{job.metadata.name}",
+        "TORCHYARD_CACHE_DIR": f"{names.TMP}/cache",
+        "TORCHYARD_PROCS": str(_procs(spec)),
+    }
+    if spec.working_dir is not None:
+        env["TORCHYARD_WORKING_DIR"] = spec.working_dir
+    if not spec.gpus_per_node:
+        # CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise.
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return env
+
+
+def _procs(spec: TrainingJobSpec) -> int:
+    return max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node

@@ -1,0 +1,25 @@
+"""Names that the manifest and its readers share: labels, containers, paths."""
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "torchyard"
+JOB = "torchyard.dev/job"
+JOB_UID = "torchyard.dev/job-uid"
+INDEX = "torchyard.dev/index"
+INCARNATION = "torchyard.dev/incarnation"
+INTAKE_CA = "torchyard.dev/intake-ca"
+
+TRAINER = "trainer"
+AGENT = "agent"
+GPU = "nvidia.com/gpu"
+
+AGENT_ZIPAPP = "/torchyard-agent.pyz"  # in the agent's image
+ROOT = "/torchyard"
+BIN = f"{ROOT}/bin"
+CONFIG = f"{ROOT}/config"
+RUN = f"{ROOT}/run"
+INTAKE = f"{ROOT}/intake"
+CHECKPOINTS = f"{ROOT}/checkpoints"
+SHM = "/dev/shm"  # noqa: S108 - in the container, where it is a volume of this pod alone
+TMP = "/tmp"  # noqa: S108
+TERMINATION_LOG = "/dev/termination-log"
+AGENT_LISTEN = "127.0.0.1:29478"

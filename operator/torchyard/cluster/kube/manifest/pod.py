@@ -1,0 +1,72 @@
+"""The pod of one index of a gang."""
+
+from typing import Any
+
+from torchyard.api.durations import seconds
+from torchyard.api.resource import TrainingJob
+from torchyard.cluster.kube.manifest import names, placement, security, volumes
+from torchyard.cluster.kube.manifest.container import installer, trainer
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+Manifest = dict[str, Any]
+
+
+def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
+    """The pod that a gang's member runs in; the same arguments give the same document.
+
+    It asks for nothing that the `restricted` Pod Security Standard forbids.
+    """
+    spec = job.spec
+    document: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": max(1, round(seconds(spec.grace_period))),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": security.of_pod(spec, site),
+        "tolerations": placement.tolerations(spec, site),
+        "initContainers": [installer(job, site)],
+        "containers": [trainer(job, action, site)],
+        "volumes": volumes.of_pod(spec, site),
+    }
+    chosen: Manifest = {
+        "serviceAccountName": spec.service_account_name,
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
+        "schedulingGates": [{"name": name} for name in site.scheduling_gates],
+        "affinity": placement.affinity(job),
+    }
+    if spec.scheduling is not None:
+        chosen["priorityClassName"] = spec.scheduling.priority_class
+        chosen["nodeSelector"] = dict(spec.scheduling.node_selector)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(job, action, site),
+        "spec": document | {field: value for field, value in chosen.items() if value},
+    }
+
+
+def _metadata(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
+    return {
+        "name": action.name,
+        "namespace": job.metadata.namespace,
+        "labels": {
+            names.MANAGED_BY: names.MANAGER,
+            names.JOB: job.metadata.name,
+            names.JOB_UID: job.metadata.uid,
+            names.INDEX: str(action.index),
+            names.INCARNATION: str(action.incarnation),
+        },
+        "annotations": {names.INTAKE_CA: site.ca_pem},
+        "ownerReferences": [
+            {
+                "apiVersion": job.api_version,
+                "kind": job.kind,
+                "name": job.metadata.name,
+                "uid": job.metadata.uid,
+                "controller": True,
+                # A job in foreground deletion must not wait for pods on a node that is gone.
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }

@@ -1,0 +1,28 @@
+"""What every pod of this installation shares: images, the way to the operator, the rules of the house."""
+
+from msgspec import Struct
+
+AUDIENCE = "torchyard.dev"
+NON_ROOT = 65532
+"""The uid that distroless images call `nonroot`; it owns nothing in an image and needs no entry in its passwd."""
+
+
+class Site(Struct, frozen=True, kw_only=True):
+    """Settings of the operator that end up in pods."""
+
+    operator_url: str
+    """Base URL of the intake as pods reach it, `https://...`."""
+    ca_pem: str
+    """Certificates that the intake's own certificate is judged by."""
+    agent_image: str
+    """Has `python3` on its PATH and the agent's zipapp at `AGENT_ZIPAPP`."""
+    trainer_image: str
+    """For jobs that name no image."""
+    audience: str = AUDIENCE
+    token_seconds: int = 3600
+    run_as: int | None = NON_ROOT
+    """uid and gid of every process; None: the cluster gives them out itself, as OpenShift does."""
+    lost_node_seconds: int = 30
+    """How long a pod stays bound to a node that is not ready or not reachable."""
+    scheduling_gates: tuple[str, ...] = ()
+    """Gates that a gang scheduler removes when all pods of the gang fit."""

@@ -1,0 +1,91 @@
+"""Volumes of a pod and where its containers see them. Ours begin with `torchyard-`."""
+
+from typing import Any
+
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_placement import Volume
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest.site import Site
+
+Entry = dict[str, Any]
+
+_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS = (
+    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints")
+)
+
+
+def of_pod(spec: TrainingJobSpec, site: Site) -> list[Entry]:
+    """Ours, then the user's."""
+    shm: Entry = {"medium": "Memory"}
+    if spec.resources.shm is not None:
+        shm["sizeLimit"] = str(spec.resources.shm)
+    return [
+        {"name": _BIN, "emptyDir": {}},
+        {"name": _CONFIG, "emptyDir": {}},
+        {"name": _RUN, "emptyDir": {"medium": "Memory"}},
+        {"name": _INTAKE, "projected": {"sources": _intake(site)}},
+        {"name": _SHM, "emptyDir": shm},
+        {"name": _TMP, "emptyDir": {}},
+        {"name": _CHECKPOINTS, **_checkpoints(spec)},
+        *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
+    ]
+
+
+def of_installer() -> list[Entry]:
+    """What the installer fills."""
+    return [_mount(_BIN, names.BIN), _mount(_CONFIG, names.CONFIG)]
+
+
+def of_trainer(spec: TrainingJobSpec) -> list[Entry]:
+    """What the trainer sees."""
+    return [
+        _mount(_BIN, names.BIN, read_only=True),
+        _mount(_CONFIG, names.CONFIG, read_only=True),
+        _mount(_RUN, names.RUN),
+        _mount(_INTAKE, names.INTAKE, read_only=True),
+        _mount(_SHM, names.SHM),
+        _mount(_TMP, names.TMP),
+        _mount(_CHECKPOINTS, names.CHECKPOINTS),
+        *(
+            _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
+            for volume in spec.volumes
+        ),
+    ]
+
+
+def claims(spec: TrainingJobSpec) -> bool:
+    """Whether a claim is mounted, whose files may belong to another user."""
+    kept = spec.checkpoint.volume
+    return (kept is not None and kept.claim is not None) or any(volume.claim is not None for volume in spec.volumes)
+
+
+def _intake(site: Site) -> list[Entry]:
+    """The token says which pod is calling; the CA comes as an annotation of the pod: no Secret in any namespace."""
+    ca = f"metadata.annotations['{names.INTAKE_CA}']"
+    token = {"audience": site.audience, "expirationSeconds": site.token_seconds, "path": "token"}
+    return [
+        {"serviceAccountToken": token},
+        {"downwardAPI": {"items": [{"path": "ca.crt", "fieldRef": {"fieldPath": ca}}]}},
+    ]
+
+
+def _checkpoints(spec: TrainingJobSpec) -> Entry:
+    kept = spec.checkpoint.volume
+    if kept is not None and kept.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": kept.claim}}
+    if kept is not None and kept.ephemeral is not None:
+        return {"emptyDir": {"sizeLimit": str(kept.ephemeral)}}
+    return {"emptyDir": {}}
+
+
+def _source(volume: Volume) -> Entry:
+    if volume.claim is not None:
+        claim: Entry = {"claimName": volume.claim}
+        return {"persistentVolumeClaim": claim | ({"readOnly": True} if volume.read_only else {})}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"secret": {"secretName": volume.secret}}
+
+
+def _mount(name: str, path: str, *, read_only: bool = False) -> Entry:
+    return {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
