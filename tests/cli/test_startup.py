@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from torchyard.api.codec import read_job
+from torchyard.cluster.local.runs import create_run, run_folder
+
 HEAVY = {"torch", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}
 FOR_COMMANDS = {"typer", "click", "pydantic", "msgspec", "rich"}
 
@@ -37,6 +40,16 @@ def test_help_of_a_command_imports_neither_the_cluster_nor_the_view(command: str
     assert code == 0
     assert f"torchyard {command}" in text
     assert modules & HEAVY == set()
+
+
+def test_listing_runs_imports_nothing_that_only_controlling_them_needs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
+    job = read_job({"metadata": {"name": "demo"}, "spec": {"script": "pass"}})
+    create_run(run_folder("demo"), job, tmp_path)
+    text, code, modules = loaded("ps")
+    assert code == 0
+    assert "demo" in text
+    assert modules & (HEAVY - {"yaml"} | {"rich", "ctypes", "tempfile"}) == set()
 
 
 def test_the_overview_lists_every_command() -> None:

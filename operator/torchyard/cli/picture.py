@@ -1,14 +1,16 @@
 """What a view shows of a run at one moment: frozen, so that drawing it is a pure function."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchyard.api import times
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.curve import Point
-from torchyard.cli.ranks import Rank
 from torchyard.cli.words import figure, span
-from torchyard.cluster.local.run import Event
+
+if TYPE_CHECKING:
+    from torchyard.cli.curve import Point
+    from torchyard.cli.ranks import Rank
+    from torchyard.cluster.local.run import Event
 
 OPTIMIZER_METRICS = {"gradNorm", "learningRate"}
 
@@ -18,9 +20,9 @@ class Picture(NamedTuple):
 
     job: TrainingJob
     now: float
-    ranks: Sequence[Rank] = ()
-    losses: Sequence[Point] = ()
-    events: Sequence[Event] = ()
+    ranks: "Sequence[Rank]" = ()
+    losses: "Sequence[Point]" = ()
+    events: "Sequence[Event]" = ()
     notice: str = ""  # what the program itself has to say, for instance after Ctrl-C
 
 

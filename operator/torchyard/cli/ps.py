@@ -19,17 +19,19 @@ def command(output: Literal["json", "yaml", "wide"] | None) -> int:
     from torchyard.cli.runs import Run, load
     from torchyard.cli.status import document
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.cluster.local.runs import expire_runs, list_runs
+    from torchyard.cluster.local.runs import expire_run, list_runs
 
-    expire_runs()
     runs: list[Run] = []
     unreadable: list[list[str]] = []
     for folder in list_runs():
         try:
-            runs.append(load(folder))
+            run = load(folder)
         except RefusalError as refusal:
             say(f"torchyard: {refusal.sentence}; {refusal.fix}")
             unreadable.append([folder.name, "Unreadable"])
+        else:
+            if not expire_run(folder, run.job):
+                runs.append(run)
     runs.sort(key=lambda run: run.job.metadata.creation_timestamp or "", reverse=True)
     if output in {"json", "yaml"}:
         emit([document(run) for run in runs], "json" if output == "json" else "yaml")

@@ -1,6 +1,5 @@
 """The runs of this machine as the command line speaks of them: by name, with an answer to every wrong one."""
 
-import difflib
 import re
 from typing import NamedTuple
 
@@ -45,6 +44,8 @@ def find(name: str) -> RunFolder:
     """
     folder = named(name)
     if not folder.job_file.exists():
+        import difflib
+
         near = difflib.get_close_matches(name, [known.name for known in list_runs()], n=1)
         fix = f"did you mean {near[0]!r}?" if near else "`torchyard ps` lists the runs"
         raise RefusalError(f"there is no run {name!r} in {folder.home}", fix)

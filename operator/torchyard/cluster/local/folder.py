@@ -6,14 +6,13 @@ Nothing is kept in memory only: a controller that dies loses nothing, the next o
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class RunFolder:
+
+class RunFolder(Struct, frozen=True):
     """`$TORCHYARD_HOME/runs/<name>/`."""
 
     path: Path
@@ -74,6 +73,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     It is this user's alone (0600): job files and what is made of them may hold secrets.
     """
+    import tempfile  # noqa: PLC0415 - slow, and those who only read need none
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -8,7 +8,6 @@ Run by path, standard library only: `python -I -S keeper.py POD_FOLDER LOCK_DESC
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -23,12 +22,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 def main(folder: str, lock: int, command: list[str]) -> int:
     """Run `command` as the pod's first process; returns its exit code, 128 + signal if a signal ended it."""
     os.set_inheritable(lock, False)  # only the keeper holds the lock
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
     agent = os.fork()
     if agent == 0:
-        _become(command, libc, keeper)
+        _become(command, keeper)
     signal.signal(signal.SIGTERM, lambda *_: _kill(agent, signal.SIGTERM))
     _write(
         folder,
@@ -42,16 +40,22 @@ def main(folder: str, lock: int, command: list[str]) -> int:
     return code
 
 
-def _become(command: list[str], libc: ctypes.CDLL, keeper: int) -> None:
+def _become(command: list[str], keeper: int) -> None:
     """In the child: lead an own session, die with the keeper, and turn into the agent."""
     try:
         os.setsid()
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == keeper:
             os.execvp(command[0], command)  # noqa: S606 - an argument vector, no shell
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(127)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # noqa: PLC0415 - slow, and whoever asks for `stat_fields` needs none
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _reap_until(agent: int) -> int:

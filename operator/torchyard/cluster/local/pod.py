@@ -18,8 +18,9 @@ from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import record
 from torchyard.cluster.local.folder import is_locked, take_lock, write_atomic
-from torchyard.cluster.local.process import ended, kill_carrying, until, within
+from torchyard.cluster.local.process import kill_carrying
 from torchyard.cluster.local.record import POD_MARK, Exit, PodRecord, Running
+from torchyard.cluster.local.waiting import ended, until, within
 from torchyard.engine.view import Pod
 
 KEEPER = Path(__file__).with_name("keeper.py")

@@ -1,19 +1,14 @@
-"""Processes that are not ours to wait for: who they are, when they end, how to signal the right one."""
+"""Processes that are not our children: who they are, and how to signal the right one."""
 
-import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from torchyard.cluster.local.keeper import stat_fields
-
-_POLL_SECONDS = 0.05
 
 
 class ProcessId(Struct, frozen=True):
@@ -49,42 +44,6 @@ def identify(pid: int) -> ProcessId | None:
     """The process that has this pid now; None if there is none."""
     fields = stat_fields(pid)
     return ProcessId(pid, int(fields[19])) if fields else None
-
-
-async def ended(process: ProcessId) -> None:
-    """Wait until the process has ended, whoever its parent is, without polling where the kernel can tell us."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    except (OSError, AttributeError):
-        await until(lambda: not process.alive(), _POLL_SECONDS)
-        return
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    loop.add_reader(descriptor, over.set)
-    try:
-        if process.alive():
-            await over.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-
-async def until(condition: Callable[[], Any], every: float = _POLL_SECONDS) -> None:
-    """Wait for something that only a look can tell."""
-    while not condition():  # noqa: ASYNC110 - nothing in this process sets an event for it
-        await asyncio.sleep(every)
-
-
-async def within(seconds: float, awaitable: Awaitable[object]) -> bool:
-    """Whether `awaitable` came to its end in time; it is cancelled if not."""
-    try:
-        async with asyncio.timeout(seconds):
-            await awaitable
-    except TimeoutError:
-        return False
-    return True
 
 
 def carrying(variable: str, value: str) -> list[ProcessId]:

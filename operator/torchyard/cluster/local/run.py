@@ -6,7 +6,7 @@ The controlling process owns `status.json`, `events.jsonl` and `pods/`; any term
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
@@ -15,7 +15,9 @@ from torchyard.api.codec import job_document, read_job, read_status, status_docu
 from torchyard.api.resource import TrainingJob
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder, holding_lock, write_atomic
-from torchyard.engine.actions import EmitEvent
+
+if TYPE_CHECKING:
+    from torchyard.engine.actions import EmitEvent
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
 MAX_EVENTS_BYTES = 1024 * 1024
@@ -114,7 +116,7 @@ def write_status_file(folder: RunFolder, job: TrainingJob) -> None:
     write_atomic(folder.status_file, msgspec.json.format(msgspec.json.encode(document)))
 
 
-def append_event(folder: RunFolder, event: EmitEvent, now: float) -> Event:
+def append_event(folder: RunFolder, event: "EmitEvent", now: float) -> Event:
     """Add a line to `events.jsonl` and return it; the older half goes when a megabyte is full."""
     line = Event(time=rfc3339(now), type=event.type, reason=event.reason, message=event.message)
     with folder.events_file.open("ab") as file:

@@ -85,17 +85,27 @@ def list_runs(home: Path | None = None) -> list[RunFolder]:
 
 def expire_runs(home: Path | None = None) -> list[str]:
     """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nobody watches over runs between commands."""
-    expired = []
     for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # who was deleting it died over it
         shutil.rmtree(left, ignore_errors=True)
+    expired = []
     for folder in list_runs(home):
-        with contextlib.suppress(ValueError):  # damaged, in use or gone by now: not ours to delete
+        with contextlib.suppress(ValueError):  # damaged
             job = read_run(folder)
-            if job is not None and is_expired(job):
-                with control(folder):
-                    discard_run(folder, job.metadata.uid)
+            if job is not None and expire_run(folder, job):
                 expired.append(folder.name)
     return expired
+
+
+def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
+    """Delete the run, whose job was read just now, if its time is over and nobody controls it; whether it is gone."""
+    if not is_expired(job):
+        return False
+    try:
+        with control(folder):
+            discard_run(folder, job.metadata.uid)
+    except ValueError:  # in use, or gone by now
+        return not folder.job_file.exists()
+    return True
 
 
 def is_expired(job: TrainingJob) -> bool:
