@@ -1,0 +1,122 @@
+"""The kind cluster: a control plane, two workers with GPUs that only the scheduler believes in, a shared volume."""
+
+import json
+import shutil
+import string
+from pathlib import Path
+
+import docker
+from binaries import TOOLS, programs
+from cache import HERE, KIND, digest
+from node_image import node_image
+from shell import run, say, step, succeeds
+
+NAME = "torchyard"
+WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")
+NODES = (f"{NAME}-control-plane", *WORKERS)
+KUBECONFIG = KIND / "kubeconfig"
+SHARED = KIND / "shared"
+BIN = KIND / "bin"
+# Which image and configuration the cluster of KUBECONFIG was made from.
+MADE_FROM = KIND / "made-from"
+GPUS = "8"
+
+
+def up() -> None:
+    """Have a cluster that fits and whose nodes are Ready; one that does not fit is replaced."""
+    tools()
+    image = node_image()
+    config = _config()
+    fingerprint = digest(image, config, (HERE / "manifests").joinpath("storage.yaml"))
+    if _fits(fingerprint):
+        say("the cluster is there and fits")
+    else:
+        delete()
+        with step("creating a cluster of three nodes", usual="under a minute"):
+            _create(image, config)
+        MADE_FROM.write_text(fingerprint)
+    offer_gpus()
+    say(f'ready. For a shell with this cluster: eval "$(make -s kind-env)" (KUBECONFIG={KUBECONFIG})')
+
+
+def tools() -> None:
+    """Put kind, kubectl, helm and kwok into one folder of links for people's PATH."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    for name, family in TOOLS.items():
+        program = programs(family) / name
+        link = BIN / name
+        if not link.is_symlink() or link.readlink() != program:
+            link.unlink(missing_ok=True)
+            link.symlink_to(program)
+
+
+def kubectl(*argv: str, text: str | None = None) -> str:
+    """Run kubectl against our cluster."""
+    return run(BIN / "kubectl", "--kubeconfig", KUBECONFIG, *argv, text=text)
+
+
+def offer_gpus() -> None:
+    """Let the workers offer GPUs. A kubelet that starts anew forgets them, as it would without a device plugin."""
+    quantity = {"nvidia.com/gpu": GPUS}
+    patch = json.dumps({"status": {"capacity": quantity, "allocatable": quantity}})
+    for node in WORKERS:
+        kubectl("patch", "node", node, "--subresource=status", "--type=merge", "--patch", patch)
+
+
+def exists() -> bool:
+    """Whether Docker has any container of this cluster."""
+    return bool(run("docker", "ps", "--all", "--quiet", "--filter", f"label=io.x-k8s.kind.cluster={NAME}").strip())
+
+
+def delete() -> None:
+    """Remove the cluster, its network and what its pods left on the shared volume."""
+    MADE_FROM.unlink(missing_ok=True)
+    if exists():
+        with step("deleting the cluster"):
+            run(BIN / "kind", "delete", "cluster", "--name", NAME, "--kubeconfig", KUBECONFIG)
+    shutil.rmtree(SHARED, ignore_errors=True)
+    KUBECONFIG.unlink(missing_ok=True)
+
+
+def _config() -> str:
+    # containerd lowers OOM scores of pods, which needs the capability that some machines withhold from root.
+    cri = '[plugins."io.containerd.grpc.v1.cri"]\nrestrict_oom_score_adj = true'
+    patches = [] if docker.has_sys_resource() else [cri]
+    template = string.Template((HERE / "cluster.yaml").read_text())
+    return template.substitute(shared=SHARED, containerd_patches=json.dumps(patches))
+
+
+def _fits(fingerprint: str) -> bool:
+    if not (MADE_FROM.exists() and MADE_FROM.read_text() == fingerprint):
+        return False
+    running = run("docker", "ps", "--filter", "status=running", "--format", "{{.Names}}").split()
+    if not set(NODES) <= set(running):
+        return False
+    ready = ("wait", "--for=condition=Ready", "nodes", *NODES, "--timeout=20s", "--request-timeout=20s")
+    return succeeds(BIN / "kubectl", "--kubeconfig", KUBECONFIG, *ready, timeout=40)
+
+
+def _create(image: str, config: str) -> None:
+    SHARED.mkdir(parents=True, exist_ok=True)
+    SHARED.chmod(0o777)
+    file = KIND / "cluster.yaml"
+    file.write_text(config)
+    # `--retain`: the nodes of a cluster that did not come up say why.
+    argv = ("--config", file, "--image", image, "--kubeconfig", KUBECONFIG, "--wait", "120s", "--retain")
+    run(BIN / "kind", "create", "cluster", *argv)
+    kubectl("apply", "--filename", str(HERE / "manifests" / "storage.yaml"))
+    kubectl("--namespace", "local-path-storage", "rollout", "restart", "deployment/local-path-provisioner")
+    kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
+    for namespace, deployment in (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")):
+        kubectl("--namespace", namespace, "rollout", "status", f"deployment/{deployment}", "--timeout=120s")
+
+
+def environment() -> dict[str, str]:
+    """What a shell needs for this cluster, PATH aside."""
+    found = {"KUBECONFIG": str(KUBECONFIG)}
+    return {**found, "DOCKER_HOST": docker.host()} if docker.running() else found
+
+
+def folder_of_tools() -> Path:
+    """The folder with kind, kubectl, helm and kwok."""
+    return BIN

@@ -1,0 +1,3 @@
+module torchyard.dev/testbed/pause
+
+go 1.26.0
