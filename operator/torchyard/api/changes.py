@@ -46,6 +46,7 @@ FIXED: tuple[Fixed, ...] = (
             "args",
             "image",
             "env",
+            "envFrom",
             "workingDir",
             "nodes",
             "gpusPerNode",
@@ -53,6 +54,7 @@ FIXED: tuple[Fixed, ...] = (
             "launcher",
             "preload",
             "device",
+            "gpu",
             "resources",
             "parallelism",
             "checkpoint.volume",
@@ -62,6 +64,10 @@ FIXED: tuple[Fixed, ...] = (
             "health.nonFinite",
             "metrics.patterns",
             "logging",
+            "scheduling",
+            "serviceAccountName",
+            "imagePullSecrets",
+            "volumes",
         )
     ),
 )

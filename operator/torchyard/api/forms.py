@@ -10,10 +10,13 @@ DURATION_OR_AUTO_PATTERN = r"^(auto|([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?)$
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+TAINT_KEY_PATTERN = r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name
-ABSOLUTE_PATH_PATTERN = r"^/"
+ABSOLUTE_PATH_PATTERN = r"^/[^:\x00]*$"
 COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
@@ -23,11 +26,14 @@ Quantity = (
     Annotated[int, Meta(ge=0, le=2**53)] | Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
 )
 ObjectName = Annotated[str, Meta(pattern=DNS_LABEL_PATTERN, min_length=1, max_length=63)]
+# What the cluster allows as name of a ConfigMap, a Secret, a claim, a service account, a class.
+Reference = Annotated[str, Meta(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 LabelKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=253)]
 EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN, min_length=1, max_length=256)]
 AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
-LabelValue = Annotated[str, Meta(max_length=63)]
+LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE_PATTERN, max_length=63)]
+TaintKey = Annotated[str, Meta(pattern=TAINT_KEY_PATTERN, max_length=253)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
 Argument = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=32768)]
 
@@ -38,10 +44,16 @@ FORMS = {
     QUANTITY_PATTERN: ("a quantity", "write it like 8, 500m, 16Gi or 64G"),
     ENV_NAME_PATTERN: ("a variable name", "use letters, digits and '_', no digit first"),
     DNS_LABEL_PATTERN: ("a Kubernetes name", "use lower-case letters, digits and '-', no '-' first or last"),
+    SUBDOMAIN_PATTERN: (
+        "a Kubernetes name",
+        "use lower-case letters, digits, '-' and '.', no sign first or last",
+    ),
     LABEL_KEY_PATTERN: ("a label key", "write it like topology.kubernetes.io/zone"),
+    LABEL_VALUE_PATTERN: ("a label value", "use letters, digits, '-', '_' and '.', letters or digits first and last"),
+    TAINT_KEY_PATTERN: ("a taint key", "write it like nvidia.com/gpu"),
     MODULE_PATTERN: ("a Python module", "write it like package.module"),
     TEXT_PATTERN: ("text", "remove that character"),
-    ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/'"),
+    ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/', without ':'"),
     COMPUTE_CAPABILITY_PATTERN: ("a compute capability", "write it like 8.0"),
 }
 

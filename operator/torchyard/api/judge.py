@@ -9,6 +9,7 @@ from torchyard.api.codec import resolved
 from torchyard.api.not_yet import GAPS, WHAT
 from torchyard.api.problems import shown
 from torchyard.api.rules import RULES, Rule
+from torchyard.api.schema import spec_schema
 from torchyard.api.spec import TrainingJobSpec
 
 Fault = tuple[str, str, str]  # path, what is wrong, how to fix it
@@ -46,14 +47,21 @@ def _broken(rule: Rule, path: str, subject: Any) -> Iterator[Fault]:
 
 
 def _unimplemented(spec: TrainingJobSpec, faulty: Collection[str]) -> Iterator[Fault]:
-    asked, default = resolved(spec), resolved(TrainingJobSpec())
+    asked = resolved(spec)
     for gap in GAPS:
         path = f"spec.{gap.field}"
         value = _get(asked, gap.field)
         if any(_touch(path, known) for known in faulty) or value is None:
             continue
-        if value not in (gap.values or (_get(default, gap.field),)):
+        if value not in (gap.values or (_default(gap.field), [], {})):
             yield path, f"{shown(value)} is {WHAT}" if gap.values else WHAT, gap.fix
+
+
+def _default(field: str) -> Any:
+    node = spec_schema()
+    for name in field.split("."):
+        node = node["properties"][name]
+    return node.get("default")
 
 
 def _reads(rule: Rule, path: str) -> list[str]:

@@ -9,10 +9,8 @@ from msgspec import Struct
 NOT_YET: dict[str, tuple[str, ...]] = {
     "trainer.name": ("cvrp",),
     "trainer.mode": ("train", "eval"),
-    "envFrom": (),
     "elastic": (),
     "launcher.kind": ("agent",),
-    "gpu": (),
     "parallelism.strategy": ("auto", "single", "ddp", "fsdp"),
     "parallelism.activationCheckpointing": ("none",),
     "parallelism.cpuOffload": (),
@@ -23,15 +21,14 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "health.stall": ("auto",),
     "health.nonFinite": ("fail",),
     "health.straggler": (),
-    "scheduling": (),
+    "scheduling.queue": (),
+    "scheduling.gang": ("auto", "none"),
+    "scheduling.gangTimeout": (),
     "preflight": (),
     "evaluation": (),
     "export": (),
     "logging.wandb": (),
     "logging.mlflow": (),
-    "serviceAccountName": (),
-    "imagePullSecrets": (),
-    "volumes": (),
 }
 
 # Values that have another name for now.

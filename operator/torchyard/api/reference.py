@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 
+from torchyard.api.backends import ONLY
 from torchyard.api.changes import FIX, FIXED, FREE
 from torchyard.api.forms import FORMS
 from torchyard.api.not_yet import NOT_YET
@@ -15,6 +16,7 @@ _INTRODUCTION = f"""\
 # TrainingJob
 
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `tj`. Generated from the models; every field is listed.
+A field marked *on a cluster only* is ignored by `torchyard run`, with a warning.
 A field marked *not in this version* has no behaviour yet: anything but its default is rejected, never ignored.
 """
 
@@ -52,6 +54,8 @@ def _has_plain_default(field: Schema) -> bool:
 
 
 def _note(field: str) -> str:
+    if field in ONLY:
+        return " *On a cluster only.*" if ONLY[field] == "cluster" else " *On this machine only.*"
     if field not in NOT_YET:
         return ""
     values = NOT_YET[field]

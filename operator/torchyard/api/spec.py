@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import TEXT_PATTERN, Argument, Duration, Model, Module, ObjectName, by_key, doc
+from torchyard.api.forms import TEXT_PATTERN, Argument, Duration, Model, Module, Reference, by_key, doc
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -99,8 +99,8 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     evaluation: Annotated[Evaluation | None, doc("Evaluation beside training.")] = None
     export: Annotated[Export | None, doc("Model formats written when training is done.")] = None
     logging: Annotated[Logging, doc("Where curves go besides the status.")] = field(default_factory=Logging)
-    service_account_name: Annotated[ObjectName | None, doc("Service account of the pods.")] = None
-    image_pull_secrets: Annotated[list[ObjectName], Meta(max_length=16, description="Names of image pull secrets.")] = (
+    service_account_name: Annotated[Reference | None, doc("Service account of the pods; it needs no rights.")] = None
+    image_pull_secrets: Annotated[list[Reference], Meta(max_length=16, description="Names of image pull secrets.")] = (
         field(default_factory=list)
     )
     volumes: Annotated[

@@ -13,6 +13,8 @@ from torchyard.api.forms import (
     Model,
     ObjectName,
     Quantity,
+    Reference,
+    TaintKey,
     doc,
 )
 
@@ -28,10 +30,12 @@ class Gpu(Model, frozen=True, kw_only=True):
     """Which GPUs will do."""
 
     products: Annotated[
-        list[Annotated[str, Meta(max_length=63)]],
+        list[LabelValue],
         Meta(max_length=16, description="Accepted product names, as GPU feature labels spell them."),
     ] = field(default_factory=list)
-    min_memory: Annotated[Quantity | None, doc("Least memory of one GPU, for instance 40Gi.")] = None
+    min_memory: Annotated[
+        Quantity | None, doc("Least memory of one GPU, as its driver counts it: an 80 GB GPU has 80G, not quite 80Gi.")
+    ] = None
     min_compute_capability: Annotated[
         ComputeCapability | None,
         doc("Least CUDA compute capability, for instance 8.0."),
@@ -52,9 +56,9 @@ class Resources(Model, frozen=True, kw_only=True):
 class Toleration(Model, frozen=True, kw_only=True):
     """A taint that pods tolerate, as Kubernetes defines it."""
 
-    key: Annotated[str, Meta(max_length=253, description="Taint key.")] = ""
+    key: Annotated[TaintKey, doc("Taint key.")] = ""
     operator: Annotated[Literal["Exists", "Equal"], doc("Exists ignores the value.")] = "Equal"
-    value: Annotated[str, Meta(max_length=63, description="Taint value.")] = ""
+    value: Annotated[LabelValue, doc("Taint value.")] = ""
     effect: Annotated[Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"], doc("Empty: all effects.")] = ""
 
 
@@ -73,7 +77,7 @@ class Scheduling(Model, frozen=True, kw_only=True):
         Literal["auto", "native", "kueue", "volcano", "coscheduling", "none"],
         doc("Who places all pods or none; auto: what is installed."),
     ] = "auto"
-    priority_class: Annotated[ObjectName | None, doc("PriorityClass of the pods.")] = None
+    priority_class: Annotated[Reference | None, doc("PriorityClass of the pods.")] = None
     node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels a node must carry.")] = (
         field(default_factory=dict)
     )
@@ -89,7 +93,7 @@ class Volume(Model, frozen=True, kw_only=True):
 
     name: Annotated[ObjectName, doc("Name of the volume.")]
     mount_path: Annotated[AbsolutePath, doc("Absolute path in the container.")]
-    claim: Annotated[ObjectName | None, doc("Name of a PersistentVolumeClaim.")] = None
-    config_map: Annotated[ObjectName | None, doc("Name of a ConfigMap.")] = None
-    secret: Annotated[ObjectName | None, doc("Name of a Secret.")] = None
+    claim: Annotated[Reference | None, doc("Name of a PersistentVolumeClaim.")] = None
+    config_map: Annotated[Reference | None, doc("Name of a ConfigMap.")] = None
+    secret: Annotated[Reference | None, doc("Name of a Secret.")] = None
     read_only: Annotated[bool, doc("Mount read-only.")] = False

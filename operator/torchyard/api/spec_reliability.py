@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Duration, DurationOrAuto, Model, ObjectName, Quantity, doc
+from torchyard.api.forms import Duration, DurationOrAuto, Model, Quantity, Reference, doc
 
 
 class CheckpointInterval(Model, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class CheckpointInterval(Model, frozen=True, kw_only=True):
 class CheckpointVolume(Model, frozen=True, kw_only=True):
     """Where checkpoints live; give one of the two."""
 
-    claim: Annotated[ObjectName | None, doc("Name of a PersistentVolumeClaim that every pod of the job can mount.")] = (
+    claim: Annotated[Reference | None, doc("Name of a PersistentVolumeClaim that every pod of the job can mount.")] = (
         None
     )
     ephemeral: Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, Duration, EnvName, Model, ObjectName, doc
+from torchyard.api.forms import Argument, Duration, EnvName, Model, Reference, doc
 
 
 class Trainer(Model, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ class EnvVar(Model, frozen=True, kw_only=True):
 class EnvFrom(Model, frozen=True, kw_only=True):
     """Environment variables taken from an object of the same namespace."""
 
-    config_map: Annotated[ObjectName | None, doc("Name of a ConfigMap.")] = None
-    secret: Annotated[ObjectName | None, doc("Name of a Secret.")] = None
+    config_map: Annotated[Reference | None, doc("Name of a ConfigMap.")] = None
+    secret: Annotated[Reference | None, doc("Name of a Secret.")] = None
 
 
 class Launcher(Model, frozen=True, kw_only=True):

@@ -1,0 +1,43 @@
+"""What only one backend does: a cluster, or this machine. The other says so; nothing is ignored without a word."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torchyard.api.codec import resolved
+from torchyard.api.spec import TrainingJobSpec
+
+Backend = Literal["cluster", "local"]
+
+# A file made for one backend works on the other unchanged, so these are no faults.
+ONLY: dict[str, Backend] = {
+    "image": "cluster",
+    "envFrom": "cluster",
+    "gpu.products": "cluster",
+    "gpu.minMemory": "cluster",
+    "gpu.minComputeCapability": "cluster",
+    "gpu.ids": "local",
+    "resources": "cluster",
+    "checkpoint.volume": "cluster",
+    "scheduling": "cluster",
+    "serviceAccountName": "cluster",
+    "imagePullSecrets": "cluster",
+    "volumes": "cluster",
+}
+_UNSET: tuple[Any, ...] = (None, [], {})
+
+
+def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
+    """Fields, relative to `spec`, that are set and that this backend has no use for."""
+    asked, default = resolved(spec), resolved(TrainingJobSpec())
+    return tuple(
+        field
+        for field, only in ONLY.items()
+        if only != backend and (value := _get(asked, field)) not in _UNSET and value != _get(default, field)
+    )
+
+
+def _get(document: Mapping[str, Any] | None, field: str) -> Any:
+    value: Any = document
+    for name in field.split("."):
+        value = value[name] if isinstance(value, Mapping) else None
+    return value
