@@ -165,6 +165,10 @@ class AnyHistory(RuleBasedStateMachine):
         if uid is not None:
             self.world.pods[uid] = replace(self.world.pods[uid], phase="Unknown")
 
+    @rule(refusing=st.booleans())
+    def cluster_refuses_pods_or_takes_them(self, refusing):
+        self.world.refusing = refusing
+
     # The user.
 
     @precondition(lambda self: self.world.job is not None)
@@ -185,7 +189,7 @@ class AnyHistory(RuleBasedStateMachine):
         world = self.world
         if world.job is None:
             return
-        world.delayed = False
+        world.delayed = world.refusing = False
         if world.job.spec.suspend:
             world.edit(suspend=False)
         for uid, pod in list(world.pods.items()):
@@ -211,6 +215,8 @@ class AnyHistory(RuleBasedStateMachine):
         for _ in range(12):
             decided = plan(world.view())
             assert decided == plan(world.view()), "plan is pure"
+            if any(isinstance(action, CreatePod) for action in decided.actions):
+                assert world.refusal is None or world.now >= world.refusal.until, "a refusal is waited out"
             if not decided.actions:
                 assert decided.requeue_after is None or decided.requeue_after > 0
                 self.nothing_of_another_round_trains()

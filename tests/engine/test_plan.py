@@ -792,7 +792,7 @@ def test_one_event_a_transition():
     for uid in list(world.training):
         world.end_workers(uid, 0)
     world.settle()
-    assert [event.reason for event in world.events] == ["JobCreated", "RoundOpened", "Training", "Completed"]
+    assert [event.reason for event in world.events] == ["RoundOpened", "Training", "Completed"]
 
 
 def test_the_failure_is_announced_as_a_warning_with_its_evidence():

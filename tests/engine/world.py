@@ -23,7 +23,7 @@ from torchyard.engine.actions import (
     WriteStatus,
 )
 from torchyard.engine.plan import plan
-from torchyard.engine.view import Agent, Failure, Pod, RankReport, RoundExit, View
+from torchyard.engine.view import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 
 START = 1_800_000_000.0
 
@@ -45,6 +45,8 @@ class World:
         self.events: list[EmitEvent] = []
         self.since = START
         self.delayed = False
+        self.refusing = False
+        self.refusal: Refusal | None = None
         self.created: list[CreatePod] = []
         self.training: dict[str, int] = {}
         self.steps: dict[str, int] = {}
@@ -69,6 +71,7 @@ class World:
             commands={uid: command for uid, command in self.commands.items() if uid in self.cache},
             now=self.now,
             since=self.since,
+            refusal=self.refusal,
         )
 
     def step(self) -> Plan:
@@ -97,7 +100,7 @@ class World:
         elif isinstance(action, CreatePod):
             self.create(action)
         elif isinstance(action, DeletePod):
-            self.delete(action.uid)
+            self.delete(action.uid, forced=action.grace_seconds == 0)
         elif isinstance(action, CommandAgent):
             self.commands[action.pod_uid] = action
             self.obey(action.pod_uid)
@@ -107,6 +110,10 @@ class World:
             self.job = None
 
     def create(self, action: CreatePod) -> None:
+        if self.refusing:
+            self.refusal = Refusal(reason="QuotaExceeded", since=self.now, until=self.now + 5)
+            return
+        self.refusal = None
         if any(pod.name == action.name for pod in self.pods.values()):
             return
         uid = f"uid-{next(self._ids)}"
@@ -121,13 +128,13 @@ class World:
             node=f"node-{action.index}",
         )
 
-    def delete(self, uid: str) -> None:
-        """Deletion was asked for: a dead pod goes at once, a live one when its agent is done."""
+    def delete(self, uid: str, *, forced: bool = False) -> None:
+        """Deletion was asked for: a dead pod goes at once, a live one when its agent is done, unless it is forced."""
         pod = self.pods.get(uid)
         if pod is None:
             self.cache.pop(uid, None)
             return
-        if not pod.alive or pod.phase == "Pending":
+        if forced or not pod.alive or pod.phase == "Pending":
             self.vanish(uid)
             self.cache.pop(uid, None)
         else:
@@ -235,6 +242,7 @@ class World:
         """A new process: nothing commanded, nothing heard, only what was persisted and the cluster."""
         self.commands.clear()
         self.since = self.now
+        self.refusal = None
         self.observe()
 
     def edit(self, **spec: Any) -> None:

@@ -156,7 +156,7 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
     assert "Running" in states
     assert states[-1] == "Succeeded"
     assert [event.reason for event in laptop.events] == [event.reason for event in events(laptop.folder)]
-    assert [event.reason for event in laptop.events] == ["JobCreated", "RoundOpened", "Training", "Completed"]
+    assert [event.reason for event in laptop.events] == ["RoundOpened", "Training", "Completed"]
     assert is_controlled(laptop.folder) is None
 
 

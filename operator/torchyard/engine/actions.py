@@ -66,7 +66,7 @@ Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | Delete
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Actions in the order they must happen: status, pods, agents, events. `requeue_after`: seconds, None: on news."""
+    """Actions in the order they must happen: status, agents, pods, events. `requeue_after`: seconds, None: on news."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None

@@ -16,7 +16,7 @@ from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
 from torchyard.engine.causes import OUT_OF_GPU_MEMORY, Outcome
 
 REPEATABLE = frozenset({"WorkerFailed"})
-ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY})
+ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY, "OOMKilled"})
 
 
 class Charge(Struct, frozen=True, kw_only=True):

@@ -9,13 +9,19 @@ from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.status import Cause
 from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
-NODE_SILENCE_SECONDS = 60.0
+NODE_SILENCE_SECONDS = 20.0
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
 OUT_OF_GPU_MEMORY = "GpuOutOfMemory"
 # Losses nobody's code is to blame for: they cost no restart and say nothing about progress.
-UNCOUNTED = frozenset({"PodLost", "NodeLost", "Evicted", "AgentRestarted", "Preempted", "Suspended"})
+UNCOUNTED = frozenset(
+    {"PodLost", "NodeLost", "Evicted", "PreemptedByPriority", "AgentRestarted", "Preempted", "Suspended"}
+)
+# What took the pod itself, if the cluster says so: better known than how its workers ended on the way out.
+DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost"})
+# How a pod can end that no further try can mend.
+HOPELESS = frozenset({"ContainerCannotStart"})
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -61,10 +67,12 @@ def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
         return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
     if not pod.alive:
         return pod_failed(node_rank, pod, view.now)
-    if pod.deleting and (agent is None or not agent.connected):
-        return _lost(node_rank, pod, "PodLost", "its pod is being deleted", view.now)
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
+    if pod.deleting and (agent is None or not agent.connected):
+        displaced = pod.reason in DISPLACED
+        why = pod.message if displaced else "its pod is being deleted"
+        return _lost(node_rank, pod, pod.reason if displaced else "PodLost", why, view.now)
     if agent is not None and agent.round > number:
         return _lost(node_rank, pod, "AgentRestarted", "its agent knows a newer round than the status", view.now)
     if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
@@ -73,7 +81,7 @@ def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
 
 
 def node_lost(view: View, pod: Pod) -> bool:
-    """Whether neither the node nor the agent of a pod was heard for a minute; silence of one alone is no death."""
+    """Whether the node is not ready and the agent was not heard for a while; silence of one alone is no death."""
     agent = view.agents.get(pod.uid)
     silent = agent is None or not agent.connected
     heard = max(view.since, agent.seen if agent is not None else 0.0)
@@ -94,7 +102,7 @@ def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
         state="failed",
         reason=reason,
         code=code,
-        permanent=known is not None and known.permanent,
+        permanent=reason in HOPELESS or (known is not None and known.permanent),
         counted=reason not in UNCOUNTED,
         lost_pod=True,
         time=pod.finished or now,
@@ -144,6 +152,8 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
     failure = ended.failure or Failure()
     preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
     reason = "Preempted" if preempted else meaning.reason
+    if preempted and pod is not None and pod.reason in DISPLACED:
+        reason = pod.reason
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
         raised = f"{failure.exception}: {failure.message}"

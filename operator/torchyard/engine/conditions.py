@@ -9,6 +9,21 @@ from torchyard.api.times import rfc3339
 from torchyard.engine.wording import say
 
 MAX_MESSAGE = 1024
+# What no waiting will mend: somebody has to do something.
+STALLING = frozenset(
+    {
+        "AdmissionDenied",
+        "Forbidden",
+        "InvalidSpec",
+        "LimitRangeExceeded",
+        "MissingPriorityClass",
+        "MissingRuntimeClass",
+        "MissingServiceAccount",
+        "NameConflict",
+        "PodSecurityViolation",
+        "QuotaNeedsLimits",
+    }
+)
 
 
 def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
@@ -36,6 +51,7 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     idle = over or state == "Suspended"
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
     admitted = state not in {"Suspending", "Suspended"}
+    stalls = not idle and status.reason in STALLING
     return {
         "Admitted": (admitted, "Admitted" if admitted else "Suspended"),
         "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
@@ -47,7 +63,7 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
             "CheckpointSaved" if status.checkpoint is not None else "NoCheckpointYet",
         ),
         "ExportVerified": (False, "NoExport"),
-        "Stalled": (False, "NotStalled"),
+        "Stalled": (stalls, status.reason if stalls else "NotStalled"),
         "Complete": (state == "Succeeded", "Completed" if state == "Succeeded" else "NotFinished"),
         "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else "NotFailed"),
     }
@@ -66,7 +82,7 @@ def _condition(
     before = next((each for each in status.conditions if each.type == kind), None)
     value: Literal["True", "False"] = "True" if holds else "False"
     kept = before is not None and before.status == value and bool(before.last_transition_time)
-    own_words = reason == status.reason and status.message and kind in {"Progressing", "Failed"}
+    own_words = reason == status.reason and status.message and kind in {"Progressing", "Failed", "Stalled"}
     return Condition(
         type=kind,
         status=value,

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob
-from torchyard.engine.actions import WriteStatus
+from torchyard.engine.actions import CreatePod, WriteStatus
 from torchyard.engine.conditions import stalled
 from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
 from torchyard.engine.plan import plan
-from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Unavailable
+from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Refused, Unavailable
 from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
+from torchyard.engine.refusals import Refusals
 from torchyard.engine.status_writer import StatusWriter
 from torchyard.engine.view import View
 
@@ -54,6 +55,7 @@ class Controller:
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
+        self._refusals = Refusals(clock)
 
     def enqueue(self, key: Key) -> None:
         """Something about this job changed."""
@@ -75,9 +77,12 @@ class Controller:
         if job is None:
             uid, _ = self._known.pop(key, ("", 0.0))
             self._writer.forget(uid)
+            self._refusals.forget(uid)
             return None
         decided = plan(self.view(job))
         due = await self._executor.carry_out(job, decided)
+        if any(isinstance(action, CreatePod) for action in decided.actions):
+            self._refusals.forget(job.metadata.uid)
         if any(isinstance(action, WriteStatus) and action.urgent for action in decided.actions):
             return 0.0  # a plan makes one transition; the next one may be due already
         return min(self._settings.resync, due if due is not None else self._settings.resync)
@@ -98,6 +103,7 @@ class Controller:
             commands=self._agents.commanded(uids),
             now=now,
             since=since,
+            refusal=self._refusals.of(job),
         )
 
     async def _work(self) -> None:
@@ -116,6 +122,9 @@ class Controller:
             due = await self.reconcile(key)
         except Conflict:
             self._queue.fail(key)
+        except Refused as error:
+            self._queue.succeed(key)
+            self._queue.add_after(key, self._refused(key, error))
         except Unavailable as error:
             delay = self._queue.fail(key, at_least=error.retry_after)
             _log.warning("%s/%s: the cluster did not answer, next try in %.1f s: %s", *key, delay, error)
@@ -127,6 +136,11 @@ class Controller:
             self._queue.succeed(key)
             if due is not None:
                 self._queue.add_after(key, due)
+
+    def _refused(self, key: Key, error: Refused) -> float:
+        """Remember it for the next plan; seconds until that is due."""
+        job = self._cluster.job(key)
+        return self._refusals.note(job, error) if job is not None else 0.0
 
     async def _stall(self, key: Key, error: Exception) -> None:
         """Say it on the job itself, once per error."""

@@ -1,4 +1,4 @@
-"""Carry a plan out: status first, then deletions and creations in parallel, then agents, events, the job itself."""
+"""Carry a plan out: status first, then agents, deletions and creations in parallel, events, the job itself."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -7,7 +7,7 @@ from typing import Any
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.engine.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
-from torchyard.engine.ports import Agents, Cluster
+from torchyard.engine.ports import Agents, Cluster, Refused
 from torchyard.engine.status_writer import StatusWriter
 
 MAX_IN_FLIGHT = 50
@@ -33,31 +33,37 @@ class Executor:
         """Seconds after which the job must be looked at again, None: on news only.
 
         Raises:
-            Conflict, Unavailable: the first write that failed; pods of one gang are tried all the same.
+            Conflict, Refused, Unavailable: a write that failed; pods of one gang are tried all the same.
         """
         due = [plan.requeue_after]
         of = plan.actions
         for action in (each for each in of if isinstance(each, WriteStatus)):
             async with self._budget:
                 due.append(await self._writer.write(job, action, seconds(job.spec.metrics.interval)))
-        await self._all(
-            self._cluster.delete_pod(job, each) if isinstance(each, DeletePod) else self._cluster.create_pod(job, each)
-            for each in of
-            if isinstance(each, DeletePod | CreatePod)
-        )
         for command in (each for each in of if isinstance(each, CommandAgent)):
             self._agents.command(command)
-        for event in (each for each in of if isinstance(each, EmitEvent)):
-            await self._cluster.emit_event(job, event)
+        try:
+            await self._all(
+                self._cluster.delete_pod(job, each)
+                if isinstance(each, DeletePod)
+                else self._cluster.create_pod(job, each)
+                for each in of
+                if isinstance(each, DeletePod | CreatePod)
+            )
+        finally:
+            # The transition is in the status and comes to no further plan, whatever becomes of the pods.
+            for event in (each for each in of if isinstance(each, EmitEvent)):
+                await self._cluster.emit_event(job, event)
         if any(isinstance(each, DeleteJob) for each in of):
             await self._cluster.delete_job(job)
         return min((each for each in due if each is not None), default=None)
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
         results = await asyncio.gather(*(self._within_budget(write) for write in writes), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        failed = [result for result in results if isinstance(result, BaseException)]
+        # Of many troubles the one that a user can do something about.
+        for error in sorted(failed, key=lambda each: not isinstance(each, Refused)):
+            raise error
 
     async def _within_budget(self, write: Coroutine[Any, Any, None]) -> None:
         async with self._budget:

@@ -53,11 +53,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     wanted, held = size(view, status), seats(view, status)
     members = status.rendezvous.members
     deletes = [
-        _delete(
-            pod, 0.0 if not pod.alive else seconds(view.job.spec.grace_period), _why(view, status, pod, wanted, held)
-        )
+        _delete(view, pod, seconds(view.job.spec.grace_period), _why(view, status, pod, wanted, held))
         for pod in _ordered(view.pods)
-        if not pod.deleting
+        if _deletable(view, pod)
         and held.get(pod.index if pod.index < wanted else -1) is not pod
         and _expendable(pod, status)
     ]
@@ -89,6 +87,8 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         )
     not_before = status.rendezvous.next_round_time
     wait_until = moment(not_before) if missing else None
+    if missing and view.refusal is not None:
+        wait_until = max(wait_until or 0.0, view.refusal.until)
     if wait_until is not None and view.now < wait_until:
         return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
     in_the_way = {pod.index for pod in view.pods if pod.alive}
@@ -106,20 +106,18 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
     """Delete every pod that is still there."""
-    return tuple(
-        _delete(pod, grace_seconds if pod.alive else 0.0, why) for pod in _ordered(view.pods) if not pod.deleting
-    )
+    return tuple(_delete(view, pod, grace_seconds, why) for pod in _ordered(view.pods) if _deletable(view, pod))
 
 
 def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
     """Pods of a finished job that did not go when told to, and when to look again. Ended pods stay for their logs."""
-    live = [pod for pod in _ordered(view.pods) if pod.alive and not pod.deleting]
+    live = [pod for pod in _ordered(view.pods) if pod.alive and _deletable(view, pod)]
     if not live:
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
     late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
-    return tuple(_delete(pod, 5.0, "the job is over") for pod in late), due if view.now < due else None
+    return tuple(_delete(view, pod, 5.0, "the job is over") for pod in late), due if view.now < due else None
 
 
 def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
@@ -142,8 +140,14 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
     return "another pod stands for this index" if pod.index in held else "its node does not answer"
 
 
-def _delete(pod: Pod, grace_seconds: float, why: str) -> DeletePod:
-    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=grace_seconds, why=why)
+def _deletable(view: View, pod: Pod) -> bool:
+    """Once is enough, except where nobody is left to carry a deletion out: there it is forced."""
+    return not pod.deleting or (pod.alive and node_lost(view, pod))
+
+
+def _delete(view: View, pod: Pod, grace_seconds: float, why: str) -> DeletePod:
+    forced = not pod.alive or node_lost(view, pod)
+    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=0.0 if forced else grace_seconds, why=why)
 
 
 def _ordered(pods: Iterable[Pod]) -> list[Pod]:

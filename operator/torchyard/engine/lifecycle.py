@@ -166,7 +166,8 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         events = (EmitEvent(type="Normal", reason="Resumed", message=say("Resumed")),)
     elif not status.state:
         status = _say(status, "Pending", "JobCreated")
-        events = (EmitEvent(type="Normal", reason="JobCreated", message=say("JobCreated")),)
+    if view.refusal is not None and view.refusal.permanent:
+        return fail(view, status, view.refusal.reason, view.refusal.message)
     died = _died_idle(view, status)
     if died is not None:
         return _charge_idle(view, status, died)
@@ -180,8 +181,9 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     late, start_due = timeouts.start(view, status, gate)
     if late:
         return fail(view, status, "StartTimeout", late)
-    due = tuple(each for each in (pending_due, backoff, start_due) if each is not None)
-    return Turn(status=_wait(view, status, gate, backed_off=backoff is not None), events=events, due=due)
+    silent, silence_due = timeouts.silent(view, gate)
+    due = tuple(each for each in (pending_due, backoff, start_due, silence_due) if each is not None)
+    return Turn(status=_wait(view, status, gate, silent, backed_off=backoff is not None), events=events, due=due)
 
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
@@ -192,17 +194,21 @@ def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: t
     return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
 
 
-def _wait(view: View, status: TrainingJobStatus, gate: rounds.Barrier, *, backed_off: bool) -> TrainingJobStatus:
+def _wait(
+    view: View, status: TrainingJobStatus, gate: rounds.Barrier, silent: str, *, backed_off: bool
+) -> TrainingJobStatus:
     """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
     held = seats(view, status)
     recovering = status.state == "Recovering"
+    state: State = "Recovering" if recovering else "Pending"
+    if view.refusal is not None:
+        return _say(status, state, view.refusal.reason, view.refusal.message)
     blocked = next(
         (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
     )
     if blocked is not None:
         known = blocked.reason in CATALOGUE
         why = blocked.message if known else f"{blocked.reason}: {blocked.message}"
-        state: State = "Recovering" if recovering else "Pending"
         return _say(status, state, blocked.reason if known else "WaitingForPods", why)
     if recovering:
         return status
@@ -211,7 +217,7 @@ def _wait(view: View, status: TrainingJobStatus, gate: rounds.Barrier, *, backed
     if backed_off:
         return _say(status, "Pending", "BackingOff", evidence)
     if all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes)):
-        return _say(status, "Starting", "WaitingForAgents", evidence)
+        return _say(status, "Starting", "AgentSilent" if silent else "WaitingForAgents", silent or evidence)
     return _say(status, "Pending", "WaitingForPods", evidence)
 
 

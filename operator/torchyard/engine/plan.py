@@ -2,7 +2,7 @@
 
 Pure and total: no I/O, no clock, no randomness, an answer to every combination of facts. Everything else in this folder
 is a step of it or carries it out. The order of one plan is the order of the actions: the status first (a round and an
-incarnation are persisted before anybody is told of them), then deletions and creations, agents, events.
+incarnation are persisted before anybody is told of them), then agents, deletions and creations, events.
 """
 
 import math
@@ -48,7 +48,7 @@ def plan(view: View) -> Plan:
         saving = status.rendezvous.open and status.state == "Suspending"
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
-    actions: list[Action] = [*_write(before, status), *deletes, *creates, *_news(view, commands), *decided.events]
+    actions: list[Action] = [*_write(before, status), *_news(view, commands), *deletes, *creates, *decided.events]
     return Plan(actions=tuple(actions), requeue_after=_requeue(view, due))
 
 
@@ -56,7 +56,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
-    actions: list[Action] = [*deletes, *_news(view, _exits(view, exit_code(status)))]
+    actions: list[Action] = [*_news(view, _exits(view, exit_code(status))), *deletes]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
         expiry = completed + seconds(view.job.spec.ttl_after_finished)
@@ -94,8 +94,8 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
     """What a decision was made of, and what users wait for; the rest are figures."""
     return (
         status.observed_generation,
-        status.state,
-        status.reason,
+        # Pods start and agents call in within moments of each other: not worth a write of its own.
+        ("Pending", "WaitingForPods") if status.reason == "WaitingForAgents" else (status.state, status.reason),
         [(each.type, each.status) for each in status.conditions],
         status.round,
         status.incarnation,

@@ -23,6 +23,21 @@ class Unavailable(Exception):  # noqa: N818
         self.retry_after = retry_after
 
 
+class Refused(Exception):  # noqa: N818
+    """The cluster understood a write and will not have it: quota, policy, a missing object, an invalid pod.
+
+    Args:
+        reason: catalogue code.
+        message: evidence for the user, without the name of the one pod it happened to.
+        permanent: trying again cannot help; the job fails.
+        retry_after: seconds before the next try; None: the caller's own back-off.
+    """
+
+    def __init__(self, reason: str, message: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason, self.message, self.permanent, self.retry_after = reason, message, permanent, retry_after
+
+
 class Cluster(Protocol):
     """Jobs, pods and events of one cluster.
 
@@ -41,7 +56,7 @@ class Cluster(Protocol):
         """Create a pod; a pod of that name that is ours is success.
 
         Raises:
-            Conflict: the name belongs to somebody else's pod.
+            Refused: the cluster will not have it, or the name belongs to somebody else's pod.
         """
         ...
 

@@ -7,6 +7,8 @@ from torchyard.engine.moments import moment
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 
+SILENT_AGENT_SECONDS = 30.0
+
 
 def deadline(view: View, status: TrainingJobStatus) -> float | None:
     """When `spec.activeDeadline` ends the job; its clock starts with the first round and never stops."""
@@ -19,7 +21,13 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Pods that wait to be placed for longer than `spec.health.pendingTimeout`."""
     limit = view.job.spec.health.pending_timeout
     waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
-    if limit is None or not waiting:
+    if limit is None:
+        return "", None
+    if view.refusal is not None:
+        due = view.refusal.since + seconds(limit)
+        why = f"no pod for {limit}, {view.refusal.reason}: {view.refusal.message}"
+        return (why, None) if view.now >= due else ("", due)
+    if not waiting:
         return "", None
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
     due = oldest.created + seconds(limit)
@@ -40,6 +48,15 @@ def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, fl
     begun = max([view.since, ended or 0.0, *(pod.started or pod.created for pod in pods)])
     due = begun + seconds(view.job.spec.health.start_timeout)
     return (", ".join(late[:3]), None) if view.now >= due else ("", due)
+
+
+def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
+    """Pods that run and whose agents nobody ever heard: who they are, or when silence will say something."""
+    mute = [pod for pod in view.pods if pod.phase == "Running" and not pod.deleting and pod.uid not in view.agents]
+    if not mute or not gate.waiting:
+        return "", None
+    due = max(view.since, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
+    return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
 
 def _lack(view: View, pod: Pod) -> str:
