@@ -84,6 +84,7 @@ class Api:
         params: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 -- also bounds the kernel's part of it
     ) -> bytes:
         """The body of the answer.
@@ -94,6 +95,7 @@ class Api:
             params: of the query.
             body: bytes, or what msgspec encodes as JSON.
             content_type: of the body.
+            accept: form of the answer, `Table` or `PartialObjectMetadataList` for instance.
             timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
 
         Raises:
@@ -101,15 +103,17 @@ class Api:
             Unavailable: no answer, or one that asks to come back: 401 after new credentials, 429, 5xx.
             Fenced: this process may not write now; nothing was sent.
         """
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        options: dict[str, Any] = {"params": params, "headers": {"Accept": accept}, "timeout": limits}
         if verb == "GET":
-            return await self._send(verb, path, params, None, timeout)
+            return await self._send(verb, path, options)
         content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        payload = _Fenced(content, content_type, self._check)
+        options["data"] = _Fenced(content, content_type, self._check)
         if self._budget is None:
-            return await self._send(verb, path, params, payload, timeout)
+            return await self._send(verb, path, options)
         found = _NAMESPACE.search(path)
         async with self._budget.admit(found[1] if found else ""):
-            return await self._send(verb, path, params, payload, timeout)
+            return await self._send(verb, path, options)
 
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The lines of a watch, without their line breaks; ends when the server ends it.
@@ -121,23 +125,20 @@ class Api:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         what = f"watch {path}"
         with _explained(what):
-            async with self._open("GET", path, params, None, limits) as response:
+            async with self._open("GET", path, {"params": params, "timeout": limits}) as response:
                 self._observe("WATCH", path, response.status)
                 if response.status != 200:
                     raise refusal(response.status, await _read(response, what), what=what, retry_after=_after(response))
                 async for line in _lines(response, what):
                     yield line
 
-    async def _send(
-        self, verb: str, path: str, params: Mapping[str, str] | None, payload: "_Fenced | None", seconds: float
-    ) -> bytes:
+    async def _send(self, verb: str, path: str, options: Mapping[str, Any]) -> bytes:
         what, code = f"{verb} {path}", 0
-        if payload is not None:
-            self._check()  # a connection may have to be made first, so the payload checks again
+        if verb != "GET":
+            self._check()  # a connection may have to be made first, so the body checks again
         try:
             with _explained(what):
-                limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
-                async with self._open(verb, path, params, payload, limits) as response:
+                async with self._open(verb, path, options) as response:
                     code = response.status
                     answer = await _read(response, what)
                     if code < 300:
@@ -145,19 +146,13 @@ class Api:
                     raise refusal(code, answer, what=what, retry_after=_after(response))
         finally:
             self._observe(verb, path, code)
-            if payload is not None and self._budget is not None:
+            if verb != "GET" and self._budget is not None:
                 self._budget.answered(code)
 
     def _open(
-        self,
-        verb: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        payload: BytesPayload | None,
-        limits: aiohttp.ClientTimeout,
+        self, verb: str, path: str, options: Mapping[str, Any]
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        url = self.credentials.server + path
-        return self.session.request(verb, url, params=params, data=payload, timeout=limits, allow_redirects=False)
+        return self.session.request(verb, self.credentials.server + path, allow_redirects=False, **options)
 
     def _check(self) -> None:
         if self._fence is not None:

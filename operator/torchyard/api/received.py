@@ -1,0 +1,87 @@
+"""A TrainingJob as an API server hands it over: typed, or what is wrong with it. No object makes this raise.
+
+The schema and the rules of the CRD are checked by the server when an object is written; this is for objects that got in
+by another version of the CRD, by a restored backup, or past them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.codec import read_job, read_status
+from torchyard.api.judge import judge
+from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.status import TrainingJobStatus
+
+MAX_PROBLEM = 300
+
+
+class InvalidJob(Struct, frozen=True, kw_only=True):
+    """An object that cannot be run as it is."""
+
+    metadata: ObjectMeta
+    status: TrainingJobStatus
+    """As it is there; the default if it cannot be read."""
+    problem: str
+    """Field, value and fix, in one sentence."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return (self.metadata.namespace, self.metadata.name)
+
+
+def received(
+    document: Mapping[str, Any], before: TrainingJob | InvalidJob | None = None
+) -> TrainingJob | InvalidJob | None:
+    """Read one object; None: it has not even a name.
+
+    Args:
+        document: as decoded from JSON.
+        before: what was made of this object the last time: a spec of the same generation is not judged again.
+    """
+    metadata = _metadata(document)
+    if metadata is None:
+        return None
+    status = _status(document)
+    try:
+        job = read_job({**document, "metadata": {"name": metadata.name}})
+    except (ValueError, RecursionError) as error:
+        return _invalid(metadata, status, str(error) or "nested too deeply")
+    job = msgspec.structs.replace(job, metadata=metadata)
+    known = before if before is not None and before.metadata.uid == metadata.uid else None
+    if known is None or known.metadata.generation != metadata.generation or isinstance(known, InvalidJob):
+        fault = next(judge(job.spec), None)
+        if fault is not None:
+            path, what, fix = fault
+            return _invalid(metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")
+    elif known.spec == job.spec:
+        job = msgspec.structs.replace(job, spec=known.spec)  # one copy in memory, not one a status
+    return job
+
+
+def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
+    """What we need of the metadata; labels and annotations that are not as they should be are left out."""
+    raw = document.get("metadata")
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+        return None
+    for dropped in ((), ("labels",), ("labels", "annotations"), ("labels", "annotations", "deletionTimestamp")):
+        kept = {name: value for name, value in raw.items() if name not in dropped and value is not None}
+        try:
+            return msgspec.convert(kept, ObjectMeta)
+        except msgspec.ValidationError:
+            continue
+    return None
+
+
+def _status(document: Mapping[str, Any]) -> TrainingJobStatus:
+    try:
+        return read_status(document.get("status") or {})
+    except (ValueError, RecursionError):
+        return TrainingJobStatus()
+
+
+def _invalid(metadata: ObjectMeta, status: TrainingJobStatus, problem: str) -> InvalidJob:
+    return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM])

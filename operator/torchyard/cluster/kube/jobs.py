@@ -1,0 +1,184 @@
+"""The TrainingJobs of the cluster, as a watch tells them in any order, as often as it likes, and with gaps."""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.api.received import InvalidJob, received
+from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.errors import NotFound
+from torchyard.cluster.kube.objects import version
+from torchyard.engine.ports import Key
+
+ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+LIST_SECONDS = 60.0
+CATCH_UP_SECONDS = 10.0
+MAX_BURIED = 4096
+_log = logging.getLogger(__name__)
+
+
+def job_path(key: Key) -> str:
+    """Path of one TrainingJob; `/status` below it is its status."""
+    namespace, name = key
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+
+
+class Jobs:
+    """Jobs by key. An object never goes back in time: its resourceVersion decides.
+
+    Args:
+        changed: called with the key of a job that appeared, changed or went.
+        invalid: called with an object that cannot be run as it is, each time it is seen.
+    """
+
+    def __init__(
+        self, *, changed: Callable[[Key], None], invalid: Callable[[InvalidJob], None] = lambda _job: None
+    ) -> None:
+        self._changed, self._invalid = changed, invalid
+        self._jobs: dict[Key, TrainingJob | InvalidJob] = {}
+        self._buried: OrderedDict[str, None] = OrderedDict()
+        self._news = asyncio.Event()
+
+    def __iter__(self) -> Iterator[TrainingJob]:
+        return (job for job in list(self._jobs.values()) if isinstance(job, TrainingJob))
+
+    def get(self, key: Key) -> TrainingJob | None:
+        """The job of this name, None: there is none that can be run."""
+        job = self._jobs.get(key)
+        return job if isinstance(job, TrainingJob) else None
+
+    def hear(self, kind: str | None, document: Mapping[str, Any]) -> None:
+        """Take in one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
+        metadata = document.get("metadata")
+        key = _key(metadata) if isinstance(metadata, Mapping) else None
+        job = received(document, self._jobs.get(key) if key is not None else None)
+        if job is None:
+            _log.warning("an object without metadata was seen and ignored")
+        elif kind == "DELETED":
+            self._bury(job)
+        else:
+            self._take(job)
+
+    def put(self, answer: bytes) -> None:
+        """Take in the answer to a write of our own."""
+        self.hear("MODIFIED", msgspec.json.decode(answer))
+
+    def gone(self, key: Key, uid: str) -> None:
+        """The API server says that there is no such job any more."""
+        job = self._jobs.get(key)
+        if job is not None and job.metadata.uid == uid:
+            self._bury(job)
+
+    async def sweep(self, api: Api, namespaces: Iterable[str]) -> None:
+        """Compare with what is there: an event that never came, a deletion while nobody watched.
+
+        Args:
+            api: the server.
+            namespaces: to look into; an empty name: all of them.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: it could not be read.
+        """
+        before = dict(self._jobs)
+        there: dict[Key, _Meta] = {}
+        for namespace in namespaces:
+            there |= await _list(api, namespace)
+        for key in before.keys() | there.keys():
+            known = self._jobs.get(key)
+            if known is not before.get(key):
+                continue  # there was news meanwhile
+            listed = there.get(key, _Meta())
+            if known is None or known.metadata.uid != listed.uid or _version(known) < version(listed.resource_version):
+                await self._ask(api, key, known.metadata.uid if known is not None else "")
+
+    async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
+        """Wait until every job that is there now was seen; a watch does not say when it has told all it found.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
+        """
+        missing = {key for namespace in namespaces for key in await _list(api, namespace)} - self._jobs.keys()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while missing := missing - self._jobs.keys():
+                    self._news.clear()
+                    await self._news.wait()
+        for key in missing:
+            await self._ask(api, key, "")
+
+    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+        """A list may be old; the object itself is not."""
+        try:
+            self.put(await api.request("GET", job_path(key)))
+        except NotFound:
+            self.gone(key, uid)
+
+    def _take(self, job: TrainingJob | InvalidJob) -> None:
+        before = self._jobs.get(job.key)
+        if job.metadata.uid in self._buried or (before is not None and _version(before) >= _version(job)):
+            return
+        if before is not None and before.metadata.uid != job.metadata.uid:
+            self._buried[before.metadata.uid] = None
+        self._jobs[job.key] = job
+        self._news.set()
+        if isinstance(job, InvalidJob):
+            self._invalid(job)
+        self._changed(job.key)
+
+    def _bury(self, job: TrainingJob | InvalidJob) -> None:
+        """Gone for good: a uid never comes back, whatever arrives late."""
+        self._buried[job.metadata.uid] = None
+        if len(self._buried) > MAX_BURIED:
+            self._buried.popitem(last=False)
+        known = self._jobs.get(job.key)
+        if known is not None and known.metadata.uid == job.metadata.uid:
+            del self._jobs[job.key]
+            self._changed(job.key)
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a job or a list of jobs stands."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    items: list[_Listed] | None = None
+
+
+async def _list(api: Api, namespace: str) -> dict[Key, _Meta]:
+    """Name and version of every job, from the server's cache if it likes."""
+    within = f"/namespaces/{namespace}" if namespace else ""
+    path = f"/apis/{GROUP}/{VERSION}{within}/{PLURAL}"
+    params = {"resourceVersion": "0"}
+    found: dict[Key, _Meta] = {}
+    while True:
+        answer = await api.request("GET", path, params=params, accept=ONLY_METADATA, timeout=LIST_SECONDS)
+        page = msgspec.json.decode(answer, type=_Page)
+        found |= {(each.metadata.namespace, each.metadata.name): each.metadata for each in page.items or ()}
+        if not page.metadata.continue_:
+            return found
+        params = {"continue": page.metadata.continue_}
+
+
+def _key(metadata: Mapping[str, Any]) -> Key:
+    return str(metadata.get("namespace")), str(metadata.get("name"))
+
+
+def _version(job: TrainingJob | InvalidJob) -> int:
+    return version(job.metadata.resource_version)
