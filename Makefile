@@ -47,6 +47,18 @@ test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this m
 test-learning: $(INSTALLED) ## workloads that must really learn, three seeds each
 	$(BIN)/pytest -q -m learning
 
+kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)
+	@$(PYTHON) hack/kind up
+
+kind-images: ## build our images from the working tree and load what changed into that cluster
+	@$(PYTHON) hack/kind images
+
+kind-env: ## print what a shell needs for it: eval "$$(make -s kind-env)"
+	@$(PYTHON) hack/kind env
+
+kind-down: ## delete it; what was built stays cached
+	@$(PYTHON) hack/kind down
+
 generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
 	$(BIN)/python hack/generate.py
 
@@ -61,4 +73,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit test-e2e test-learning generate lock format clean
+.PHONY: help install demo test check test-unit test-e2e test-learning kind-up kind-images kind-env kind-down generate lock format clean
