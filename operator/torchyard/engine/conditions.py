@@ -37,12 +37,14 @@ def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -
     )
 
 
-def stalled(status: TrainingJobStatus, now: float, *, generation: int, evidence: str) -> TrainingJobStatus:
-    """The status with `Stalled`: the controller failed on this job; everything else stays as it was last known."""
+def stalled(
+    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = "ReconcileFailed"
+) -> TrainingJobStatus:
+    """The status with `Stalled`: this job cannot be looked after; everything else stays as it was last known."""
     if status.state == "":
         status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
-    failed = _condition(complete, now, generation, "Stalled", holds=True, reason="ReconcileFailed", evidence=evidence)
+    failed = _condition(complete, now, generation, "Stalled", holds=True, reason=reason, evidence=evidence)
     return replace(complete, conditions=[failed if each.type == "Stalled" else each for each in complete.conditions])
 
 

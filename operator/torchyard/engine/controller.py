@@ -40,6 +40,7 @@ class Controller:
         agents: what agents said and are told.
         clock: unix seconds.
         settings: how hard to work.
+        observe: told how every look at a job ended (done, conflict, refused, unavailable, failed) and its seconds.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Controller:
         *,
         clock: Callable[[], float] = time.time,
         settings: Settings = Settings(),  # noqa: B008 -- frozen
+        observe: Callable[[str, float], None] = lambda _result, _seconds: None,
     ) -> None:
         self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
+        self._observe = observe
         self._writer = StatusWriter(cluster, clock)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
@@ -60,6 +63,11 @@ class Controller:
     def enqueue(self, key: Key) -> None:
         """Something about this job changed."""
         self._queue.add(key)
+
+    @property
+    def depth(self) -> int:
+        """Jobs that wait for a look."""
+        return len(self._queue)
 
     async def run(self) -> None:
         """Work until cancelled or closed."""
@@ -112,30 +120,35 @@ class Controller:
                 key = await self._queue.get()
             except Closed:
                 return
+            begun = time.monotonic()
             try:
-                await self._look(key)
+                self._observe(await self._look(key), time.monotonic() - begun)
             finally:
                 self._queue.done(key)
 
-    async def _look(self, key: Key) -> None:
+    async def _look(self, key: Key) -> str:
         try:
             due = await self.reconcile(key)
         except Conflict:
             self._queue.fail(key)
+            return "conflict"
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
+            return "refused"
         except Unavailable as error:
             delay = self._queue.fail(key, at_least=error.retry_after)
             _log.warning("%s/%s: the cluster did not answer, next try in %.1f s: %s", *key, delay, error)
+            return "unavailable"
         except Exception as error:  # noqa: BLE001 -- the job's trouble, whatever it is, is not the others'
             delay = self._queue.fail(key)
             _log.exception("%s/%s: reconcile failed, next try in %.1f s", *key, delay)
             await self._stall(key, error)
-        else:
-            self._queue.succeed(key)
-            if due is not None:
-                self._queue.add_after(key, due)
+            return "failed"
+        self._queue.succeed(key)
+        if due is not None:
+            self._queue.add_after(key, due)
+        return "done"
 
     def _refused(self, key: Key, error: Refused) -> float:
         """Remember it for the next plan; seconds until that is due."""
