@@ -36,6 +36,9 @@ class Counters:
     malformed: int = 0
     too_large: int = 0
     unavailable: int = 0
+    limited: int = 0
+    elsewhere: int = 0
+    turned_away: int = 0
 
 
 @dataclass

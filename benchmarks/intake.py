@@ -1,0 +1,362 @@
+"""What holding agents costs the operator: memory a connection, CPU a sync, how soon a gang is told, a restart's storm.
+
+    python benchmarks/intake.py [--agents 8000] [--seconds 30] [--ranks 1] [--key ecdsa]
+
+Everything is real but the agents, the API server and the jobs: TLS, tokens, HTTP, the book. One operator process holds
+every agent's poll, this process plays the agents. CPU and memory are the operator's own, from /proc.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trustme
+import uvloop
+
+GANG = 1000
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def pod_uid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+def token(number: int) -> str:
+    """As long as a projected token is, with the claims of one."""
+    claims = {
+        "aud": ["torchyard.dev"],
+        "exp": int(time.time()) + 3600,
+        "iss": "https://kubernetes.default.svc.cluster.local",
+        "kubernetes.io": {
+            "namespace": "bench",
+            "node": {"name": "node-1", "uid": pod_uid(0)},
+            "pod": {"name": f"job-0-{number}", "uid": pod_uid(number)},
+            "serviceaccount": {"name": "default", "uid": pod_uid(0)},
+        },
+        "sub": "system:serviceaccount:bench:default",
+    }
+    parts = (b'{"alg":"RS256","kid":"x"}', json.dumps(claims).encode(), os.urandom(256))
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+
+
+# The operator's process.
+
+
+async def serve(folder: Path, port: int) -> None:
+    from torchyard.engine.actions import CommandAgent
+    from torchyard.intake.book import Book
+    from torchyard.intake.limits import Limits
+    from torchyard.intake.server import Intake, application
+
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    known: dict[str, str] = {}
+
+    async def authenticate(text: str) -> str | None:
+        if text not in known:
+            claims = text.split(".")[1]
+            known[text] = json.loads(base64.urlsafe_b64decode(claims + "=="))["kubernetes.io"]["pod"]["uid"]
+        return known[text]
+
+    book = Book(time.time, interval=10.0, on_news=lambda _uid: None)
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    # All agents of the benchmark share one address.
+    app = application(book, authenticate, limits=Limits(connections_per_address=20_000))
+    async with Intake(app, port=port, tls=tls) as intake:
+        say(port=intake.port)
+        while line := await lines.readline():
+            started = time.time()
+            for number in range(json.loads(line)["open"]):
+                uid = pod_uid(number)
+                book.command(
+                    CommandAgent(
+                        pod_uid=uid,
+                        verb="run",
+                        round=1,
+                        nodes=GANG,
+                        node_rank=number,
+                        master_address="10.0.0.1",
+                        master_port=29500,
+                        procs=1,
+                    )
+                )
+            say(started=started, gave=time.time())
+
+
+def row(name: str, value: str) -> None:
+    print(f"| {name} | {value} |", flush=True)
+
+
+def say(**document: object) -> None:
+    print(json.dumps(document), flush=True)
+
+
+class Operator:
+    """The operator's process, seen from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 0
+
+    async def start(self) -> None:
+        arguments = (__file__, "--serve", str(self.folder), str(self.port))
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
+        self.port = (await self.heard())["port"]
+
+    async def heard(self) -> dict[str, Any]:
+        return json.loads(await self.process.stdout.readline())
+
+    async def open_round(self, members: int) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps({"open": members}).encode() + b"\n")
+        return await self.heard()
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+
+    @property
+    def cpu(self) -> float:
+        """Seconds, user and system."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    @property
+    def rss(self) -> float:
+        """KiB."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return float(text.partition("VmRSS:")[2].split()[0])
+
+
+# The agents.
+
+
+class Agent(asyncio.Protocol):
+    """One agent that polls as the real one does: held for an interval, jittered back-off when it is cut off."""
+
+    def __init__(self, fleet: "Fleet", number: int) -> None:
+        self.fleet, self.number = fleet, number
+        self.head = (
+            f"POST /v1/sync HTTP/1.1\r\nHost: torchyard-intake.torchyard.svc:8443\r\nAccept-Encoding: identity\r\n"
+            f"Content-Type: application/json\r\nAuthorization: Bearer {token(number)}\r\nContent-Length: "
+        )
+        self.instance = f"{number:032x}"
+        self.sequence = self.revision = 0
+        self.state, self.connected, self.buffer, self.backoff = "ready", False, b"", 0.2
+        self.told = 0.0
+
+    async def connect(self) -> None:
+        while not self.connected:
+            try:
+                async with self.fleet.gate, asyncio.timeout(5):
+                    await self.fleet.loop.create_connection(
+                        lambda: self,
+                        "127.0.0.1",
+                        self.fleet.operator.port,
+                        ssl=self.fleet.tls,
+                        server_hostname="torchyard-intake.torchyard.svc",
+                    )
+            except (OSError, TimeoutError):
+                self.fleet.refused += 1
+                await asyncio.sleep(self.backoff * random.uniform(0.5, 1.0))
+                self.backoff = min(2 * self.backoff, 10.0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport, self.connected, self.buffer = transport, True, b""
+        self.fleet.connected += 1
+        self.poll(10.0 if self.sequence else 0.0)
+
+    def poll(self, wait: float) -> None:
+        self.sequence += 1
+        body = json.dumps(
+            {
+                "protocol": 1,
+                "instance": self.instance,
+                "sequence": self.sequence,
+                "time": time.time(),
+                "wait": wait,
+                "revision": self.revision,
+                "state": self.state,
+                "round": int(self.state == "running"),
+                "address": "10.0.0.2",
+                "masterPort": 41233,
+                "procs": self.fleet.ranks,
+                "gpus": [gpu(number) for number in range(self.fleet.ranks)],
+                "reports": [report(number, self.sequence) for number in range(self.fleet.ranks)],
+                "notices": [],
+            }
+        )
+        self.transport.write(f"{self.head}{len(body)}\r\n\r\n{body}".encode())
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head, found, body = self.buffer.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0]) if found else 0
+        if not found or len(body) < length:
+            return
+        assert head.startswith(b"HTTP/1.1 200"), head + body
+        self.buffer = b""
+        answer = json.loads(body)
+        self.revision, self.backoff = answer["revision"], 0.2
+        if answer["command"]["verb"] == "run" and not self.told:
+            self.told = time.time()
+        if self.fleet.syncs is not None:
+            self.fleet.syncs += 1
+        # As the real agent: the first answer names the interval, and what follows is held.
+        self.poll(10.0)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.connected = False
+        self.fleet.connected -= 1
+        if not self.fleet.over:
+            self.fleet.spawn(self.reconnect())
+
+    async def reconnect(self) -> None:
+        await asyncio.sleep(self.backoff * random.uniform(0.5, 1.0))
+        await self.connect()
+
+
+def gpu(number: int) -> dict[str, object]:
+    return {
+        "uuid": f"GPU-6a0c1b6e-0000-4000-8000-00000000000{number}",
+        "index": number,
+        "product": "NVIDIA H200",
+        "memoryTotalBytes": 150754820096,
+        "memoryUsedBytes": 90000000000,
+        "utilization": 97.0,
+        "temperatureC": 61.0,
+        "powerW": 640.5,
+    }
+
+
+def report(rank: int, step: int) -> dict[str, object]:
+    now = time.time()
+    least = {"round": 1, "rank": rank, "localRank": rank, "counter": step, "step": step, "phase": "step"}
+    least |= {"phaseSince": now, "time": now}
+    if rank:
+        return least
+    return least | {
+        "totalSteps": 5000,
+        "epoch": 2.4,
+        "metrics": {"loss": 1.93, "learning_rate": 3e-4, "gradient_norm": 0.7},
+        "throughput": {"stepsPerSecond": 3.1, "samplesPerSecond": 800.0},
+        "checkpoint": {"step": 1, "time": 1.0, "path": "/torchyard/checkpoints/job", "bytes": 1, "saveSeconds": 0.1},
+        "warnings": [],
+    }
+
+
+class Fleet:
+    """All the agents."""
+
+    def __init__(self, operator: Operator, agents: int, ranks: int, tls: ssl.SSLContext) -> None:
+        self.loop, self.operator, self.ranks, self.tls = asyncio.get_running_loop(), operator, ranks, tls
+        self.connected = self.refused = self.syncs = 0
+        self.over, self.tasks = False, set()
+        # More than this one process can shake hands with at once would time out here, not at the operator.
+        self.gate = asyncio.Semaphore(1000)
+        self.agents = [Agent(self, number) for number in range(agents)]
+
+    def spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def arrive(self) -> None:
+        """Connect, two hundred at a time, as pods of many jobs do."""
+        gate = asyncio.Semaphore(200)
+
+        async def one(agent: Agent) -> None:
+            async with gate:
+                await agent.connect()
+
+        await asyncio.gather(*(one(agent) for agent in self.agents))
+
+
+async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.CA) -> None:
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    operator = Operator(folder)
+    await operator.start()
+    print(f"{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate\n", flush=True)
+    fleet = Fleet(operator, arguments.agents, arguments.ranks, tls)
+    empty, cpu = operator.rss, operator.cpu
+    await fleet.arrive()
+    await asyncio.sleep(15)
+    row("handshake and first sync, CPU", f"{(operator.cpu - cpu) / arguments.agents * 1e6:.0f} us")
+    fleet.syncs, cpu, started = 0, operator.cpu, time.monotonic()
+    await asyncio.sleep(arguments.seconds)
+    used, syncs, seconds = operator.cpu - cpu, fleet.syncs, time.monotonic() - started
+    row("operator without agents", f"{empty / 1024:.0f} MiB")
+    row("memory a connection", f"{(operator.rss - empty) / arguments.agents:.1f} KiB")
+    row("CPU a sync", f"{used / syncs * 1e6:.0f} us ({syncs / seconds:.0f} syncs/s)")
+
+    gang = fleet.agents[: min(GANG, arguments.agents)]
+    opened = await operator.open_round(len(gang))
+    await until(lambda: all(agent.told for agent in gang))
+    last = max(agent.told for agent in gang) - opened["started"]
+    middle = statistics.median(agent.told for agent in gang) - opened["started"]
+    row(f"round opened to all {len(gang)} told", f"{last * 1e3:.0f} ms (median {middle * 1e3:.0f} ms)")
+
+    await operator.kill()
+    await until(lambda: not fleet.connected)
+    down = time.monotonic()
+    fleet.refused = 0
+    await operator.start()
+    began = time.monotonic()
+    await until(lambda: fleet.connected == arguments.agents)
+    row("restart: operator away", f"{began - down:.2f} s")
+    row("restart: all agents back after", f"{time.monotonic() - began:.2f} s")
+    row("restart: operator's CPU till then", f"{operator.cpu:.2f} s")
+    row("restart: attempts refused", f"{fleet.refused}")
+    fleet.over = True
+    await operator.kill()
+
+
+@contextmanager
+def certificates(key: str) -> Iterator[tuple[Path, trustme.CA]]:
+    kind = {"ecdsa": trustme.KeyType.ECDSA, "rsa": trustme.KeyType.RSA}[key]
+    authority = trustme.CA(key_type=kind)
+    leaf = authority.issue_cert("torchyard-intake.torchyard.svc", key_type=kind)
+    with tempfile.TemporaryDirectory() as folder:
+        leaf.private_key_pem.write_to_path(Path(folder) / "tls.key")
+        for blob in leaf.cert_chain_pems:
+            blob.write_to_path(Path(folder) / "tls.crt", append=True)
+        yield Path(folder), authority
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--agents", type=int, default=8000)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--key", choices=("ecdsa", "rsa"), default="ecdsa")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        uvloop.run(serve(Path(arguments.serve[0]), int(arguments.serve[1])))
+        return
+    with certificates(arguments.key) as (folder, authority):
+        uvloop.run(play(folder, arguments, authority))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""How much one pod, one address and all of them together may ask of the intake."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds that no honest agent meets."""
+
+    connections: int = 20_000
+    connections_per_address: int = 2_000
+    """Pods behind one address (host network, address translation) share these."""
+    syncs_per_second: float = 5.0
+    """Of one pod, lasting; every poll that is held for a while and every piece of news is one sync."""
+    syncs_burst: float = 40.0
+    refusals_per_second: float = 1.0
+    """Refused tokens of one address; whoever sends more is not looked at for a while."""
+    refusals_burst: float = 100.0
+
+
+class Buckets:
+    """A token bucket for each key.
+
+    Args:
+        rate: tokens a second.
+        burst: tokens of a full bucket.
+        clock: monotonic seconds.
+        most: keys remembered; the longest unused one is forgotten first, and starts with a full bucket again.
+    """
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float], *, most: int = 50_000) -> None:
+        self._rate, self._burst, self._clock, self._most = rate, burst, clock, most
+        self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: Hashable) -> float:
+        """Take one token; 0, or the seconds until there is one."""
+        now, level = self._clock(), self._level(key)
+        if level < 1:
+            return (1 - level) / self._rate
+        self._levels[key] = (level - 1, now)
+        self._levels.move_to_end(key)
+        if len(self._levels) > self._most:
+            self._levels.popitem(last=False)
+        return 0.0
+
+    def wait(self, key: Hashable) -> float:
+        """Seconds until `take` would succeed; nothing is taken."""
+        return max(0.0, (1 - self._level(key)) / self._rate)
+
+    def _level(self, key: Hashable) -> float:
+        level, at = self._levels.get(key, (self._burst, 0.0))
+        return min(self._burst, level + (self._clock() - at) * self._rate)
+
+
+class Room:
+    """How many connections there are, by address."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_address: Counter[str] = Counter()
+        self.taken = 0
+
+    def enter(self, address: str) -> bool:
+        """Count a connection in; whether there is room for it. One that is turned away must leave, too."""
+        self.taken += 1
+        self._by_address[address] += 1
+        return (
+            self.taken <= self._limits.connections and self._by_address[address] <= self._limits.connections_per_address
+        )
+
+    def leave(self, address: str) -> None:
+        """Count a connection out."""
+        self.taken -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]

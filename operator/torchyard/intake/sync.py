@@ -1,0 +1,89 @@
+"""One `POST /v1/sync`: who asks, how often they may, what they say, what they are told."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from torchyard.intake.book import Book, SupersededError
+from torchyard.intake.connection import Request, Response
+from torchyard.intake.limits import Buckets, Limits
+from torchyard.intake.wire import decode
+
+Authenticate = Callable[[str], Awaitable[str | None]]
+"""Bearer token -> pod uid, None: refused. May raise: the agent is then asked to come back later."""
+
+PATH = "/v1/sync"
+MAX_TOKEN_CHARACTERS = 16 * 1024
+
+ELSEWHERE = Response(
+    503, {"error": "This operator does not lead now: ask again, another one answers."}, retry_after=1, close=True
+)
+
+
+class Sync:
+    """Answers of one book.
+
+    Args:
+        book: takes in what agents say, and knows what they are told.
+        authenticate: whose token it is.
+        serving: whether this process leads and knows its pods; else agents are sent elsewhere.
+        limits: of pods and addresses.
+    """
+
+    def __init__(self, book: Book, authenticate: Authenticate, serving: Callable[[], bool], limits: Limits) -> None:
+        self._book, self._authenticate, self._serving = book, authenticate, serving
+        self._syncs = Buckets(limits.syncs_per_second, limits.syncs_burst, time.monotonic)
+        self._refusals = Buckets(limits.refusals_per_second, limits.refusals_burst, time.monotonic)
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request; a poll is held until there is something to tell."""
+        if request.path != PATH or request.method != "POST":
+            return _error(405 if request.path == PATH else 404, f"The only thing to ask for here is `POST {PATH}`.")
+        if not self._serving():
+            self._book.counters.elsewhere += 1
+            return ELSEWHERE
+        pod_uid = await self._who(request)
+        if isinstance(pod_uid, Response):
+            return pod_uid
+        if wait := self._syncs.take(pod_uid):
+            return self._limited("This pod asks too often.", wait)
+        try:
+            message = decode(request.body)
+        except ValueError as error:
+            self._book.counters.malformed += 1
+            return _error(400, str(error))
+        try:
+            self._book.hear(pod_uid, message)
+            await self._book.hold(pod_uid, message)
+        except SupersededError:
+            return _error(409, "superseded")
+        return Response(200, self._book.answer(pod_uid))
+
+    async def _who(self, request: Request) -> str | Response:
+        """The pod that asks, or why that is not known."""
+        counters = self._book.counters
+        scheme, _, token = request.authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_CHARACTERS:
+            counters.refused += 1
+            return _error(401, "`Authorization: Bearer <token>` is missing.")
+        if wait := self._refusals.wait(request.peer):
+            return self._limited(f"Too many tokens from {request.peer} were refused.", wait)
+        try:
+            pod_uid = await self._authenticate(token)
+        except Exception as error:  # noqa: BLE001 - whatever the authenticator met, the agent must try again later
+            counters.unavailable += 1
+            return Response(503, {"error": f"The token could not be checked: {type(error).__name__}."}, retry_after=2)
+        if pod_uid is None:
+            self._refusals.take(request.peer)
+            counters.refused += 1
+            return _error(403, "The token is not the one of a pod that this operator runs.")
+        return pod_uid
+
+    def _limited(self, sentence: str, wait: float) -> Response:
+        self._book.counters.limited += 1
+        return Response(429, {"error": sentence}, retry_after=math.ceil(wait))
+
+
+def _error(status: int, sentence: str) -> Response:
+    return Response(status, {"error": sentence})

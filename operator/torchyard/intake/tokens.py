@@ -1,0 +1,243 @@
+"""Which pod a bearer token speaks for: projected service-account tokens of our audience, judged by the API server.
+
+A token names its pod, and the API server vouches for it, so nothing else that an agent says about itself is believed.
+What a token says of itself, unverified, can only be a reason to refuse it without asking.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from torchyard.engine.ports import Key
+
+AUDIENCE = "torchyard.dev"
+REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+
+GOOD_SECONDS = 600.0
+BAD_SECONDS = 10.0
+AGAIN_SECONDS = 10.0
+MAX_GOOD, MAX_BAD = 20_000, 2_000
+MAX_REVIEWS = 64
+MAX_QUEUED = 20_000
+
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+_ACCOUNT = "system:serviceaccount:"
+
+_log = logging.getLogger(__name__)
+
+Review = Callable[[str, str], Awaitable[bytes]]
+"""(token, audience) -> body of the API server's answer to `review_document`. Raises when there is none."""
+
+JobOf = Callable[[str], Key | None]
+"""Pod uid -> namespace and name of the TrainingJob that this live pod is a member of; None: it is of no job of ours."""
+
+
+class Identity(Struct, frozen=True):
+    """A pod, as the API server knows it."""
+
+    namespace: str
+    pod_uid: str
+
+
+@dataclass
+class TokenCounters:
+    """What happened to tokens since this process started."""
+
+    reviews: int = 0
+    review_errors: int = 0
+    stale: int = 0
+    strangers: int = 0
+
+
+class _Known(Struct):
+    identity: Identity | None
+    fresh_until: float
+    expires: float
+
+
+class Tokens:
+    """Knows tokens that the API server judged, and asks it about others.
+
+    Args:
+        review: asks the API server.
+        job_of: the jobs' pods.
+        audience: of tokens meant for us.
+        clock: unix seconds: tokens say in them when they expire.
+    """
+
+    def __init__(
+        self, review: Review, job_of: JobOf, *, audience: str = AUDIENCE, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.counters = TokenCounters()
+        self._review, self._job_of, self._audience, self._clock = review, job_of, audience, clock
+        self._good: OrderedDict[bytes, _Known] = OrderedDict()
+        self._bad: OrderedDict[bytes, float] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Task[_Known]] = {}
+        self._turns = asyncio.Semaphore(MAX_REVIEWS)
+
+    async def authenticate(self, token: str) -> str | None:
+        """The uid of the pod this token speaks for; None: of no pod of ours.
+
+        Raises:
+            Exception: the API server did not answer, and the token is not known yet.
+        """
+        digest = hashlib.sha256(token.encode("utf-8", "replace")).digest()
+        known = self._good.get(digest)
+        now = self._clock()
+        if known is None or now >= known.fresh_until:
+            if not self._worth_asking(digest, token, now):
+                return None
+            known = await self._judged(digest, token, known)
+        return self._member(known)
+
+    def _member(self, known: _Known) -> str | None:
+        identity = known.identity
+        if identity is None or self._clock() >= known.expires:
+            return None
+        job = self._job_of(identity.pod_uid)
+        if job is None or job[0] != identity.namespace:
+            self.counters.strangers += 1
+            return None
+        return identity.pod_uid
+
+    def _worth_asking(self, digest: bytes, token: str, now: float) -> bool:
+        if self._bad.get(digest, 0.0) > now:
+            return False
+        claims = _claims(token)
+        if claims is None or self._audience not in claims.audiences or now >= claims.exp:
+            return False
+        pod = claims.kubernetes.pod
+        if pod is None or self._job_of(pod.uid) is None:
+            self.counters.strangers += 1
+            return False
+        return True
+
+    async def _judged(self, digest: bytes, token: str, known: _Known | None) -> _Known:
+        """Ask the API server, once for all who wait for the same token."""
+        asked = self._asked.get(digest)
+        if asked is None:
+            if len(self._asked) >= MAX_QUEUED:
+                raise TimeoutError(f"{MAX_QUEUED} tokens wait to be reviewed")
+            asked = asyncio.create_task(self._ask(digest, token))
+            self._asked[digest] = asked
+            asked.add_done_callback(lambda _done: self._asked.pop(digest, None))
+        try:
+            # One agent that goes away does not take the answer from the others.
+            return await asyncio.shield(asked)
+        except Exception as error:
+            if known is None or self._clock() >= known.expires:
+                raise
+            # It was good and has not expired: the API server is away, training is not.
+            self.counters.stale += 1
+            _log.warning("a token that was good is taken for good: its review failed: %s", error)
+            known.fresh_until = min(known.expires, self._clock() + AGAIN_SECONDS)
+            return known
+
+    async def _ask(self, digest: bytes, token: str) -> _Known:
+        async with self._turns:
+            self.counters.reviews += 1
+            try:
+                identity = reviewed(await self._review(token, self._audience), self._audience)
+            except Exception:
+                self.counters.review_errors += 1
+                raise
+        now = self._clock()
+        if identity is None:
+            self._good.pop(digest, None)
+            _remember(self._bad, digest, now + BAD_SECONDS, MAX_BAD)
+            return _Known(None, now, now)
+        claims = _claims(token)
+        expires = claims.exp if claims is not None else now
+        known = _Known(identity, min(now + GOOD_SECONDS, expires), expires)
+        _remember(self._good, digest, known, MAX_GOOD)
+        return known
+
+
+def review_document(token: str, audience: str) -> dict[str, Any]:
+    """The TokenReview to post at `REVIEW_PATH`."""
+    spec = {"token": token, "audiences": [audience]}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+
+
+def reviewed(body: bytes, audience: str) -> Identity | None:
+    """Who the API server says the token is of; None: it is no good, not for us, or bound to no pod.
+
+    Raises:
+        ValueError: the body is no TokenReview.
+    """
+    try:
+        status = msgspec.json.decode(body, type=_Answer).status
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"The API server's answer is not a TokenReview: {error}.") from None
+    # An API server that does not know of audiences names none, and vouches for nothing that concerns us.
+    if not status.authenticated or status.error or audience not in status.audiences:
+        return None
+    account, pod_uids = status.user.username, status.user.extra.get(_POD_UID, [])
+    namespace = account.removeprefix(_ACCOUNT).partition(":")[0]
+    if not account.startswith(_ACCOUNT) or not namespace or len(pod_uids) != 1 or not pod_uids[0]:
+        return None
+    return Identity(namespace, pod_uids[0])
+
+
+class _User(Struct, frozen=True):
+    username: str = ""
+    extra: dict[str, list[str]] = field(default_factory=dict)
+
+
+class _ReviewStatus(Struct, frozen=True):
+    authenticated: bool = False
+    audiences: list[str] = field(default_factory=list)
+    error: str = ""
+    user: _User = field(default_factory=_User)
+
+
+class _Answer(Struct, frozen=True):
+    status: _ReviewStatus
+
+
+class _Pod(Struct, frozen=True):
+    uid: str
+
+
+class _Kubernetes(Struct, frozen=True):
+    pod: _Pod | None = None
+
+
+class _Claims(Struct, frozen=True):
+    """What a projected token says of itself (Kubernetes: "Schema for service account private claims")."""
+
+    exp: float
+    aud: str | list[str]
+    kubernetes: _Kubernetes = field(name="kubernetes.io")
+
+    @property
+    def audiences(self) -> list[str]:
+        return [self.aud] if isinstance(self.aud, str) else self.aud
+
+
+def _claims(token: str) -> _Claims | None:
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        text = base64.b64decode(parts[1] + "=" * (-len(parts[1]) % 4), altchars=b"-_", validate=True)
+        return msgspec.json.decode(text, type=_Claims)
+    except (msgspec.MsgspecError, binascii.Error, ValueError):
+        return None
+
+
+def _remember(of: OrderedDict[bytes, Any], digest: bytes, what: Any, most: int) -> None:
+    of[digest] = what
+    of.move_to_end(digest)
+    if len(of) > most:
+        of.popitem(last=False)
