@@ -104,6 +104,7 @@ class Yard:
     root: Path
     checkpoints: Path = field(init=False)
     rounds: int = 0
+    own_disks: bool = False  # every rank is a node whose checkpoint folder no other node sees
 
     def __post_init__(self) -> None:
         self.checkpoints = self.root / "checkpoints"
@@ -141,9 +142,17 @@ class Yard:
             {"env": common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, "log": str(log), "arguments": []}
             for rank, log in enumerate(logs)
         ]
+        if self.own_disks:
+            for rank, worker in enumerate(workers[1:], 1):
+                own = {"TORCHYARD_CHECKPOINT_DIR": str(self.disk(rank)), "LOCAL_RANK": "0", "TORCHYARD_RUN_DIR": ""}
+                worker["env"] |= own
         if hold is not None:
             workers[hold[0]]["env"] |= {"HOLD_AT": hold[1], "HELD": str(self.held)}
         return Gang(self.server.ask({"start": workers})["pids"], logs, self.server)
+
+    def disk(self, rank: int) -> Path:
+        """Checkpoint folder of a rank with a disk of its own."""
+        return self.checkpoints if rank == 0 else self.root / f"checkpoints-of-{rank}"
 
     @property
     def held(self) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
-from torchyard_trainers.core.shards import DcpShards, Shards
+from torchyard_trainers.core.shards import Shards, shards_for
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
@@ -56,13 +56,13 @@ class Checkpoints:
         self.root = root
         self._world = world
         self._job = job
-        self._shards = shards or DcpShards(world)
 
         def claim() -> int:
             root.mkdir(parents=True, exist_ok=True)
             return commits.claim_round(root, round_number, job)
 
         self.round_number = world.from_leader(claim)
+        self.shards = shards or shards_for(root, world)
 
     def identify(self, config: dict[str, Any], identity: dict[str, Any]) -> None:
         """Write run.json at the first start; later starts must be the same run.
@@ -106,12 +106,12 @@ class Checkpoints:
         Raises:
             CheckpointError: there are committed checkpoints but none can be read.
         """
-        found = read_newest(self.root, self._world, self._shards, fill)
+        found = read_newest(self.root, self._world, self.shards, fill)
         if found.record is not None:
             self._world.from_leader(lambda step=found.record["step"]: self._disown(step))
         if found.record is not None or also is None:
             return found
-        elsewhere = read_newest(also, self._world, self._shards, fill)
+        elsewhere = read_newest(also, self._world, shards_for(also, self._world), fill)
         if elsewhere.record is None:
             raise CheckpointError(f"checkpoint.resumeFrom: {also} holds no readable checkpoint {elsewhere.skipped}")
         return elsewhere
@@ -142,10 +142,10 @@ class Checkpoints:
             shard_folder.mkdir(parents=True)
 
         self._world.from_leader(prepare)
-        self._shards.save(state, shard_folder)
+        self.shards.save(state, shard_folder)
 
         def seal_own_files() -> dict[str, Any]:
-            files = self._shards.written_by(self._world.rank, shard_folder)
+            files = self.shards.written_by(self._world.rank, shard_folder)
             if self._world.leads:
                 commits.write_atomically(unfinished / commits.STATE, json.dumps(record, indent=1))
                 files.append(unfinished / commits.STATE)
@@ -180,7 +180,7 @@ def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shard
     skipped = []
     found = world.from_leader(lambda: _candidates_at(path))
     for candidate in found:
-        fault = candidate.fault or _damage(candidate.folder, world)
+        fault = candidate.fault or _damage(candidate.folder, world, shared=storage.shared)
         if fault:
             skipped.append(f"{candidate.folder.name}: {fault}")
             continue
@@ -192,8 +192,11 @@ def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shard
     return Restored(None, None, skipped)
 
 
-def _damage(folder: Path, world: World) -> str:
-    parts = world.agree(lambda: commits.damaged(folder, world.rank, world.size))
+def _damage(folder: Path, world: World, *, shared: bool) -> str:
+    if shared:
+        parts = world.agree(lambda: commits.damaged(folder, world.rank, world.size))
+    else:
+        parts = [world.from_leader(lambda: commits.damaged(folder, 0, 1))]
     names = sorted(name for part in parts for name in part)
     return f"{', '.join(names)}: digest differs from COMMIT" if names else ""
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from torchyard_trainers.core import commits, finish, shards
+from torchyard_trainers.core import commits, finish
 from torchyard_trainers.core.checkpoint import read_newest
 from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.shards import Shards, apply, capture, shards_for
 from torchyard_trainers.core.workload import Session, Workload
 
 
@@ -21,12 +22,12 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
     root = Path(run.config.checkpoint.resume_from or run.checkpoint_dir)
     optimizer = work.optimizer(module.parameters())
 
-    def fill(storage: shards.Shards, folder: Path) -> None:
-        state = shards.capture(module, optimizer, work.state())
+    def fill(storage: Shards, folder: Path) -> None:
+        state = capture(module, optimizer, work.state())
         storage.load(state, folder)
-        shards.apply(module, optimizer, state)
+        apply(module, optimizer, state)
 
-    found = read_newest(root, session.world, shards.DcpShards(session.world), fill)
+    found = read_newest(root, session.world, shards_for(root, session.world), fill)
     if found.record is None:
         raise CheckpointError(
             f"trainer.mode: eval needs a checkpoint, but {root} holds none {found.skipped or ''}".rstrip()

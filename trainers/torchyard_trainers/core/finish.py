@@ -30,6 +30,7 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
         say(summary["text"])
 
     session.world.from_leader(publish)
+    _mark_on_every_node(root, session.world, work.total_steps, metrics)
 
 
 def mark_done(root: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -50,4 +51,16 @@ def is_finished(root: Path, world: World, total_steps: int) -> bool:
         path.unlink(missing_ok=True)
         return False
 
-    return world.from_leader(look)
+    done = world.from_leader(look)
+    if done:
+        _mark_on_every_node(root, world, total_steps, {})
+    elif world.local_rank == 0:
+        (root / "DONE").unlink(missing_ok=True)
+    return done
+
+
+def _mark_on_every_node(root: Path, world: World, step: int, metrics: Mapping[str, float]) -> None:
+    """Write DONE where a node has a checkpoint folder of its own: its agent looks for it there."""
+    if world.local_rank == 0 and not (root / "DONE").exists():
+        root.mkdir(parents=True, exist_ok=True)
+        mark_done(root, step, metrics)

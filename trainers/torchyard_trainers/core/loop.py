@@ -12,6 +12,7 @@ from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.resume import Progress, record_of, restore
+from torchyard_trainers.core.saver import Saver
 from torchyard_trainers.core.shards import capture
 from torchyard_trainers.core.step import optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload
@@ -41,12 +42,13 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     """
     reporter, world = session.reporter, session.world
     optimizer = work.optimizer(session.parallel.module.parameters())
-    checkpoints = Checkpoints(run.checkpoint_dir, world, round_number=run.round_number, job=run.job_uid)
+    checkpoints = Checkpoints(run.checkpoint_dir, world.beside(), round_number=run.round_number, job=run.job_uid)
     progress = restore(work, session, optimizer, checkpoints, run.config)
     if finish.is_finished(run.checkpoint_dir, world, work.total_steps):
         return progress.metrics
     speed = curves.Speed(work.global_batch)
-    cadence = Cadence(run.config.checkpoint.interval, step=progress.step, now=time.monotonic())
+    cadence = Cadence(run.config.checkpoint.interval, now=time.monotonic())
+    saver = Saver(checkpoints, cadence, reporter, world.device)
     with curves.Curves(run.checkpoint_dir if world.leads else None, tensorboard=run.config.logging.tensorboard) as log:
         if progress.fresh:
             reporter.phase("eval")
@@ -58,7 +60,8 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             set_learning_rate(optimizer, work.learning_rate(step))
             asked = preempt.requested(run.run_dir) and run.config.checkpoint.on_preempt
             due = world.leads and (cadence.due(done, time.monotonic()) or last)
-            totals = optimize(work, session, optimizer, step, {"preempt": asked, "save": due}, rehearse=first)
+            flags = {"preempt": asked, "save": due, "saved": saver.ended}
+            totals = optimize(work, session, optimizer, step, flags, rehearse=first)
             values = {**totals.metrics, "learningRate": work.learning_rate(step)} | work.after_step(session, done)
             progress = Progress(done, progress.metrics | values)
             pace = speed.tick(time.monotonic())
@@ -67,14 +70,16 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             reporter.progress(done, work.total_steps)
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
+            if totals.flags["saved"]:
+                saver.settle()
             if totals.flags["preempt"] or totals.flags["save"]:
                 reporter.phase("save")
                 state = capture(session.parallel.module, optimizer, work.state())
                 record = record_of(work, session, progress, checkpoints.round_number)
-                saved = checkpoints.save(done, state, record, keep=run.config.checkpoint.keep_last)
-                cadence.saved(done, time.monotonic(), saved.seconds)
-                reporter.checkpoint(saved.report())
+                saver.begin(done, state, record, keep=run.config.checkpoint.keep_last)
                 log.flush()
+            if totals.flags["preempt"] or last:
+                saver.settle()
             if totals.flags["preempt"] and not last:
                 preempt.mark_saved(run.run_dir, world.rank, done)
                 world.barrier()

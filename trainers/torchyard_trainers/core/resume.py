@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core import shards
 from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity
 from torchyard_trainers.core.commits import read_commit
 from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.shards import Shards, apply, capture
 from torchyard_trainers.core.workload import Session, Workload
 
 
@@ -36,13 +36,17 @@ def restore(
     identity = identity_of(work, session.parallel.module)
     checkpoints.identify(msgspec.to_builtins(config), identity)
     elsewhere = Path(config.checkpoint.resume_from) if config.checkpoint.resume_from else None
-    if elsewhere is not None and (home := _home(elsewhere)) is not None:
-        session.world.from_leader(lambda: compare_identity(home, identity))
+    if elsewhere is not None:
+        session.world.from_leader(lambda: _compare_elsewhere(elsewhere, identity))
+    if not checkpoints.shards.shared:
+        reporter.warn(
+            "checkpoints are on the own disk of rank 0's pod and lost with it; name a claim in checkpoint.volume"
+        )
 
-    def fill(storage: shards.Shards, folder: Path) -> None:
-        state = shards.capture(session.parallel.module, optimizer, work.state())
+    def fill(storage: Shards, folder: Path) -> None:
+        state = capture(session.parallel.module, optimizer, work.state())
         storage.load(state, folder)
-        shards.apply(session.parallel.module, optimizer, state)
+        apply(session.parallel.module, optimizer, state)
 
     found = checkpoints.restore(fill, also=elsewhere)
     checkpoints.sweep()
@@ -55,7 +59,7 @@ def restore(
     reporter.progress(progress.step, work.total_steps)
     reporter.metrics(progress.metrics)
     assert found.folder is not None
-    commit = read_commit(found.folder)
+    commit = session.world.from_leader(lambda folder=found.folder: read_commit(folder))
     size = sum(entry["bytes"] for entry in commit["files"].values())
     saved = Saved(progress.step, commit["time"], str(found.folder), size, commit["saveSeconds"])
     reporter.checkpoint(saved.report())
@@ -84,6 +88,12 @@ def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
     return {**work.identity, "model shape": hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+
+
+def _compare_elsewhere(path: Path, identity: dict[str, Any]) -> None:
+    home = _home(path)
+    if home is not None:
+        compare_identity(home, identity)
 
 
 def _home(path: Path) -> Path | None:

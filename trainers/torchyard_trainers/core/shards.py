@@ -5,20 +5,27 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code
+from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code, storage_error
 from torchyard_trainers.core.world import World
 
 
 class Shards(Protocol):
-    """Storage of a (nested) dict of tensors; both calls are collective, errors are raised on every rank."""
+    """Storage of a (nested) dict of tensors; all calls are collective, errors are raised on every rank."""
+
+    shared: bool  # every rank sees the folder; otherwise it is rank 0's alone
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Give the state as `save` wants it; on the thread of training, since sharded tensors talk to each other."""
 
     def save(self, state: dict[str, Any], folder: Path) -> None:
         """Write all tensors, durably."""
@@ -30,12 +37,23 @@ class Shards(Protocol):
         """Give the files of one rank; rank 0 also answers for the index."""
 
 
+def shards_for(root: Path, world: World) -> "DcpShards":
+    """Choose how to store in `root`, which is one folder for all ranks or a folder of its own on every node."""
+    return DcpShards(world) if world.shares(root) else LeaderShards(world)
+
+
 class DcpShards:
     """One file a rank and an index; replicated tensors are written once."""
+
+    shared = True
 
     def __init__(self, world: World) -> None:
         """Use the process group of `world`, if it has one."""
         self._world = world
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See `Shards`."""
+        return state
 
     def save(self, state: dict[str, Any], folder: Path) -> None:
         """See `Shards`."""
@@ -44,7 +62,12 @@ class DcpShards:
         try:
             with _quiet():
                 writer = checkpoint.FileSystemWriter(folder, sync_files=True)
-                checkpoint.save(state, storage_writer=writer, no_dist=not self._world.grouped)
+                checkpoint.save(
+                    state,
+                    storage_writer=writer,
+                    process_group=self._world.group,
+                    no_dist=not (self.shared and self._world.grouped),
+                )
         except checkpoint.CheckpointException as error:  # a BaseException, which no guard would catch
             if any(_SHORT_WRITE.search(str(cause)) for cause in causes(error)):
                 raise _short_write(folder) from error
@@ -57,7 +80,12 @@ class DcpShards:
         try:
             with _quiet():
                 reader = checkpoint.FileSystemReader(folder)
-                checkpoint.load(state, storage_reader=reader, no_dist=not self._world.grouped)
+                checkpoint.load(
+                    state,
+                    storage_reader=reader,
+                    process_group=self._world.group,
+                    no_dist=not (self.shared and self._world.grouped),
+                )
         except (checkpoint.CheckpointException, RuntimeError, KeyError, ValueError) as error:
             if exit_code(error) is not Exit.USER_ERROR:  # a peer or the volume is gone: the checkpoint may be fine
                 raise RuntimeError(f"loading {folder} failed") from error
@@ -67,6 +95,86 @@ class DcpShards:
         """See `Shards`."""
         index = [folder / ".metadata"] if rank == 0 else []
         return index + sorted(folder.glob(f"__{rank}_*"))
+
+
+class LeaderShards(DcpShards):
+    """Everything in files of rank 0, which gathers before it writes and hands out after it read.
+
+    For checkpoints on disks that nodes do not share: shards of other nodes could not be put together again. Costs
+    rank 0 the memory of the whole unsharded state while it saves and restores.
+    """
+
+    shared = False
+
+    def save(self, state: dict[str, Any], folder: Path) -> None:
+        """See `Shards`."""
+        self._world.from_leader(lambda: _unwrapped(super(LeaderShards, self).save, state, folder))
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        """See `Shards`."""
+        whole = _empty(state) if self._world.leads else {}
+        self._world.from_leader(lambda: _unwrapped(super(LeaderShards, self).load, whole, folder))
+        read = dict(_leaves(whole))
+        plain = {path: value for path, value in read.items() if not isinstance(value, Tensor)}
+        for path, value in self._world.from_leader(lambda: plain).items():
+            _put(state, path, value)
+        for path, target in _leaves(state):
+            if isinstance(target, Tensor):
+                self._world.scatter(target, read.get(path))
+
+    def written_by(self, rank: int, folder: Path) -> list[Path]:
+        """See `Shards`."""
+        return super().written_by(rank, folder) if rank == 0 else []
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Put every tensor together, one at a time; only rank 0 keeps them, in its CPU memory."""
+        whole: dict[str, Any] = {}
+        for path, value in _leaves(state):
+            if isinstance(value, Tensor):
+                tensor = value.full_tensor() if isinstance(value, DTensor) else value
+                if self._world.leads:
+                    _put(whole, path, tensor.detach().cpu())
+            elif self._world.leads:
+                _put(whole, path, value)
+        return whole
+
+
+Keys = tuple[str, ...]
+
+
+def _leaves(nested: Mapping[str, Any], at: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Give what is not a mapping, with its keys; the same order on every rank."""
+    for key, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*at, key))
+        else:
+            yield (*at, key), value
+
+
+def _put(nested: dict[str, Any], path: Keys, value: object) -> None:
+    for key in path[:-1]:
+        nested = nested.setdefault(key, {})
+    nested[path[-1]] = value
+
+
+def _empty(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the same structure with unsharded tensors in CPU memory."""
+    whole: dict[str, Any] = {}
+    for path, value in _leaves(state):
+        tensor = isinstance(value, Tensor)
+        _put(whole, path, torch.empty(value.shape, dtype=value.dtype) if tensor else value)
+    return whole
+
+
+def _unwrapped(act: Callable[[dict[str, Any], Path], None], state: dict[str, Any], folder: Path) -> None:
+    """Act, and raise a storage error as itself: it travels to the other ranks, which then retry together."""
+    try:
+        act(state, folder)
+    except RuntimeError as error:
+        refused = storage_error(error)
+        if refused is None:
+            raise
+        raise refused from error
 
 
 # torch's zip writer hides the errno of a write that the volume cut short.

@@ -1,9 +1,10 @@
 """The processes of a run and what they agree on: rank, device, and the few collectives outside the model."""
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,14 @@ class World:
     local_rank: int
     device: torch.device
     grouped: bool
+    group: distributed.ProcessGroup | None = None  # that the collectives use; None: the one of training
+
+    def beside(self) -> "World":
+        """Give the same gang on a process group of its own, for a thread beside training. Collective.
+
+        Its collectives never mix with those of training, and a volume that takes its time trips no watchdog of NCCL.
+        """
+        return replace(self, group=distributed.new_group(backend="gloo")) if self.grouped else self
 
     @property
     def leads(self) -> bool:
@@ -33,7 +42,7 @@ class World:
     def total(self, values: Tensor) -> Tensor:
         """Sum a tensor over all ranks, in place; every rank gets the same bits."""
         if self.grouped:
-            distributed.all_reduce(values)
+            distributed.all_reduce(values, group=self.group)
         return values
 
     def merge(self, length: int, positions: list[int], values: Tensor) -> Tensor:
@@ -42,12 +51,41 @@ class World:
         merged[torch.tensor(positions, dtype=torch.int64)] = values.detach().double().cpu()
         return self.total(merged)
 
+    def scatter(self, target: Tensor, whole: Tensor | None) -> None:
+        """Fill a tensor, or each rank's part of a sharded one, from the whole tensor that rank 0 gives."""
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if whole is None:
+            whole = torch.empty(target.shape, dtype=target.dtype)
+        whole = whole.to(target.device)
+        if isinstance(target, DTensor):
+            target.to_local().copy_(distribute_tensor(whole, target.device_mesh, target.placements).to_local())
+            return
+        if self.grouped:
+            distributed.broadcast(whole, src=0)
+        target.copy_(whole)
+
+    def shares(self, folder: Path) -> bool:
+        """Whether what rank 0 writes in a folder is there for every rank. Collective."""
+
+        def leave_a_mark() -> str:
+            name = f".shared-{uuid.uuid4().hex}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+            return name
+
+        mark = folder / self.from_leader(leave_a_mark)
+        seen = all(self.gather(mark.exists()))
+        if self.leads:
+            mark.unlink(missing_ok=True)
+        return seen
+
     def gather(self, value: T) -> list[T]:
         """Give every rank the picklable value of each rank, by rank."""
         if not self.grouped:
             return [value]
         values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value)
+        distributed.all_gather_object(values, value, group=self.group)
         return values
 
     def from_leader(self, decide: Callable[[], T]) -> T:
