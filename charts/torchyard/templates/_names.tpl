@@ -1,0 +1,64 @@
+{{- define "torchyard.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* Leaves room for "-intake-tls" within the 63 characters of a Service's name. */ -}}
+{{- define "torchyard.fullname" -}}
+{{- $name := include "torchyard.name" . }}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
+{{- default $full .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "torchyard.serviceAccount" -}}
+{{- default (.Values.serviceAccount.create | ternary (include "torchyard.fullname" .) "default") .Values.serviceAccount.name }}
+{{- end }}
+
+{{- define "torchyard.tlsSecret" -}}
+{{- default (printf "%s-intake-tls" (include "torchyard.fullname" .)) .Values.tls.existingSecret }}
+{{- end }}
+
+{{- define "torchyard.intakeHost" -}}
+{{- printf "%s-intake.%s.svc" (include "torchyard.fullname" .) .Release.Namespace }}
+{{- end }}
+
+{{- define "torchyard.image" -}}
+{{- with .Values.image -}}
+{{- .digest | empty | ternary (printf "%s:%s" .repository (default $.Chart.AppVersion .tag)) (printf "%s@%s" .repository .digest) }}
+{{- end }}
+{{- end }}
+
+{{- define "torchyard.agentImage" -}}
+{{- default (include "torchyard.image" .) .Values.agentImage }}
+{{- end }}
+
+{{- define "torchyard.trainerImage" -}}
+{{- default (printf "ghcr.io/torchyard/trainer:%s" .Chart.AppVersion) .Values.trainerImage }}
+{{- end }}
+
+{{- define "torchyard.selector" -}}
+app.kubernetes.io/name: {{ include "torchyard.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "torchyard.labels" -}}
+{{ include "torchyard.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* The `restricted` Pod Security Standard, and a root file system that nobody writes to. */ -}}
+{{- define "torchyard.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{- define "torchyard.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end }}

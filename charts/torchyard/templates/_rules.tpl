@@ -1,0 +1,44 @@
+{{- /* What the operator may do where jobs live. docs/installation.md gives the reason of every line. */ -}}
+{{- define "torchyard.rulesWhereJobsLive" -}}
+- apiGroups: [torchyard.dev]
+  resources: [trainingjobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [torchyard.dev]
+  resources: [trainingjobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, delete]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{- define "torchyard.rulesOfTheCluster" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [trainingjobs.torchyard.dev]
+  verbs: [get]
+{{- end }}
+
+{{- define "torchyard.rulesAtHome" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "torchyard.fullname" . }}]
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
