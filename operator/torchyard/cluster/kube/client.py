@@ -24,6 +24,7 @@ from torchyard.engine.ports import Unavailable
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
 
 CONNECTIONS = 128
 CONNECT_SECONDS = 5.0

@@ -11,12 +11,11 @@ import msgspec
 
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
-from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.client import ONLY_METADATA, Api
 from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.kube.objects import version
 from torchyard.engine.ports import Key
 
-ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 LIST_SECONDS = 60.0
 CATCH_UP_SECONDS = 10.0
 MAX_BURIED = 4096

@@ -1,0 +1,80 @@
+"""Objects that cannot be run say so on themselves, `Stalled: InvalidSpec`, and touch nobody else."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from torchyard.api.codec import status_document
+from torchyard.api.received import InvalidJob
+from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.cluster.kube.jobs import job_path
+from torchyard.engine.conditions import stalled
+from torchyard.engine.ports import Conflict, Key, Unavailable
+from torchyard.engine.queue import WorkQueue
+
+REASON = "InvalidSpec"
+_log = logging.getLogger(__name__)
+
+
+class InvalidJobs:
+    """Writes on every invalid object what is wrong with it.
+
+    Args:
+        api: for the writes.
+        clock: unix seconds.
+    """
+
+    def __init__(self, api: Api, *, clock: Callable[[], float] = time.time) -> None:
+        self._api, self._clock = api, clock
+        self._jobs: dict[Key, InvalidJob] = {}
+        self._queue: WorkQueue[Key] = WorkQueue()
+
+    def see(self, job: InvalidJob) -> None:
+        """An invalid object was seen; it is written to at once if this process leads."""
+        self._jobs[job.key] = job
+        self._queue.add(job.key)
+
+    def forget(self, key: Key) -> None:
+        """It is gone, or valid by now."""
+        self._jobs.pop(key, None)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        for key in self._jobs:
+            self._queue.add(key)
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._say(key)
+            finally:
+                self._queue.done(key)
+
+    async def _say(self, key: Key) -> None:
+        job = self._jobs.get(key)
+        if job is None or job.metadata.deletion_timestamp is not None:
+            return
+        status = stalled(
+            job.status, self._clock(), generation=job.metadata.generation, evidence=job.problem, reason=REASON
+        )
+        if job.status.state == "":
+            said = next(each.message for each in status.conditions if each.type == "Stalled")
+            status = replace(status, reason=REASON, message=said)
+        if status == job.status:
+            return
+        # The uid is a precondition: another object of this name is none of our business.
+        body = {"metadata": {"uid": job.metadata.uid}, "status": status_document(status)}
+        try:
+            await self._api.request("PATCH", f"{job_path(key)}/status", body=body, content_type=MERGE_PATCH)
+        except (NotFound, Gone, Conflict):
+            return  # there will be news of it
+        except Unavailable as error:
+            self._queue.fail(key, at_least=error.retry_after)
+        except Rejected as error:
+            _log.warning("%s/%s is invalid (%s), and its status cannot be written: %s", *key, job.problem, error)
+            self._queue.fail(key)
+        else:
+            self._queue.succeed(key)
+            _log.warning("%s/%s is invalid: %s", *key, job.problem)
