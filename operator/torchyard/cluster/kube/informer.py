@@ -180,7 +180,7 @@ class Informer(Generic[T, S]):
         missing = [each for each in self.objects.values() if each.uid not in there and belongs(each)]
         for kept in missing:
             if kept.version <= listed:
-                self._bury(kept.uid)
+                self.bury(kept.uid)
 
     async def _watch(self) -> None:
         params = {
@@ -206,13 +206,13 @@ class Informer(Generic[T, S]):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Unavailable(f"watch {self.path}: a line that is no event: {error}") from error
         if event.type == "DELETED":
-            self._bury(seen.uid)
+            self.bury(seen.uid)
         elif event.type != "BOOKMARK" and (read := self._decode(event.object)) is not None:
             kept = self._read(read)
             if kept is not None:
                 self._take(kept)
             elif seen.uid in self.objects:
-                self._bury(seen.uid)
+                self.bury(seen.uid)
         if version(seen.resource_version) >= self.version:
             self._position, self.version = seen.resource_version, version(seen.resource_version)
 
@@ -231,7 +231,7 @@ class Informer(Generic[T, S]):
         self.objects[kept.uid] = kept
         self._changed(before, kept)
 
-    def _bury(self, uid: str) -> None:
+    def bury(self, uid: str) -> None:
         """Gone for good: a uid never comes back, whatever arrives late."""
         self._buried[uid] = None
         if len(self._buried) > MAX_BURIED:

@@ -68,6 +68,12 @@ class Jobs:
         """Take in the answer to a write of our own."""
         self.hear("MODIFIED", msgspec.json.decode(answer))
 
+    def written(self, job: TrainingJob) -> None:
+        """A job as our own write left it; no news for the plan that asked for it."""
+        before = self._jobs.get(job.key)
+        if before is not None and before.metadata.uid == job.metadata.uid and _version(before) < _version(job):
+            self._jobs[job.key] = job
+
     def gone(self, key: Key, uid: str) -> None:
         """The API server says that there is no such job any more."""
         job = self._jobs.get(key)

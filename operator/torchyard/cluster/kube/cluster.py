@@ -1,0 +1,230 @@
+"""The engine's port `Cluster` on Kubernetes: reads from caches that our own writes go into, preconditions on writes."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
+from torchyard.cluster.kube import status as status_write
+from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
+from torchyard.cluster.kube.events import Recorder
+from torchyard.cluster.kube.jobs import Jobs, job_path
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.cluster.kube.objects import KubePod, Seen
+from torchyard.cluster.kube.pods import Pods
+from torchyard.cluster.kube.why.refused import forbidden, refused
+from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.engine.ports import Key, Refused, Unavailable
+from torchyard.engine.view import Pod
+
+CONFIRM_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class KubeCluster:
+    """Jobs, pods and events of one API server.
+
+    Args:
+        api: for writes: within the budget, behind the fence.
+        jobs: as they were seen.
+        site: what every pod of this installation shares; may be replaced when the intake's certificates are.
+        namespaces: that are looked after; none: all.
+        changed: called with the key of a job when one of its pods or a node under them changed.
+        gone: called with the uid of a pod whose object is gone.
+        reporter: name of this operator process.
+        clock: unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        jobs: Jobs,
+        site: Site,
+        *,
+        namespaces: Iterable[str] = (),
+        changed: Callable[[Key], None],
+        gone: Callable[[str], None] = lambda _uid: None,
+        reporter: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.site = site
+        self.jobs = jobs
+        self.tracked = Pods(api, namespaces, changed=changed, gone=gone, clock=clock)
+        self.recorder = Recorder(api, reporter=reporter, clock=clock)
+        self._api = api
+        self._pod = msgspec.json.Decoder(KubePod)
+        self._seen = msgspec.json.Decoder(Seen)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unconfirmed: dict[str, int] = {}  # by job uid: the newest version of a pod that we wrote
+
+    async def run(self) -> None:
+        """Follow pods and write events until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.tracked.run())
+                group.create_task(self.recorder.run())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def synced(self) -> None:
+        """Return once every pod that exists is known; nothing may be planned before."""
+        await self.tracked.synced()
+
+    # What the engine asks.
+
+    def job(self, key: Key) -> TrainingJob | None:
+        """The job as last seen or written, None once it is gone."""
+        return self.jobs.get(key)
+
+    def pods(self, job_uid: str) -> tuple[Pod, ...]:
+        """Every pod whose controller uid is `job_uid`."""
+        return self.tracked.of(job_uid)
+
+    async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
+        """Create a pod; a pod of that name that is ours is success.
+
+        Raises:
+            Refused: the cluster will not have it, or the name belongs to somebody else's pod.
+            Conflict, Unavailable: to be tried again.
+        """
+        manifest = pod_manifest(job, action, self.site)
+        try:
+            answer = await self._api.request("POST", _pods(job), body=manifest)
+        except AlreadyExists:
+            answer = await self._own(job, action.name)
+        except (Rejected, NotFound, Unavailable) as error:
+            found = refused(error)
+            if found is None:
+                raise
+            raise found from error
+        self._took(job, answer)
+
+    async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
+        """Ask for deletion; a pod that is already gone, or another one by now, is success."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": math.ceil(action.grace_seconds),
+            "preconditions": {"uid": action.uid},
+        }
+        try:
+            answer = await self._api.request("DELETE", f"{_pods(job)}/{action.name}", body=options)
+        except (NotFound, Conflict):
+            self.tracked.forget(action.uid)
+        except Rejected as error:
+            raise forbidden(error) or error from error
+        else:
+            self._took(job, answer)
+
+    async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        """Replace the status of the job with this uid; a job that is gone is success.
+
+        Raises:
+            Conflict: the job changed since it was read; the newest one is in the cache when this is raised.
+            Unavailable: to be tried again.
+        """
+        path = job_path(job.key)
+        body = status_write.patch(job, status)
+        try:
+            answer = await self._api.request("PATCH", f"{path}/status", body=body, content_type=MERGE_PATCH)
+        except NotFound:
+            self.jobs.gone(job.key, job.metadata.uid)
+        except Conflict:
+            await self._reread(job, path)
+            raise
+        except Rejected as error:
+            raise forbidden(error) or error from error
+        else:
+            # The precondition held, so that nothing but the status differs from what we read.
+            version = self._seen.decode(answer).metadata.resource_version
+            metadata = msgspec.structs.replace(job.metadata, resource_version=version)
+            self.jobs.written(msgspec.structs.replace(job, metadata=metadata, status=status))
+
+    async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
+        """Have an event recorded on the job; returns at once."""
+        self.recorder.record(job, event)
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        """Delete the job, uid as precondition."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": job.metadata.uid},
+        }
+        try:
+            await self._api.request("DELETE", job_path(job.key), body=options)
+        except (NotFound, Conflict):
+            self.jobs.gone(job.key, job.metadata.uid)
+        except Rejected as error:
+            raise forbidden(error) or error from error
+
+    # Writes and caches.
+
+    async def _own(self, job: TrainingJob, name: str) -> bytes:
+        """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.
+
+        Raises:
+            Refused: it is not.
+            Conflict: it went meanwhile.
+        """
+        try:
+            answer = await self._api.request("GET", f"{_pods(job)}/{name}")
+        except NotFound as error:
+            raise Conflict(f"pod {name} went while it was looked at") from error
+        meta = self._pod.decode(answer).metadata
+        owner = meta.controller
+        if owner is not None and owner.uid == job.metadata.uid:
+            return answer
+        if owner is not None and (owner.kind, owner.name) == (job.kind, job.metadata.name):
+            raise Refused("PredecessorStopping", name)
+        whose = f"belongs to {owner.kind} {owner.name}" if owner is not None else "belongs to nobody we know"
+        raise Refused("NameConflict", f"pod {name} {whose}")
+
+    def _took(self, job: TrainingJob, answer: bytes) -> None:
+        """Our own write is in the cache at once; a watch that does not confirm it soon has stalled."""
+        version = self.tracked.put(job.metadata.namespace, answer)
+        uid = job.metadata.uid
+        if version is None:
+            return
+        if uid not in self._unconfirmed:
+            asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._confirm, job)
+        self._unconfirmed[uid] = max(version, self._unconfirmed.get(uid, 0))
+
+    def _confirm(self, job: TrainingJob) -> None:
+        version = self._unconfirmed.pop(job.metadata.uid, 0)
+        if not self.tracked.reached(job.metadata.namespace, version):
+            self._begin(self._refresh(job))
+
+    async def _refresh(self, job: TrainingJob) -> None:
+        _log.warning("%s/%s: the watch of pods is late, its pods are listed", *job.key)
+        with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch goes on in any case
+            await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
+
+    async def _reread(self, job: TrainingJob, path: str) -> None:
+        """What we read was outdated, or the cache is: a second try must not fail for the same reason."""
+        try:
+            self.jobs.put(await self._api.request("GET", path))
+        except NotFound:
+            self.jobs.gone(job.key, job.metadata.uid)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _pods(job: TrainingJob) -> str:
+    return f"/api/v1/namespaces/{job.metadata.namespace}/pods"

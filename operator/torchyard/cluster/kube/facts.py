@@ -1,0 +1,156 @@
+"""A pod as the engine sees it, and what else we keep of it."""
+
+from msgspec import Struct
+
+from torchyard.api.resource import KIND
+from torchyard.api.times import unix
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.objects import KubePod, ResourceLimits, version
+from torchyard.cluster.kube.why import ended, waiting
+from torchyard.engine.view import Pod, PodPhase
+
+OVERDUE_SECONDS = 2.0
+UNSTARTED_SECONDS = 8.0
+
+
+class Facts(Struct, frozen=True, kw_only=True, gc=False):
+    """One pod of one job. Times are unix seconds."""
+
+    uid: str
+    version: int
+    namespace: str
+    job_name: str
+    job_uid: str
+    pod: Pod
+    marked: bool = False  # the control plane says that its node is not ready
+    bound: float | None = None  # on a node since, and no container was created yet
+    gone_by: float | None = None  # when its grace period is over
+    asked: ResourceLimits = ResourceLimits()
+
+    def suspects_node(self, now: float) -> bool:
+        """Whether the node may be the reason that nothing happens: worth a look at it."""
+        if self.marked:
+            return True
+        late = self.gone_by is not None and now >= self.gone_by + OVERDUE_SECONDS
+        unstarted = self.bound is not None and now >= self.bound + UNSTARTED_SECONDS
+        return bool(self.pod.node) and self.pod.alive and (late or unstarted)
+
+    def suspects_node_at(self) -> float | None:
+        """When that will be, if nothing happens."""
+        times = [
+            since + wait
+            for since, wait in ((self.gone_by, OVERDUE_SECONDS), (self.bound, UNSTARTED_SECONDS))
+            if since is not None and self.pod.node and self.pod.alive
+        ]
+        return min(times, default=None)
+
+
+def read(pod: KubePod) -> Facts | None:
+    """What is kept of a pod; None: no TrainingJob controls it, or it is no pod we would have made for that job.
+
+    Index and incarnation come from the name: labels can be edited.
+    """
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != KIND or not pod.metadata.uid:
+        return None
+    place = _place(pod.metadata.name, owner.name)
+    if place is None:
+        return None
+    container = next((each for each in pod.spec.containers if each.name == names.TRAINER), None)
+    resources = container.resources if container is not None else None
+    return Facts(
+        uid=pod.metadata.uid,
+        version=version(pod.metadata.resource_version),
+        namespace=pod.metadata.namespace,
+        job_name=owner.name,
+        job_uid=owner.uid,
+        pod=_pod(pod, *place),
+        marked=_marked(pod),
+        bound=_bound(pod),
+        gone_by=_time(pod.metadata.deletion_timestamp),
+        asked=(resources.requests if resources is not None else None) or ResourceLimits(),
+    )
+
+
+def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
+    phase = _phase(pod)
+    reason, message, started, finished, code = "", "", None, None, None
+    if phase in {"Succeeded", "Failed"}:
+        end = ended.how(pod)
+        reason, message, code = end.reason, end.message, end.exit_code
+        started, finished = _time(end.started), _time(end.finished)
+    else:
+        reason, message = ended.disruption(pod)
+        if phase == "Pending" and not reason:
+            reason, message = waiting.reason(pod)
+        running = (each.state.running for each in pod.status.container_statuses or () if each.name == names.TRAINER)
+        started = next((_time(state.started_at) for state in running if state is not None), None)
+    return Pod(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        index=index,
+        incarnation=incarnation,
+        phase=phase,
+        node=pod.spec.node_name,
+        address=pod.status.pod_ip,
+        created=_time(pod.metadata.creation_timestamp) or 0.0,
+        started=started,
+        finished=finished,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        exit_code=code,
+        reason=reason,
+        message=message,
+    )
+
+
+def _phase(pod: KubePod) -> PodPhase:
+    """The pod is over when the trainer is: what others injected beside it may go on for ever."""
+    phase = pod.status.phase
+    trainer = next((each for each in pod.status.container_statuses or () if each.name == names.TRAINER), None)
+    if phase == "Running" and trainer is not None:
+        if trainer.state.terminated is not None:
+            return "Failed" if trainer.state.terminated.exit_code else "Succeeded"
+        if trainer.state.running is None:
+            return "Pending"
+    if phase in {"Pending", "Running", "Succeeded", "Failed"}:
+        return phase  # type: ignore[return-value]  # narrowed by the line above
+    return "Unknown"
+
+
+def _marked(pod: KubePod) -> bool:
+    """The node controller marks the pods of a node that is not ready: the pod is not, though its containers are."""
+    ready, containers = pod.status.condition("Ready"), pod.status.condition("ContainersReady")
+    return (
+        ready is not None
+        and containers is not None
+        and ready.status == "False"
+        and containers.status == "True"
+        and pod.status.phase == "Running"
+    )
+
+
+def _bound(pod: KubePod) -> float | None:
+    if pod.status.phase != "Pending" or not pod.spec.node_name:
+        return None
+    begun = pod.status.condition("PodReadyToStartContainers")
+    if begun is not None and begun.status == "True":
+        return None
+    scheduled = pod.status.condition("PodScheduled")
+    return _time(scheduled.last_transition_time) if scheduled is not None else None
+
+
+def _place(name: str, job_name: str) -> tuple[int, int] | None:
+    rest = name.removeprefix(f"{job_name}-")
+    incarnation, _, index = rest.partition("-")
+    if rest == name or not (incarnation.isdecimal() and index.isdecimal() and name.isascii()):
+        return None
+    return int(incarnation), int(index)
+
+
+def _time(text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        return unix(text)
+    except ValueError:
+        return None

@@ -1,0 +1,168 @@
+"""Nodes, looked at only when something points at them.
+
+No watch of all nodes: each of them writes tens of KiB every few minutes, of which we would need one bit. When a node is
+not ready the node controller marks its pods, which we watch anyway; a pod that does not start or does not go in time is
+the other hint. Then the node is read by name, every two seconds, until nothing points at it any more.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.quantities import amount
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.cluster.kube.objects import Listed, Node
+from torchyard.engine.ports import Unavailable
+
+PATH = "/api/v1/nodes"
+LOOK_SECONDS = 2.0
+CAPACITY_SECONDS = 10.0
+PAGE = 500
+AT_ONCE = 8
+
+_log = logging.getLogger(__name__)
+
+
+class Capacity(Struct, frozen=True, kw_only=True, gc=False):
+    """What one node that takes pods has for pods, used or not."""
+
+    name: str
+    cpu: Decimal = Decimal(0)
+    memory: Decimal = Decimal(0)
+    gpus: int = 0
+
+
+class Nodes:
+    """The nodes that something points at.
+
+    Args:
+        api: the server.
+        suspicion: what points at a node: None nothing, True the control plane says it is not ready, False delay alone.
+        changed: called with the name of a node that was lost or came back.
+        measured: called when the capacity of the cluster was read.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        suspicion: Callable[[str], bool | None],
+        changed: Callable[[str], None],
+        measured: Callable[[], None],
+    ) -> None:
+        self.capacity: tuple[Capacity, ...] = ()
+        self._api, self._suspicion, self._changed, self._measured = api, suspicion, changed, measured
+        self._lost: set[str] = set()
+        self._followed: dict[str, asyncio.Task[None]] = {}
+        self._measuring: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._node = msgspec.json.Decoder(Node)
+        self._page = msgspec.json.Decoder(Listed[Node])
+        self._read = float("-inf")
+        self._refused = False
+
+    def lost(self, name: str) -> bool:
+        """Whether this node is known not to be ready."""
+        return name in self._lost
+
+    def look(self, name: str) -> None:
+        """Something points at this node."""
+        if name and name not in self._followed:
+            self._followed[name] = task = asyncio.create_task(self._follow(name))
+            task.add_done_callback(lambda _task: self._followed.pop(name, None))
+
+    def measure(self) -> None:
+        """Have the capacity of the cluster read, unless that was done just now."""
+        idle = self._measuring is None or self._measuring.done()
+        if idle and time.monotonic() - self._read >= CAPACITY_SECONDS:
+            self._measuring = asyncio.create_task(self._measure())
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = [*self._followed.values(), *([self._measuring] if self._measuring is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, name: str) -> None:
+        while (marked := self._suspicion(name)) is not None:
+            async with self._at_once:
+                lost = await self._is_lost(name, marked=marked)
+            if lost is not None and lost != (name in self._lost):
+                (self._lost.add if lost else self._lost.discard)(name)
+                _log.warning("node %s %s", name, "is not ready" if lost else "is ready again")
+                self._changed(name)
+            await asyncio.sleep(LOOK_SECONDS)
+        if name in self._lost:
+            self._lost.discard(name)
+            self._changed(name)
+
+    async def _is_lost(self, name: str, *, marked: bool) -> bool | None:
+        """None: not known."""
+        try:
+            return not self._node.decode(await self._api.request("GET", f"{PATH}/{name}")).ready
+        except NotFound:
+            return True
+        except Rejected as error:
+            # An operator of a few namespaces may not read nodes: what the control plane wrote on the pod must do.
+            self._say_once(error)
+            return marked
+        except (Unavailable, Gone, msgspec.MsgspecError) as error:
+            _log.warning("node %s cannot be read: %s", name, error)
+            return None
+
+    async def _measure(self) -> None:
+        found: list[Node] = []
+        rest = ""
+        try:
+            while True:
+                params = {"limit": str(PAGE)} | ({"continue": rest} if rest else {})
+                page = self._page.decode(await self._api.request("GET", PATH, params=params))
+                found += page.items or []
+                rest = page.metadata.continue_ or ""
+                if not rest:
+                    break
+        except Rejected as error:
+            self._say_once(error)
+        except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:
+            _log.warning("nodes cannot be read: %s", error)
+        else:
+            self.capacity = tuple(_capacity(node) for node in found if not node.spec.unschedulable)
+        self._read = time.monotonic()
+        if self.capacity:
+            self._measured()
+
+    def _say_once(self, error: Rejected) -> None:
+        if not self._refused:
+            self._refused = True
+            _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)
+
+
+def free_gpus(capacity: Iterable[Capacity], used: Callable[[str], int]) -> tuple[int, int]:
+    """GPUs free on all nodes and on the one with most, as far as we know: others may use some too.
+
+    Args:
+        capacity: of the nodes.
+        used: by our own pods, by name of the node.
+    """
+    free = [max(0, node.gpus - used(node.name)) for node in capacity]
+    return sum(free), max(free, default=0)
+
+
+def _capacity(node: Node) -> Capacity:
+    has = node.status.allocatable
+    return Capacity(name=node.metadata.name, cpu=number(has.cpu), memory=number(has.memory), gpus=int(number(has.gpu)))
+
+
+def number(quantity: str | float) -> Decimal:
+    """Cores, bytes or GPUs; what is absent or written in a way we do not know counts as none."""
+    try:
+        return amount(str(quantity)) if quantity != "" else Decimal(0)
+    except ValueError:
+        return Decimal(0)

@@ -1,0 +1,206 @@
+"""The pods of all jobs: followed by informers, with what their nodes and their events add to it."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from torchyard.cluster.kube import nodes
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.facts import Facts, read
+from torchyard.cluster.kube.informer import Informer
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.nodes import Nodes, free_gpus
+from torchyard.cluster.kube.objects import KubePod
+from torchyard.cluster.kube.stuck import Stuck
+from torchyard.engine.ports import Key
+from torchyard.engine.view import Pod
+
+SELECTOR = f"{names.MANAGED_BY}={names.MANAGER}"
+GIB = 1024**3
+
+
+class Pods:
+    """Pods by job uid.
+
+    Args:
+        api: the server.
+        namespaces: that are looked after; none: all.
+        changed: called with the key of a job when what the plan sees of its pods changed.
+        gone: called with the uid of a pod whose object is gone.
+        clock: unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespaces: Iterable[str],
+        *,
+        changed: Callable[[Key], None],
+        gone: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._changed, self._gone, self._clock = changed, gone, clock
+        self._all: dict[str, Facts] = {}  # by pod uid
+        self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
+        self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
+        self._stuck = Stuck(api, pod=self._stuck_pod, changed=self._tell)
+        paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
+        self._informers: dict[str, Informer[KubePod, Facts]] = {
+            name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
+            for name, path in paths.items()
+        }
+
+    def __len__(self) -> int:
+        """Pods there are."""
+        return len(self._all)
+
+    async def run(self) -> None:
+        """Follow pods until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in self._informers.values():
+                    group.create_task(informer.run())
+        finally:
+            await self._nodes.close()
+            await self._stuck.close()
+
+    async def synced(self) -> None:
+        """Return once every pod that exists is known."""
+        for informer in self._informers.values():
+            await informer.synced.wait()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every pod that exists is known."""
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
+    def of(self, job_uid: str) -> tuple[Pod, ...]:
+        """The pods of a job, by index."""
+        found = sorted(self._jobs.get(job_uid, {}).values(), key=lambda each: (each.pod.index, each.pod.incarnation))
+        return tuple(self._pod(facts) for facts in found)
+
+    def owner(self, pod_uid: str) -> tuple[Key, str] | None:
+        """Key and uid of the job that a pod belongs to; None: there is no such pod."""
+        facts = self._all.get(pod_uid)
+        return ((facts.namespace, facts.job_name), facts.job_uid) if facts is not None else None
+
+    # Writes of our own.
+
+    def put(self, namespace: str, document: bytes) -> int | None:
+        """Take in the answer to a write; its version, None if it holds no pod of ours."""
+        kept = self._informer(namespace).put(document)
+        return kept.version if kept is not None else None
+
+    def reached(self, namespace: str, version: int) -> bool:
+        """Whether the watch has told everything up to this version."""
+        return self._informer(namespace).version >= version
+
+    def forget(self, pod_uid: str) -> None:
+        """The API server said that this pod is gone."""
+        facts = self._all.get(pod_uid)
+        if facts is not None:
+            self._informer(facts.namespace).bury(pod_uid)
+
+    async def refresh(self, namespace: str, selector: str, job_uid: str) -> None:
+        """List the pods of one job and correct what is known of them."""
+        await self._informer(namespace).refresh(selector, lambda facts: facts.job_uid == job_uid)
+
+    # What changes.
+
+    def _informer(self, namespace: str) -> Informer[KubePod, Facts]:
+        return self._informers.get(namespace) or self._informers[""]
+
+    def _take(self, before: Facts | None, after: Facts | None) -> None:
+        if before is not None:
+            self._all.pop(before.uid, None)
+            _drop(self._jobs, before.job_uid, before.uid)
+            _drop(self._on_node, before.pod.node, before.uid)
+        if after is None:
+            assert before is not None
+            self._gone(before.uid)
+            self._tell(before)
+            return
+        self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
+        if before is None or before.pod != after.pod or before.marked != after.marked:
+            self._tell(after)
+        self._consider(after.uid)
+        if after.pod.reason.startswith("Insufficient") and (before is None or before.pod.message != after.pod.message):
+            self._nodes.measure()
+
+    def _tell(self, facts: Facts) -> None:
+        self._changed((facts.namespace, facts.job_name))
+
+    def _consider(self, uid: str) -> None:
+        """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
+        facts = self._all.get(uid)
+        if facts is None:
+            return
+        now = self._clock()
+        if facts.suspects_node(now):
+            self._nodes.look(facts.pod.node)
+            if facts.bound is not None:
+                self._stuck.look(facts)
+        elif (due := facts.suspects_node_at()) is not None:
+            asyncio.get_running_loop().call_later(due - now + 0.01, self._consider, uid)
+
+    def _suspicion(self, node: str) -> bool | None:
+        now = self._clock()
+        hints = [facts for facts in self._on_node.get(node, {}).values() if facts.suspects_node(now)]
+        return any(facts.marked for facts in hints) if hints else None
+
+    def _stuck_pod(self, uid: str) -> Facts | None:
+        facts = self._all.get(uid)
+        return facts if facts is not None and facts.bound is not None and facts.pod.alive else None
+
+    def _node_changed(self, node: str) -> None:
+        for facts in list(self._on_node.get(node, {}).values()):
+            self._tell(facts)
+
+    def _measured(self) -> None:
+        for facts in list(self._all.values()):
+            if facts.pod.reason.startswith("Insufficient"):
+                self._tell(facts)
+
+    # What the plan is shown.
+
+    def _pod(self, facts: Facts) -> Pod:
+        pod = facts.pod
+        if not pod.alive:
+            return pod
+        if pod.phase == "Pending" and not pod.reason and facts.bound is not None:
+            reason, message = self._stuck.why(facts.job_uid)
+            pod = replace(pod, reason=reason, message=message) if reason else pod
+        if pod.reason.startswith("Insufficient") and self._nodes.capacity:
+            pod = replace(pod, message=self._shortage(facts) or pod.message)
+        return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
+
+    def _shortage(self, facts: Facts) -> str:
+        """What the gang still needs and what there is."""
+        capacity, asked = self._nodes.capacity, facts.asked
+        if facts.pod.reason == "InsufficientGPU":
+            waiting = [each for each in self._jobs[facts.job_uid].values() if each.pod.alive and not each.pod.node]
+            need = sum(int(nodes.number(each.asked.gpu)) for each in waiting)
+            free, largest = free_gpus(capacity, self._gpus_used)
+            return f"need {need}, free {free}, largest node {largest}"
+        if facts.pod.reason == "InsufficientCPU":
+            return f"a pod needs {asked.cpu}, the largest node has {max(each.cpu for each in capacity).normalize():f}"
+        if facts.pod.reason == "InsufficientMemory":
+            most = max(each.memory for each in capacity) / GIB
+            return f"a pod needs {asked.memory}, the largest node has {most:.1f}Gi"
+        return ""
+
+    def _gpus_used(self, node: str) -> int:
+        there = self._on_node.get(node, {}).values()
+        return sum(int(nodes.number(facts.asked.gpu)) for facts in there if facts.pod.alive)
+
+
+def _drop(table: defaultdict[str, dict[str, Facts]], key: str, uid: str) -> None:
+    entries = table.get(key)
+    if entries is not None:
+        entries.pop(uid, None)
+        if not entries:
+            del table[key]

@@ -1,0 +1,121 @@
+"""Why a pod goes or ended: who took it, or what its containers say."""
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.exits import EXITS
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
+
+MAX_MESSAGE = 500
+# Conditions of type DisruptionTarget.
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "PreemptedByPriority",
+    "DeletionByTaintManager": "Evicted",
+    "EvictionByEvictionAPI": "Evicted",
+    "TerminationByKubelet": "Evicted",
+    "DeletionByPodGC": "NodeLost",
+}
+# `status.reason` of pods that the kubelet ended itself.
+_ENDED_BY_KUBELET = {
+    "Evicted": "Evicted",
+    "Terminated": "Evicted",  # graceful shutdown of the node
+    "Shutdown": "Evicted",
+    "NodeShutdown": "Evicted",
+    "Preempting": "PreemptedByPriority",
+    "NodeLost": "NodeLost",
+    "UnexpectedAdmissionError": "NodeRefused",
+    "NodeAffinity": "NodeRefused",
+    "AdmissionRejected": "NodeRefused",
+}
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """How a pod ended. `reason` may be empty: the exit code says it all."""
+
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started: str | None = None
+    finished: str | None = None
+
+
+class _Failure(Struct, frozen=True):
+    exception: str | None = None
+    message: str | None = None
+
+
+class _Words(Struct, frozen=True):
+    """The agent's termination message."""
+
+    code: int
+    failure: _Failure | None = None
+
+
+def disruption(pod: KubePod) -> tuple[str, str]:
+    """Who takes or took the pod away; both empty: nobody."""
+    target = pod.status.condition("DisruptionTarget")
+    if target is not None and target.status == "True" and target.reason in _DISRUPTIONS:
+        return _DISRUPTIONS[target.reason], _short(target.message)
+    reason = pod.status.reason
+    if reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: the scheduler and the kubelet disagreed
+        return "NodeRefused", _short(pod.status.message)
+    return (_ENDED_BY_KUBELET[reason], _short(pod.status.message)) if reason in _ENDED_BY_KUBELET else ("", "")
+
+
+def how(pod: KubePod) -> End:
+    """How a pod of phase Succeeded or Failed ended: judged by the trainer alone, whatever was injected beside it."""
+    taken, words = disruption(pod)
+    trainer = _terminated(pod.status.container_statuses, names.TRAINER)
+    installer = _terminated(pod.status.init_container_statuses, names.AGENT)
+    if trainer is None or trainer.reason == "ContainerStatusUnknown":
+        if installer is not None and installer.exit_code:
+            said = _last_line(installer.message) or f"exit code {installer.exit_code}"
+            return End(reason="AgentNotInstalled", message=said, finished=installer.finished_at)
+        return End(reason=taken or "PodLost", message=words or _short(pod.status.message))
+    reason, message = _container(pod, trainer)
+    return End(
+        # A pod that was told to go and then ended by itself went because of that.
+        reason=taken or reason,
+        message=words or message,
+        exit_code=trainer.exit_code,
+        started=trainer.started_at,
+        finished=trainer.finished_at,
+    )
+
+
+def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
+    if ended.reason == "OOMKilled":
+        limit = next((each.resources for each in pod.spec.containers if each.name == names.TRAINER), None)
+        memory = limit.limits.memory if limit is not None and limit.limits is not None else ""
+        return "OOMKilled", f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
+    if ended.reason in _CANNOT_START:
+        return "ContainerCannotStart", _short(ended.message)
+    words = _words(ended.message)
+    if words is not None:
+        failure = words.failure or _Failure()
+        return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
+    # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
+    crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
+    return ("AgentCrashed" if crashed else ""), _last_line(ended.message)
+
+
+def _terminated(statuses: tuple[ContainerStatus, ...] | None, name: str) -> Terminated | None:
+    return next((each.state.terminated for each in statuses or () if each.name == name), None)
+
+
+def _words(message: str) -> _Words | None:
+    try:
+        return msgspec.json.decode(message, type=_Words)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _last_line(message: str) -> str:
+    lines = [line for line in message.splitlines() if line.strip()]
+    return _short(lines[-1]) if lines else ""
+
+
+def _short(message: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in " ".join(message.split()))[:MAX_MESSAGE]

@@ -1,0 +1,101 @@
+"""Why the API server refused a write: quota, policy, a missing object, a right that is not there, an invalid pod."""
+
+import re
+from collections.abc import Callable
+
+from torchyard.cluster.kube.errors import NotFound, Rejected
+from torchyard.engine.ports import Refused, Unavailable
+
+MAX_MESSAGE = 500
+LONG_SECONDS = 60.0  # what only an administrator can change is not asked for every few seconds
+
+_POD_PREFIX = re.compile(r'^(?:pods|Pod) "[^"]*" is (?:forbidden|invalid): ')
+_QUOTA = re.compile(
+    r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.*), used: (?P<used>.*), limited: (?P<hard>.*)$", re.DOTALL
+)
+_QUOTA_LIMITS = re.compile(r"failed quota: (?P<name>[^:]+): must specify (?P<what>.*)$", re.DOTALL)
+_WEBHOOK = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request(?:: (?P<why>.*))?', re.DOTALL)
+_POLICY = re.compile(
+    r"ValidatingAdmissionPolicy '(?P<name>[^']+)' with binding '[^']+' denied request(?:: (?P<why>.*))?", re.DOTALL
+)
+_BROKEN_WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
+_RBAC = re.compile(
+    r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+_POD_SECURITY = re.compile(r"violates PodSecurity (?P<what>.*)$", re.DOTALL)
+_TERMINATING = re.compile(r"because it is being terminated")
+_LIMIT_RANGE = re.compile(r"(?P<what>\[?(?:maximum|minimum) [\w./-]+ (?:usage|to).*)$", re.DOTALL)
+_NO_ACCOUNT = re.compile(r'serviceaccount "(?P<name>[^"]+)" not found')
+_NO_PRIORITY = re.compile(r"no PriorityClass with name (?P<name>\S+) was found")
+_NO_RUNTIME = re.compile(r'RuntimeClass "?(?P<name>[^" ]+)"? not found', re.IGNORECASE)
+
+Words = re.Match[str]
+
+
+def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
+    """What a failed creation of a pod means; None: it may pass by itself."""
+    message = _POD_PREFIX.sub("", str(error) if not isinstance(error, Rejected) else error.message).strip()
+    if isinstance(error, NotFound):
+        return Refused("NamespaceTerminating", "it is gone", retry_after=LONG_SECONDS)
+    for words, code, evidence, pause in _SAYINGS:
+        found = words.search(message)
+        if found is not None:
+            return Refused(code, _short(evidence(found)), retry_after=pause)
+    if isinstance(error, Unavailable):
+        return None
+    if error.code == 422:
+        return Refused("PodInvalid", _short(message), permanent=True)
+    if error.code == 403:
+        return Refused("AdmissionDenied", _short(message), retry_after=LONG_SECONDS)
+    return Refused("PodInvalid", _short(message), permanent=error.code in {400, 413})
+
+
+def forbidden(error: Rejected) -> Refused | None:
+    """The right that a write of any kind lacks; None: it was refused for another reason."""
+    found = _RBAC.search(error.message)
+    return Refused("Forbidden", _right(found), retry_after=LONG_SECONDS) if found is not None else None
+
+
+def _quota(found: Words) -> str:
+    """The resources that are short, as used/hard: all three lists name the same ones in the same order."""
+    used, hard = (
+        dict(each.split("=", 1) for each in found[part].split(",") if "=" in each) for part in ("used", "hard")
+    )
+    return f"{found['name']}, " + ", ".join(f"{name} {used.get(name, '?')}/{most}" for name, most in hard.items())
+
+
+def _named(found: Words) -> str:
+    return f"{found['name']}: {found['why'].strip()}" if found["why"] else found["name"]
+
+
+def _right(found: Words) -> str:
+    group = f".{found['group']}" if found["group"] else ""
+    place = f" in namespace {found['namespace']}" if found["namespace"] else ""
+    return f"{found['verb']} {found['resource']}{group}{place}"
+
+
+def _short(message: str) -> str:
+    return " ".join(message.split())[:MAX_MESSAGE]
+
+
+# What a message says, and what that is. The order matters where one sentence quotes another.
+_SAYINGS: tuple[tuple[re.Pattern[str], str, Callable[[Words], str], float | None], ...] = (
+    (_QUOTA, "QuotaExceeded", _quota, None),
+    (_QUOTA_LIMITS, "QuotaNeedsLimits", lambda found: f"{found['name']} wants {found['what']}", LONG_SECONDS),
+    (
+        re.compile(r"violates PodSecurity (?P<what>.*)$", re.DOTALL),
+        "PodSecurityViolation",
+        lambda f: f["what"],
+        LONG_SECONDS,
+    ),
+    (_POLICY, "AdmissionDenied", _named, LONG_SECONDS),
+    (_WEBHOOK, "AdmissionDenied", _named, LONG_SECONDS),
+    (_BROKEN_WEBHOOK, "WebhookUnavailable", lambda found: found["name"], None),
+    (_NO_ACCOUNT, "MissingServiceAccount", lambda found: found["name"], None),
+    (_NO_PRIORITY, "MissingPriorityClass", lambda found: found["name"], None),
+    (_NO_RUNTIME, "MissingRuntimeClass", lambda found: found["name"], None),
+    (_TERMINATING, "NamespaceTerminating", lambda _found: "", LONG_SECONDS),
+    (_LIMIT_RANGE, "LimitRangeExceeded", lambda found: found["what"], LONG_SECONDS),
+    (_RBAC, "Forbidden", _right, LONG_SECONDS),
+)

@@ -1,0 +1,97 @@
+"""What the scheduler's sentence means.
+
+`0/3 nodes are available: 1 node(s) had untolerated taint {k: v}, 2 Insufficient nvidia.com/gpu. preemption: ...`: each
+node is counted once, under the first test that it failed. A node that failed a late test passed the earlier ones, so
+the latest test that failed anywhere is the closest the pod came to a node: that is the cause a user can act on.
+"""
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+_SENTENCE = re.compile(r"^\d+/(?P<nodes>\d+) nodes are available: (?P<faults>.*?)\.?(?: preemption: .*)?$", re.DOTALL)
+_FAULT = re.compile(r"(?P<count>\d+) (?P<what>(?:[^,{}]|\{[^{}]*\})+?)(?=, \d+ |$)")
+_TAINT = re.compile(r"\{(?P<taint>[^{}]*)\}")
+_CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)"')
+_CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+MAX_MESSAGE = 300
+
+
+class Fault(Struct, frozen=True):
+    """One test that `count` nodes failed."""
+
+    count: int
+    what: str
+
+
+def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
+    """Catalogue code and evidence.
+
+    Args:
+        message: of the condition `PodScheduled`.
+        claims: names of the claims that the pod mounts.
+    """
+    named = _CLAIM.search(message)
+    if named is not None and "not found" in message:
+        return "MissingClaim", named["name"]
+    if named is not None and "being deleted" in message:
+        return "MissingClaim", f"{named['name']} is being deleted"
+    faults = read(message)
+    if not faults and "unbound immediate PersistentVolumeClaims" in message:
+        return "VolumeNotBound", ", ".join(claims) or _short(message)
+    known = [(rank, code, fault) for fault in faults if (found := _judge(fault)) for rank, code in [found]]
+    if not known:
+        return "Unschedulable", _short(message)
+    rank, code, _ = max(known, key=lambda each: each[0])
+    chosen = [fault for each, _, fault in known if each == rank]
+    if code == "VolumeNotBound":
+        return code, ", ".join(claims) or chosen[0].what
+    return code, _evidence(code, chosen, message)
+
+
+def read(message: str) -> list[Fault]:
+    """The faults of a scheduler's sentence, in its order."""
+    sentence = _SENTENCE.match(message.strip())
+    if sentence is None:
+        return []
+    return [Fault(int(each["count"]), each["what"].strip().rstrip(".")) for each in _FAULT.finditer(sentence["faults"])]
+
+
+def _judge(fault: Fault) -> tuple[int, str] | None:
+    """How late in the scheduler's row of tests this one stands, and its code."""
+    what = fault.what
+    if "volume" in what.lower() or "PersistentVolume" in what:
+        return 6, "VolumeNotBound"
+    if what.startswith(("Insufficient ", "Too many pods")):
+        resource = what.removeprefix("Insufficient ")
+        # GPUs are what is scarce; a node that lacks both lacks the GPU first.
+        if resource == "nvidia.com/gpu":
+            return 5, "InsufficientGPU"
+        return 4, {"cpu": "InsufficientCPU", "memory": "InsufficientMemory"}.get(resource, "InsufficientResource")
+    if "affinity" in what or "selector" in what or "topology" in what:
+        return 3, "NoMatchingNode"
+    if "taint" in what:
+        taint = _TAINT.search(what)
+        return (0 if taint and taint["taint"].startswith(_CONTROL_PLANE) else 2), "Untolerated"
+    if "unschedulable" in what:
+        return 1, "NodesCordoned"
+    return None
+
+
+def _evidence(code: str, chosen: list[Fault], message: str) -> str:
+    if code == "Untolerated":
+        taints = [taint["taint"].removesuffix(": ").strip() for each in chosen if (taint := _TAINT.search(each.what))]
+        nodes = sum(each.count for each in chosen)
+        return f"{', '.join(dict.fromkeys(taints))} on {_nodes(nodes)}" if taints else _short(message)
+    sentence = _SENTENCE.match(message.strip())
+    total = f" of {sentence['nodes']}" if sentence is not None else ""
+    return ", ".join(f"{each.count}{total} nodes: {each.what}" for each in chosen)[:MAX_MESSAGE]
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _short(message: str) -> str:
+    return message.partition(" preemption: ")[0].strip()[:MAX_MESSAGE]
