@@ -2,9 +2,11 @@
 
 Reads one JSON request a line on stdin and answers each with one JSON line on stdout.
     {"start": [{"env": {...}, "log": PATH, "arguments": [...]}, ...]}   -> {"pids": [...]}
+        a worker of the command line; or, with "function": "MODULE:NAME", a call of that function with the arguments
     {"wait": [pid, ...], "seconds": 60}                                 -> {"codes": [0, -9, null, ...]}
 """
 
+import importlib
 import json
 import os
 import sys
@@ -12,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import saves  # noqa: F401 - imported for the children
 import torch
 from moments import hold_at
 
@@ -34,7 +37,12 @@ def start(worker: dict) -> int:
         hold_at(moment, Path(worker["env"]["HELD"]))
     code = 1
     try:
-        code = main(worker["arguments"])
+        if "function" in worker:
+            module, _, name = worker["function"].partition(":")
+            getattr(importlib.import_module(module), name)(*worker["arguments"])
+            code = 0
+        else:
+            code = main(worker["arguments"])
     finally:
         sys.stdout.flush()
         os._exit(code)

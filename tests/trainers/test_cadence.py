@@ -1,26 +1,32 @@
 """When a checkpoint is due."""
 
+import pytest
+
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.config import Interval
 
 
 def test_every_so_many_steps():
-    cadence = Cadence(Interval(steps=10), step=0, now=0)
+    cadence = Cadence(Interval(steps=10), now=0)
     assert [step for step in range(1, 41) if cadence.due(step, 0)] == [10, 20, 30, 40]
 
 
-def test_every_so_many_seconds_since_the_last_save():
-    cadence = Cadence(Interval(seconds=30), step=0, now=100)
+def test_every_so_many_seconds_since_the_last_save_began():
+    cadence = Cadence(Interval(seconds=30), now=100)
     assert not cadence.due(5, 129)
     assert cadence.due(6, 130)
-    cadence.saved(6, 131, 1)
+    cadence.begun(131)
+    cadence.saved(stall=1, seconds=20)
     assert not cadence.due(7, 160)
     assert cadence.due(8, 161)
 
 
-def test_auto_spends_at_most_one_percent_on_saving():
-    cadence = Cadence(None, step=0, now=0)
+@pytest.mark.parametrize(
+    ("stall", "seconds", "period"),
+    [(0.05, 0.1, 10), (1, 2, 100), (12, 13, 1200), (60, 61, 1800), (0.1, 5, 50), (0.1, 500, 1800)],
+)
+def test_auto_waits_one_percent_of_the_time_and_writes_ten(stall, seconds, period):
+    cadence = Cadence(None, now=0)
     assert cadence.period() == 10
-    for seconds, period in ((0.05, 10), (1, 100), (12, 1200), (60, 1800)):
-        cadence.saved(1, 0, seconds)
-        assert cadence.period() == period
+    cadence.saved(stall=stall, seconds=seconds)
+    assert cadence.period() == period

@@ -74,6 +74,23 @@ def test_the_rollout_baseline_comes_to_the_same_verdict_at_any_size(yard, undist
     assert_same(yard.losses(), undisturbed["rollout"])
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_training_goes_on_beside_a_save_that_a_kill_then_loses(yard, undisturbed, strategy):
+    def settings(interval):
+        return at_most(12, parallelism={"strategy": strategy}, checkpoint={"interval": {"steps": interval}})
+
+    folder = re.escape(str(yard.checkpoints))
+    gang = yard.start(settings(5), 2, hold=(0, rf"os.rename {folder}/\.step-00000005\."))
+    until(yard.held.exists)
+    until(lambda: yard.report()["step"] == 10)  # where the next save waits for this one
+    assert yard.committed() == []
+    gang.kill(0)
+    assert gang.wait() == [-9, 76], gang.output()
+    yard.train(settings(12), 2)
+    assert_same(yard.losses(), undisturbed["shared"])
+    assert yard.committed() == [12]
+
+
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2)])
 def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, fork_server, tmp_path, strategy, world):
     settings = config(

@@ -2,18 +2,19 @@
 
 from torchyard_trainers.core.config import Interval
 
-# Without an interval, saving may cost 1 % of the time, and a failure loses at most half an hour.
+# Without an interval, saving may hold training up for 1 % of the time and load the volume for 10 % of it, and a failure
+# loses at most half an hour.
 AUTO_SECONDS = (10.0, 1800.0)
-AUTO_COST = 0.01
+AUTO_STALL = 0.01
+AUTO_WRITING = 0.1
 
 
 class Cadence:
     """Decides after each step; asked on rank 0 only, whose answer the ranks agree on."""
 
-    def __init__(self, interval: Interval | None, *, step: int, now: float) -> None:
-        """Count from `step` at time `now` (monotonic seconds)."""
+    def __init__(self, interval: Interval | None, *, now: float) -> None:
+        """Count from time `now` (monotonic seconds)."""
         self._interval = interval
-        self._step = step
         self._time = now
         self._cost = 0.0
 
@@ -28,8 +29,12 @@ class Cadence:
         if self._interval is not None and self._interval.seconds is not None:
             return float(self._interval.seconds)
         shortest, longest = AUTO_SECONDS
-        return min(max(shortest, self._cost / AUTO_COST), longest)
+        return min(max(shortest, self._cost), longest)
 
-    def saved(self, step: int, now: float, seconds: float) -> None:
-        """Learn when a save ended and what it cost."""
-        self._step, self._time, self._cost = step, now, seconds
+    def begun(self, now: float) -> None:
+        """Learn when a save began: the next one is due a period after it."""
+        self._time = now
+
+    def saved(self, *, stall: float, seconds: float) -> None:
+        """Learn what a save cost: seconds that training waited, and seconds from its beginning to its commit."""
+        self._cost = max(stall / AUTO_STALL, seconds / AUTO_WRITING)

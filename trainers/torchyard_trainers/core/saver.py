@@ -1,0 +1,72 @@
+"""Saving beside training: the state is copied, then a thread writes and commits the copy while training goes on.
+
+Only the copy holds training up. One save is in flight at a time; how it ended is told in a step on which all ranks
+agree, so that an error ends the gang at one step and with one exit code.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+
+from torchyard_trainers.core.cadence import Cadence
+from torchyard_trainers.core.checkpoint import Checkpoints, Saved
+from torchyard_trainers.core.report import Reporter
+
+
+class InFlight(NamedTuple):
+    """A save that is being written."""
+
+    outcome: Future[Saved]
+    stall: float  # seconds that training waited for it
+
+
+class Saver:
+    """The saves of one round. `checkpoints` must talk on a process group of its own (`World.beside`)."""
+
+    def __init__(self, checkpoints: Checkpoints, cadence: Cadence, reporter: Reporter, device: torch.device) -> None:
+        """Tell `cadence` and `reporter` of every save; on a GPU, copy through pinned memory that is used again."""
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        pinned = device.type == "cuda"
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=pinned,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=pinned,
+            )
+        )
+        self._thread = ThreadPoolExecutor(1, "save")
+        self._checkpoints, self._cadence, self._reporter = checkpoints, cadence, reporter
+        self._in_flight: InFlight | None = None
+
+    def begin(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int) -> None:
+        """Copy the state and let it be written; waits for the save before, and raises what that one raised."""
+        started = time.monotonic()
+        self.settle()
+        self._cadence.begun(started)
+        staged = self._stager.stage(self._checkpoints.shards.gather(state))
+        outcome = self._thread.submit(self._checkpoints.save, step, staged, record, keep=keep)
+        self._in_flight = InFlight(outcome, time.monotonic() - started)
+
+    @property
+    def ended(self) -> bool:
+        """Whether a save came to an end here; other ranks may see it a moment later."""
+        return self._in_flight is not None and self._in_flight.outcome.done()
+
+    def settle(self) -> None:
+        """Wait for the save in flight, if there is one, and tell how it ended. All ranks must call it together.
+
+        Raises:
+            SupersededError, StorageError: as `Checkpoints.save`.
+        """
+        if self._in_flight is None:
+            return
+        (outcome, stall), self._in_flight = self._in_flight, None
+        waited = time.monotonic()
+        saved = outcome.result()
+        stall += time.monotonic() - waited
+        self._cadence.saved(stall=stall, seconds=saved.seconds)
+        self._reporter.checkpoint(saved.report() | {"stallSeconds": round(stall, 4)})
