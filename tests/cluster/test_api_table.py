@@ -1,0 +1,204 @@
+"""The API server judges by the CRD as `torchyard validate` does: the tables of tests/api, put to a real one."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from torchyard.api.codec import read_job, resolved
+from torchyard.api.crd import crd
+from torchyard.api.not_yet import GAPS, WHAT
+from torchyard.api.rules import RULES
+from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.cluster.kube.errors import Conflict, Rejected
+from torchyard.cluster.kube.manifest.pod import pod
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+pytestmark = pytest.mark.cluster
+
+TESTS = Path(__file__).parents[1]
+ACCEPTED, REJECTED, UPDATES = (
+    yaml.safe_load((TESTS / f"api/objects/{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
+)
+GOLDEN = sorted((TESTS / "kube/golden").glob("*.yaml"))
+SENTENCES = [*(f"{rule.what}: {rule.fix}" for rule in RULES), *(f"{WHAT}: {gap.fix}" for gap in GAPS)]
+STRICT = {"fieldValidation": "Strict"}
+DRY = {**STRICT, "dryRun": "All"}
+
+
+def job(spec, name="table", **more):
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": spec,
+        **more,
+    }
+
+
+@pytest.fixture
+def jobs(namespace):
+    return f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+
+
+@pytest.fixture
+async def post(api, jobs):
+    """Create a job: `await post(spec, ...)`; the object as the server keeps it."""
+
+    async def create(spec, params=DRY, **more):
+        document = job(spec, **more)
+        return json.loads(await api.request("POST", jobs, params=params, body=document))
+
+    return create
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
+async def test_accepted_and_read_back_as_the_same_spec(post, case):
+    kept = await post(case["spec"], **({"metadata": case["metadata"]} if "metadata" in case else {}))
+    assert read_job(kept).spec == read_job(job(case["spec"])).spec
+
+
+@pytest.mark.parametrize("case", REJECTED, ids=lambda case: case["name"])
+async def test_rejected_at_the_same_field_with_our_words(post, case):
+    more = {"metadata": case["metadata"]} if "metadata" in case else {}
+    if not case.get("server", True):
+        await post(case["spec"], **more)
+        return
+    with pytest.raises(Rejected) as refused:
+        await post(case["spec"], **more)
+    error = refused.value
+    where = [cause.field for cause in error.details.causes if cause.field and cause.field[0] != "<"]
+    assert any(case["at"] == field or case["at"].startswith(f"{field}.") for field in where) or (
+        error.code == 400 and f'unknown field "{case["at"]}' in error.message
+    ), error.message
+    judged_by_rules = "some validation rules were not checked" not in error.message
+    if judged_by_rules and any(case["says"] in sentence for sentence in SENTENCES):
+        assert case["says"] in error.message
+
+
+@pytest.mark.parametrize("case", UPDATES, ids=lambda case: case["name"])
+async def test_updates(api, jobs, post, case):
+    await post(case["old"], params=STRICT)
+    refused = []
+    while True:
+        stored = json.loads(await api.request("GET", f"{jobs}/table"))
+        try:
+            await api.request("PUT", f"{jobs}/table", params=DRY, body={**stored, "spec": case["new"]})
+        except Conflict:  # the operator wrote the status meanwhile
+            continue
+        except Rejected as error:
+            refused = [cause.field for cause in error.details.causes]
+            assert "cannot change" in error.message
+        break
+    known = [] if not case.get("server", True) else [path for path in case["refused"] if path != "spec.trainer.params"]
+    assert set(refused) == set(known)
+
+
+async def test_defaults_are_those_of_the_models(post):
+    kept = await post({"trainer": {"name": "cvrp"}})
+    models = resolved(read_job(job({"trainer": {"name": "cvrp"}})).spec)
+
+    def present(value):
+        if not isinstance(value, dict):
+            return value
+        return {name: below for name, item in value.items() if (below := present(item)) not in (None, [], {})}
+
+    assert present(kept["spec"]) == present(models)
+    assert kept["spec"]["restart"] == {
+        "policy": "OnFailure",
+        "noProgressLimit": 3,
+        "backoff": {"initial": "1s", "max": "5m"},
+    }
+
+
+async def test_a_status_that_a_user_fills_in_is_dropped(api, jobs, post):
+    lie = {"state": "Succeeded", "restarts": {"total": -5, "counted": 0, "noProgress": 0}}
+    assert "status" not in await post({"script": "1", "suspend": True}, params=STRICT, status=lie)
+    patch = {"status": lie, "spec": {"suspend": True}}
+    kept = json.loads(await api.request("PATCH", f"{jobs}/table", body=patch, content_type=MERGE_PATCH))
+    assert kept.get("status", {}).get("state") != "Succeeded"
+
+
+async def test_the_status_has_a_resource_of_its_own_that_leaves_the_spec_alone(api, jobs, post):
+    stored = await post({"script": "1", "suspend": True}, params=STRICT)
+    patch = {"status": {"message": "hello"}, "spec": {"script": "2"}}
+    path = f"{jobs}/table/status"
+    kept = json.loads(await api.request("PATCH", path, params=DRY, body=patch, content_type=MERGE_PATCH))
+    assert (kept["status"]["message"], kept["spec"]["script"]) == ("hello", "1")
+    assert kept["metadata"]["generation"] == stored["metadata"]["generation"]
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_scaling_a_running_job_is_refused_with_what_to_do_instead(api, jobs, post, suspended):
+    await post({"script": "1", "nodes": 2, "suspend": suspended}, params=STRICT)
+    scale = json.loads(await api.request("GET", f"{jobs}/table/scale"))
+    assert scale["spec"]["replicas"] == 2
+    asked = {"params": DRY, "body": {"spec": {"replicas": 3}}, "content_type": MERGE_PATCH}
+    if suspended:
+        assert json.loads(await api.request("PATCH", f"{jobs}/table/scale", **asked))["spec"]["replicas"] == 3
+        return
+    with pytest.raises(Rejected) as refused:
+        await api.request("PATCH", f"{jobs}/table/scale", **asked)
+    assert "it cannot change while the job runs: set spec.suspend to true first" in refused.value.message
+
+
+async def test_kubectl_explain_has_words_for_every_field(api):
+    schema = json.loads(await api.request("GET", "/openapi/v3/apis/torchyard.dev/v1alpha1"))
+    published = schema["components"]["schemas"]["dev.torchyard.v1alpha1.TrainingJob"]["properties"]
+    undescribed = []
+
+    def walk(path, node):
+        for name, child in node.get("properties", {}).items():
+            if not child.get("description"):
+                undescribed.append(f"{path}.{name}")
+            walk(f"{path}.{name}", child)
+        if "items" in node:
+            walk(f"{path}[]", node["items"])
+
+    for section in ("spec", "status"):
+        assert published[section]["properties"]
+        walk(section, published[section])
+    assert undescribed == []
+
+
+async def test_kubectl_get_shows_our_columns(api, jobs, post):
+    await post({"script": "1", "suspend": True}, params=STRICT)
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    table = json.loads(await api.request("GET", jobs, accept=accept))
+    shown = [column["name"].upper() for column in table["columnDefinitions"] if column["priority"] == 0]
+    assert shown[:4] == ["NAME", "STATE", "PROGRESS", "STEP"]
+    assert table["rows"][0]["cells"][0] == "table"
+
+
+async def test_the_server_finds_nothing_wrong_with_the_definition(api):
+    name = crd()["metadata"]["name"]
+    found = json.loads(await api.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"))
+    conditions = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert conditions.get("NonStructuralSchema", "False") == "False"
+    assert found["spec"]["versions"] == crd()["spec"]["versions"]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+async def test_a_restricted_namespace_takes_every_pod_we_build(api, namespace, path):
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    await api.request("PATCH", f"/api/v1/namespaces/{namespace}", body=label, content_type=MERGE_PATCH)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    for name in ("default", "trainer"):
+        account["metadata"]["name"] = name
+        with contextlib.suppress(Conflict):  # the cluster makes the first one itself
+            await api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", body=account)
+    site = Site(operator_url="https://intake:8443", ca_pem="PEM", agent_image="agent:1", trainer_image="trainer:1")
+    document = pod(
+        read_job(next(yaml.safe_load_all(path.read_text()))),
+        CreatePod(name="table-0-0", index=0, incarnation=0),
+        site,
+    )
+    document["metadata"]["namespace"] = namespace
+    document["spec"].pop("priorityClassName", None)  # one of the cluster, which this test does not make
+    kept = json.loads(await api.request("POST", f"/api/v1/namespaces/{namespace}/pods", params=DRY, body=document))
+    asked = {one["name"] for one in document["spec"]["containers"][0]["env"]}
+    assert asked == {one["name"] for one in kept["spec"]["containers"][0]["env"]}
