@@ -130,14 +130,16 @@ def _completion_file(env: Mapping[str, str]) -> Optional[Path]:
 
 
 def _operator_url(url: str, ca_file: Optional[str]) -> str:
+    if url.startswith("unix:/"):
+        return url
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname and ca_file:
         return url
     if parts.scheme == "http" and parts.hostname and is_loopback(parts.hostname):
         return url
     raise ValueError(
-        f"TORCHYARD_OPERATOR_URL must be https:// together with TORCHYARD_CA_FILE, or http:// to a loopback address; "
-        f"got `{url}` with TORCHYARD_CA_FILE `{ca_file or ''}`"
+        f"TORCHYARD_OPERATOR_URL must be https:// together with TORCHYARD_CA_FILE, http:// to a loopback address, or "
+        f"unix:/path/of/socket; got `{url}` with TORCHYARD_CA_FILE `{ca_file or ''}`"
     )
 
 

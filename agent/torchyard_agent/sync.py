@@ -9,20 +9,17 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import math
 import random
 import socket
-import ssl
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence
-from urllib.parse import urlsplit
+from typing import Any, Callable, Dict, Optional
 
-from torchyard_agent.files import head, tail
+from torchyard_agent.body import fit
+from torchyard_agent.transport import base_path, connect
 
 PROTOCOL = 1
-BODY_BYTES = 16 * 1024
 _ANSWER_BYTES = 1 << 20
 _CONNECT_SECONDS = 5.0
 _SLACK_SECONDS = 10.0
@@ -46,7 +43,7 @@ class Sync:
     Args:
         url: base URL of the intake.
         token_file: bearer token, read anew for every connection.
-        ca_file: CA of the intake; None for plain HTTP.
+        ca_file: CA of the intake; None where it needs none.
         instance: random id of this agent process.
         wake: called from the thread whenever something arrived.
     """
@@ -54,11 +51,7 @@ class Sync:
     def __init__(
         self, url: str, token_file: Path, ca_file: Optional[Path], instance: str, wake: Callable[[], None]
     ) -> None:
-        parts = urlsplit(url)
-        self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._secure else 80)
-        self._path = parts.path.rstrip("/") + "/v1/sync"
+        self._url, self._path = url, base_path(url) + "/v1/sync"
         self._token_file, self._ca_file = token_file, ca_file
         self._instance, self._wake = instance, wake
         self._connection: Optional[http.client.HTTPConnection] = None
@@ -138,7 +131,7 @@ class Sync:
 
     def _complain(self, text: str) -> None:
         if self.trouble is None:
-            logger.warning("operator at %s:%s: %s; training goes on, retrying", self._host, self._port, text)
+            logger.warning("operator at %s: %s; training goes on, retrying", self._url, text)
             self.trouble = text
             self._wake()
 
@@ -195,86 +188,13 @@ class Sync:
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
             self._token = self._token_file.read_text(encoding="utf-8").strip()
-            if self._secure:
-                context = ssl.create_default_context(cafile=str(self._ca_file))
-                self._connection = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=_CONNECT_SECONDS, context=context
-                )
-            else:
-                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_SECONDS)
-            self._connection.connect()
-            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connection = connect(self._url, self._ca_file, _CONNECT_SECONDS)
         return self._connection
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def fit(body: Dict[str, Any]) -> bytes:
-    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened."""
-    body = _finite(body)
-    for cut in _CUTS:
-        data = _encoded(body)
-        if len(data) <= BODY_BYTES:
-            return data
-        cut(body)
-    return _encoded(body)
-
-
-def _encoded(body: Dict[str, Any]) -> bytes:
-    # Not as ASCII: that makes six bytes of a character that has two or three. Half a surrogate pair becomes `?`.
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _shorten_failure(name: str, cut: Callable[[str, int], str], size: int) -> Callable[[Dict[str, Any]], None]:
-    def shorten(body: Dict[str, Any]) -> None:
-        failure = (body.get("exit") or {}).get("failure") or {}
-        if name in failure:
-            failure[name] = cut(failure[name], size)
-
-    return shorten
-
-
-def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
-    def shorten(body: Dict[str, Any]) -> None:
-        ended = body.get("exit") or {}
-        if ended.get("lines"):
-            ended["lines"] = [head(line, size) for line in ended["lines"][-count:]]
-
-    return shorten
-
-
-def _shorten_dump(body: Dict[str, Any]) -> None:
-    if body.get("dump"):
-        body["dump"]["text"] = head(body["dump"]["text"], 1500)
-
-
-_CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
-    _shorten_dump,
-    _shorten_failure("traceback", tail, 1000),
-    _shorten_failure("message", head, 300),
-    _keep_lines(5, 200),
-    lambda body: body.update(reports=body.get("reports", [])[:1]),
-    lambda body: body.update(reports=[]),
-    lambda body: body.update(gpus=[], notices=[]),
-    lambda body: body.pop("dump", None),
-    # Control characters take six bytes even so.
-    _keep_lines(1, 200),
-    _shorten_failure("traceback", tail, 200),
-)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: one in a report of the user's must not cost the pod its heartbeat."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _error(data: bytes) -> str:

@@ -5,12 +5,9 @@ Only wiring: what is decided is decided in `engine`, what is done is done in `cl
 
 import asyncio
 import contextlib
-import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,15 +16,15 @@ from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.cluster import LocalCluster
-from torchyard.cluster.local.folder import RunFolder, write_atomic
-from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run, write_job
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run
 from torchyard.cluster.local.runs import RunBusyError, control, discard_run, suspend_run
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.controller import Controller
 from torchyard.intake.book import Book
-from torchyard.intake.server import Intake, application
+from torchyard.intake.server import application
+from torchyard.intake.unix import unix_intake
 
-LOOPBACK = "127.0.0.1"
 FOLLOW_SECONDS = 0.3
 SYNC_SECONDS = 0.5, 5.0
 REMOVE_SECONDS = 60.0
@@ -59,30 +56,33 @@ async def run_job(
     Raises:
         RunBusyError: another process controls the run.
         ValueError: there is no such run, or no agent to start its pods with.
+        OSError: its folder takes no socket.
     """
     with control(folder):
         return await _Run(folder, on_change).until_over(stop or asyncio.Event(), kill or asyncio.Event())
 
 
 def remove_run(folder: RunFolder) -> None:
-    """End a run now and remove all of it. Not to be called from an event loop.
+    """End a run now and remove all of it; nothing needs to be written where nobody controls it. Blocks.
 
     Raises:
         ValueError: there is no such run, or its controlling process does not let go of it.
     """
-    uid = edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job))).metadata.uid
-    deadline = time.monotonic() + REMOVE_SECONDS
-    while (job := read_run(folder)) is not None and job.metadata.uid == uid:
+    doomed = read_run(folder)
+    if doomed is None:
+        raise NoRunError(folder)
+    asked, deadline = False, time.monotonic() + REMOVE_SECONDS
+    while (job := read_run(folder)) is not None and job.metadata.uid == doomed.metadata.uid:
         try:
-            asyncio.run(run_job(folder))
+            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it meanwhile
+                discard_run(folder, doomed.metadata.uid)
         except RunBusyError:
             if time.monotonic() > deadline:
                 raise
+            if not asked:
+                asked = True
+                edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job)))
             time.sleep(FOLLOW_SECONDS)
-        except (ValueError, FileNotFoundError):
-            if folder.job_file.exists():
-                raise
-            # Its controlling process removed it while we asked for control.
 
 
 class _Run:
@@ -111,8 +111,7 @@ class _Run:
         """Control the run until nothing is left to control."""
         self.cluster.read_tokens()
         async with contextlib.AsyncExitStack() as stack:
-            intake = await self._listen(stack)
-            await self.cluster.open(intake.url)
+            await self.cluster.open(await self._listen(stack))
             stack.push_async_callback(self.cluster.close)
             stack.push_async_callback(self.controller.close)
             seen = _signature(self.folder.job_file)
@@ -143,19 +142,14 @@ class _Run:
             await asyncio.to_thread(discard_run, self.folder, self.job.metadata.uid)
         return self.job
 
-    async def _listen(self, stack: contextlib.AsyncExitStack) -> Intake:
-        """Listen where the agents of a former controller call; on any port if that one is taken."""
-        intake = None
-        for port in (_former_port(self.folder), 0):
-            with contextlib.suppress(OSError):
-                app = application(self.book, self.cluster.authenticate)
-                intake = await stack.enter_async_context(Intake(app, host=LOOPBACK, port=port))
-                break
-        if intake is None:
-            raise ValueError(f"No port of {LOOPBACK} is free for the controller to listen on.")
-        document = json.dumps({"pid": os.getpid(), "url": intake.url}).encode()
-        await asyncio.to_thread(write_atomic, self.folder.controller_file, document)
-        return intake
+    async def _listen(self, stack: contextlib.AsyncExitStack) -> str:
+        """Listen where the agents of a former controller call: the socket is ours as the run is. Its URL."""
+        app = application(self.book, self.cluster.authenticate)
+        try:
+            return await stack.enter_async_context(unix_intake(app, self.folder.socket_file))
+        except OSError as error:
+            why = f"no socket can be made here ({error.strerror}); set TORCHYARD_HOME to a folder on a local disk"
+            raise OSError(error.errno, why, str(self.folder.socket_file)) from error
 
     async def _over(self) -> None:
         """Show every change; return when nothing is left to control."""
@@ -184,16 +178,17 @@ class _Run:
             signature = _signature(self.folder.job_file) or self.folder.path.is_dir()
             if signature == seen:
                 continue
-            seen = signature
             try:
-                edited = await asyncio.to_thread(read_run, self.folder)
+                await self._edited(await asyncio.to_thread(read_run, self.folder))
+            except OSError as error:
+                self.cluster.trouble(f"the edited job file cannot be followed: {error.strerror}")
+                continue
             except ValueError as error:
                 message = f"the edited job file is not used: {error}"
                 await self.cluster.emit_event(
                     self.job, EmitEvent(type="Warning", reason="InvalidSpec", message=message)
                 )
-                continue
-            await self._edited(edited)
+            seen = signature
 
     async def _edited(self, edited: TrainingJob | None) -> None:
         job = self.cluster.job(self.job.key)
@@ -202,18 +197,20 @@ class _Run:
         if edited is None or edited.metadata.uid != job.metadata.uid or edited.metadata.deletion_timestamp is not None:
             await self.cluster.delete_job(job)
             return
-        if edited.spec != job.spec and edited.metadata.generation <= job.metadata.generation:
+        if _unnumbered(edited, job):
             # Edited by hand: a changed spec is a new generation, whoever changed it.
-            metadata = msgspec.structs.replace(edited.metadata, generation=job.metadata.generation + 1)
-            edited = msgspec.structs.replace(edited, metadata=metadata)
-            await asyncio.to_thread(write_job, self.folder, edited)
+            generation = job.metadata.generation + 1
+            edited = await asyncio.to_thread(
+                edit_job, self.folder, lambda now: _numbered(now, generation) if _unnumbered(now, job) else now
+            )
         self.cluster.replace_job(edited)
 
     async def _obey(self, stop: asyncio.Event, kill: asyncio.Event) -> None:
         asked = [asyncio.create_task(event.wait()) for event in (stop, kill)]
         try:
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
+            while not await self._suspended(kill):
+                await asyncio.wait(asked[1:], timeout=FOLLOW_SECONDS)
             await kill.wait()
             await self.cluster.kill_pods()
             await asyncio.Event().wait()
@@ -221,16 +218,28 @@ class _Run:
             for task in asked:
                 task.cancel()
 
+    async def _suspended(self, kill: asyncio.Event) -> bool:
+        """Whether the wish to stop is on disk. Where it cannot be, pods are still killed if that is wished for."""
+        try:
+            await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
+        except OSError as error:
+            if kill.is_set():
+                raise
+            self.cluster.trouble(f"the run cannot be stopped: {self.folder.path} takes no writes: {error.strerror}")
+            return False
+        return True
+
 
 def _deleted(job: TrainingJob) -> ObjectMeta:
     return msgspec.structs.replace(job.metadata, deletion_timestamp=rfc3339(time.time()))
 
 
-def _former_port(folder: RunFolder) -> int:
-    try:
-        return urlsplit(json.loads(folder.controller_file.read_bytes())["url"]).port or 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+def _unnumbered(edited: TrainingJob, job: TrainingJob) -> bool:
+    return edited.spec != job.spec and edited.metadata.generation <= job.metadata.generation
+
+
+def _numbered(job: TrainingJob, generation: int) -> TrainingJob:
+    return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, generation=generation))
 
 
 def _signature(path: Path) -> object:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,10 +19,35 @@ from torchyard_agent.build import build
 DEADLINE = 60.0
 
 
+class TcpServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        pass  # an agent that drops a poll is no error
+
+
+class UnixServer(TcpServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self):
+        self.socket.bind(self.server_address)
+
+
+def bound_to(path, handler):
+    """A server on a socket whose path may be longer than the 108 bytes of an address."""
+    path.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_PATH)
+    try:
+        return UnixServer(f"/proc/self/fd/{folder}/{path.name}", handler)
+    finally:
+        os.close(folder)
+
+
 class Intake:
     """`POST /v1/sync` of docs/protocol.md for any number of pods, told apart by their bearer token."""
 
-    def __init__(self, port=0, interval=0.5):
+    def __init__(self, at=0, interval=0.5):
+        """`at`: a port of loopback, 0 for any free one, or the path of a socket."""
         self.interval = interval
         self.changed = threading.Condition()
         self.commands = {}
@@ -45,14 +71,13 @@ class Intake:
             def log_message(self, *_):
                 pass
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_):
-                pass  # an agent that drops a poll is no error
-
-        self.server = Server(("127.0.0.1", port), Handler)
-        self.port = self.server.server_address[1]
+        if isinstance(at, Path):
+            self.server = bound_to(at, Handler)
+            self.at, self.url = at, f"unix:{at}"
+        else:
+            self.server = TcpServer(("127.0.0.1", at), Handler)
+            self.at = self.server.server_address[1]
+            self.url = f"http://127.0.0.1:{self.at}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def answer(self, path, authorization, body):
@@ -120,7 +145,7 @@ class Pod:
             "TORCHYARD_JOB_UID": "uid",
             "TORCHYARD_POD_NAME": name,
             "TORCHYARD_POD_INDEX": "0",
-            "TORCHYARD_OPERATOR_URL": f"http://127.0.0.1:{intake.port}",
+            "TORCHYARD_OPERATOR_URL": intake.url,
             "TORCHYARD_TOKEN_FILE": str(token),
             "TORCHYARD_RUN_DIR": str(self.run_dir),
             "TORCHYARD_TERMINATION_LOG": str(self.termination_log),
@@ -251,14 +276,32 @@ def agent_pyz(tmp_path_factory):
 def new_intake():
     made = []
 
-    def make(port=0):
-        made.append(Intake(port))
+    def make(at=0):
+        made.append(Intake(at))
         return made[-1]
 
     yield make
     for intake in made:
         if not intake.closing:
             intake.close()
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def listen(request, tmp_path, new_intake):
+    """Open an intake, at the same place each time; a socket's path is longer than an address may be."""
+    place = 0
+    if request.param == "unix":
+        folder = tmp_path / ("long" * 30)
+        folder.mkdir()
+        place = folder / "intake.sock"
+
+    def again():
+        nonlocal place
+        intake = new_intake(place)
+        place = intake.at
+        return intake
+
+    return again
 
 
 @pytest.fixture

@@ -120,14 +120,14 @@ def test_dump_shows_the_stack_of_every_worker_while_they_hang_in_c(node, script,
 
 
 def test_training_goes_on_without_the_operator_and_the_outcome_arrives_when_it_is_back(
-    pod, script, until, tmp_path, new_intake
+    pod, script, until, tmp_path, listen
 ):
     go = tmp_path / "go"
     program = (
         f"import os, time\nprint('waiting', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
         "print('done', flush=True)\n"
     )
-    first = new_intake()
+    first = listen()
     one = pod("python3", script(program), intake=first)
     one.ready()
     one.run()
@@ -136,7 +136,7 @@ def test_training_goes_on_without_the_operator_and_the_outcome_arrives_when_it_i
     go.touch()
     until(lambda: "done" in one.log())
     until(lambda: one.status()["exit"])
-    one.intake = second = new_intake(first.port)
+    one.intake = second = listen()
     ended = one.ended(1)
     assert ended["code"] == 0
     assert second.state(one.name)["sequence"] > first.state(one.name)["sequence"]
@@ -151,9 +151,10 @@ def test_a_finished_pod_nobody_asks_for_exits_0_by_itself(pod, intake):
     assert one.exited(20) == 0
 
 
-def test_a_refused_token_is_said_once_and_tried_again_with_the_new_token(pod, intake, until):
+def test_a_refused_token_is_said_once_and_tried_again_with_the_new_token(pod, listen, until):
+    intake = listen()
     intake.refuse["pod-0"] = (401, {"error": "unauthorized"})
-    one = pod("true")
+    one = pod("true", intake=intake)
     until(lambda: len(intake.requests.get("pod-0", ())) >= 3)
     (one.run_dir / "token").write_text("pod-0-rotated")
     intake.wait_for("pod-0-rotated", lambda state: state["state"] == "ready")

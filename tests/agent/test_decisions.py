@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from torchyard_agent import command, dump, failure, gpus, reports, settings, termination, told
+from torchyard_agent.body import BODY_BYTES, fit
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.logs import RankLog
 from torchyard_agent.metrics import render
 from torchyard_agent.rounds import Move, Standing, next_move
-from torchyard_agent.sync import BODY_BYTES, fit
 
 RUN_4 = {"verb": "run", "round": 4}
 NOTHING = Move("nothing")
@@ -309,6 +309,7 @@ REQUIRED = {
         (["--", "true"], {"TORCHYARD_JOB": ""}, "TORCHYARD_JOB is not set"),
         (["--", "true"], {"TORCHYARD_PROCS": "many"}, "TORCHYARD_PROCS must be a number, got `many`"),
         (["--", "true"], {"TORCHYARD_OPERATOR_URL": "http://10.0.0.1"}, "https://"),
+        (["--", "true"], {"TORCHYARD_OPERATOR_URL": "unix:intake.sock"}, "unix:/path"),
         (["--", "true"], {"TORCHYARD_OPERATOR_URL": "https://10.0.0.1"}, "TORCHYARD_CA_FILE"),
         (["--", "true"], {"TORCHYARD_METRIC_PATTERNS": '["("]'}, "TORCHYARD_METRIC_PATTERNS"),
         (["--", "true"], {"TORCHYARD_METRIC_PATTERNS": '["loss"]'}, "no named group"),

@@ -72,13 +72,13 @@ def test_a_home_that_cannot_be_written_to(torchyard: CommandLine) -> None:
 
 
 def test_trouble_while_a_run_is_controlled_is_no_invalid_file(torchyard: CommandLine) -> None:
-    in_the_way = torchyard.record("cvrp") / "controller.json"
+    in_the_way = torchyard.record("cvrp") / "intake.sock"
     in_the_way.mkdir()
     try:
         for command in ("resume", "stop"):
             done = torchyard(command, "cvrp")
             assert done.returncode == 1, done
-            assert "controller.json" in done.stderr
+            assert "intake.sock" in done.stderr
             assert "Traceback" not in done.stderr
             assert "check the path" not in done.stderr
         assert "torchyard resume cvrp" in torchyard("resume", "cvrp").stderr

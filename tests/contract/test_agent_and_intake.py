@@ -14,6 +14,7 @@ from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CommandAgent
 from torchyard.intake.book import Book
 from torchyard.intake.server import Intake, application
+from torchyard.intake.unix import unix_intake
 
 pytestmark = pytest.mark.e2e
 
@@ -32,15 +33,21 @@ async def authenticate(token):
 class Operator:
     """An intake that may be away for a while, with a new book every time it comes back."""
 
-    def __init__(self):
+    def __init__(self, path=None):
+        self.path = path
         self.port = 0
 
     @contextlib.asynccontextmanager
     async def listening(self):
         self.news = 0
         self.book = Book(time.time, interval=0.5, on_news=self._count)
-        async with Intake(application(self.book, authenticate), port=self.port) as intake:
-            self.port = intake.port
+        app = application(self.book, authenticate)
+        if self.path is not None:
+            async with unix_intake(app, self.path) as self.url:
+                yield self.book
+            return
+        async with Intake(app, port=self.port) as intake:
+            self.port, self.url = intake.port, intake.url
             yield self.book
 
     def _count(self, _uid):
@@ -67,6 +74,11 @@ class Operator:
         return self.agent
 
 
+@pytest.fixture(params=["tcp", "unix"])
+def operator(request, tmp_path):
+    return Operator(tmp_path / "intake.sock" if request.param == "unix" else None)
+
+
 @pytest.fixture
 def start(tmp_path, zipapp):
     started = []
@@ -80,7 +92,7 @@ def start(tmp_path, zipapp):
             "TORCHYARD_JOB_UID": "job-uid",
             "TORCHYARD_POD_NAME": "job-0-0",
             "TORCHYARD_POD_INDEX": "0",
-            "TORCHYARD_OPERATOR_URL": f"http://127.0.0.1:{operator.port}",
+            "TORCHYARD_OPERATOR_URL": operator.url,
             "TORCHYARD_TOKEN_FILE": str(tmp_path / "token"),
             "TORCHYARD_RUN_DIR": str(tmp_path / "run"),
             "TORCHYARD_POD_ADDRESS": "127.0.0.5",
@@ -113,8 +125,7 @@ for step in range(1, 100000):
 """
 
 
-async def test_state_goes_up_commands_come_down_and_the_exit_is_told(start):
-    operator = Operator()
+async def test_state_goes_up_commands_come_down_and_the_exit_is_told(start, operator):
     async with operator.listening():
         process = start(operator, *script(REPORTING))
         agent = await operator.see(lambda agent: agent.state == "ready")
@@ -137,8 +148,7 @@ async def test_state_goes_up_commands_come_down_and_the_exit_is_told(start):
         assert operator.book.counters.refused == 0
 
 
-async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_back(start):
-    operator = Operator()
+async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_back(start, operator):
     async with operator.listening():
         start(operator, *script(REPORTING))
         await operator.see(lambda agent: agent.state == "ready")
@@ -157,8 +167,7 @@ async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_
         assert agent.exit.round == 2
 
 
-async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(start):
-    operator = Operator()
+async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(start, operator):
     async with operator.listening():
         start(operator, *script("print('almost there'); raise RuntimeError('step 7 \\x1b[31mbroke')"))
         await operator.see(lambda agent: agent.state == "ready")
@@ -173,10 +182,9 @@ async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(
         assert any("almost there" in line for line in agent.exit.lines)
 
 
-async def test_a_dump_shows_where_the_workers_are(start, tmp_path):
+async def test_a_dump_shows_where_the_workers_are(start, operator, tmp_path):
     program = tmp_path / "hang.py"
     program.write_text(REPORTING.replace("100000", "2") + "\ndef hang():\n    time.sleep(600)\n\nhang()\n")
-    operator = Operator()
     async with operator.listening():
         start(operator, "torchrun", str(program))
         await operator.see(lambda agent: agent.state == "ready", 60)

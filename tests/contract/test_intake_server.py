@@ -1,6 +1,7 @@
 """The intake over real HTTP: who gets in, what is refused with which words, how long an answer is held."""
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from torchyard.engine.actions import CommandAgent
 from torchyard.intake.book import Book
 from torchyard.intake.server import Intake, application
+from torchyard.intake.unix import unix_intake
 
 TOKENS = {"good": "pod-a", "other": "pod-b"}
 
@@ -31,15 +33,22 @@ async def book():
     return Book(time.time, interval=5.0, on_news=lambda _uid: None)
 
 
-@pytest.fixture
-async def post(book):
-    async with Intake(application(book, authenticate)) as intake, aiohttp.ClientSession() as session:
+@pytest.fixture(params=["tcp", "unix"])
+async def post(book, request, tmp_path):
+    app, path = application(book, authenticate), tmp_path / "intake.sock"
+    async with contextlib.AsyncExitStack() as stack:
+        if request.param == "unix":
+            await stack.enter_async_context(unix_intake(app, path))
+            base, connector = "http://localhost", aiohttp.UnixConnector(str(path))
+        else:
+            base, connector = (await stack.enter_async_context(Intake(app))).url, None
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
 
         async def send(body: object = None, token: str | None = "good", **fields: object):
             if body is None:
                 body = json.dumps({"protocol": 1, "instance": "i", "sequence": 1, "state": "ready"} | fields)
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            async with session.post(f"{intake.url}/v1/sync", data=body, headers=headers) as response:
+            async with session.post(f"{base}/v1/sync", data=body, headers=headers) as response:
                 return response.status, await response.json()
 
         yield send

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import msgspec
 import pytest
 
 from torchyard import laptop as laptop_module
@@ -224,15 +225,15 @@ async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed)
     assert not laptop.left
 
 
-async def test_a_gang_whose_controller_cannot_come_back_to_its_port_is_ended_first(laptop, undisturbed):
+async def test_a_gang_that_calls_elsewhere_than_its_controller_listens_is_ended_first(laptop, undisturbed):
     await train_until_the_controller_dies(laptop)
     before = {process.pid for process in laptop.left}
-    port = int(json.loads(laptop.folder.controller_file.read_bytes())["url"].rpartition(":")[2])
-    taken = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", port)
-    async with taken:
-        laptop.begin()
-        await laptop.until(lambda: is_controlled(laptop.folder) and not before & {each.pid for each in laptop.left})
-        job = await laptop.ended()
+    for path in laptop.folder.pods.glob("*/pod.json"):
+        pod = record.read(path, record.PodRecord)
+        record.write(path, msgspec.structs.replace(pod, url="http://127.0.0.1:1"))
+    laptop.begin()
+    await laptop.until(lambda: is_controlled(laptop.folder) and not before & {each.pid for each in laptop.left})
+    job = await laptop.ended()
     assert job.status.state == "Succeeded", job.status.message
     assert job.status.round == 2
     assert laptop.weights() == undisturbed[1].weights()

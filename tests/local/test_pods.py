@@ -22,7 +22,8 @@ from torchyard.cluster.local.runs import create_run
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
 from torchyard.engine.ports import Unavailable
 from torchyard.intake.book import Book
-from torchyard.intake.server import Intake, application
+from torchyard.intake.server import application
+from torchyard.intake.unix import unix_intake
 
 pytestmark = pytest.mark.e2e
 
@@ -41,12 +42,12 @@ class Bench:
         return create_run(self.folder, job, self.folder.home)
 
     @contextlib.asynccontextmanager
-    async def controller(self, port=0):
+    async def controller(self):
         cluster = LocalCluster(self.folder, gone=self.book.forget)
         cluster.read_tokens()
-        async with Intake(application(self.book, cluster.authenticate), port=port) as intake:
-            await cluster.open(intake.url)
-            self.cluster, self.port = cluster, intake.port
+        async with unix_intake(application(self.book, cluster.authenticate), self.folder.socket_file) as url:
+            await cluster.open(url)
+            self.cluster = cluster
             try:
                 yield cluster
             finally:
@@ -199,7 +200,7 @@ async def test_a_pod_outlives_its_controller_and_the_next_one_adopts_it(bench, u
         await bench.ready()
     assert marked(pod), "nothing was asked to end"
     bench.book = Book(time.time, interval=1.0, on_news=lambda _uid: None)
-    async with bench.controller(port=bench.port):
+    async with bench.controller():
         (view,) = bench.pods
         assert (view.uid, view.phase) == (pod.record.uid, "Running")
         await bench.ready()
@@ -215,7 +216,7 @@ async def test_the_exit_code_is_kept_while_nobody_watches(bench, until):
         await bench.ready()
     pod.running.agent.kill(signal.SIGTERM)
     await until(lambda: not marked(pod))
-    async with bench.controller(port=bench.port):
+    async with bench.controller():
         assert (bench.pods[0].phase, bench.pods[0].exit_code) == ("Failed", 143)
 
 
@@ -224,6 +225,8 @@ async def test_a_pod_that_cannot_be_adopted_is_ended_before_anything_new_starts(
     async with bench.controller():
         pod = await bench.start()
         await bench.ready()
+    elsewhere = msgspec.structs.replace(pod.record, url="http://127.0.0.1:1")
+    record.write(pod.folder / "pod.json", elsewhere)
     async with bench.controller():
         assert (bench.pods[0].phase, bench.pods[0].reason) == ("Failed", "PodLost")
         assert not marked(pod)
@@ -240,7 +243,7 @@ async def test_a_deletion_that_was_asked_for_is_carried_out_by_the_next_controll
             bench.job, DeletePod(uid=view.uid, name=view.name, grace_seconds=1.0, why="test")
         )
         await until(lambda: record.read(pod.folder / "pod.json", record.PodRecord).deletion)
-    async with bench.controller(port=bench.port):
+    async with bench.controller():
         await until(lambda: bench.pods == ())
         assert not marked(pod)
 

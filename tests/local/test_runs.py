@@ -29,7 +29,6 @@ from torchyard.cluster.local.runs import (
     run_folder,
     suspend_run,
 )
-from torchyard.engine.actions import EmitEvent
 
 
 def job(**spec):
@@ -204,9 +203,7 @@ def test_events_are_kept_in_order_and_bounded(folder, tmp_path, monkeypatch):
     create_run(folder, job(), tmp_path)
     monkeypatch.setattr(run, "MAX_EVENTS_BYTES", 2000)
     for number in range(100):
-        run.append_event(
-            folder, EmitEvent(type="Normal", reason="RoundOpened", message=f"round {number}"), 1763706000.0
-        )
+        run.append_events(folder, [run.Event("2025-11-21T06:20:00Z", "Normal", "RoundOpened", f"round {number}")])
     with folder.events_file.open("ab") as file:
         file.write(b'{"time": "cut sh')
     kept = run.events(folder)

@@ -128,6 +128,7 @@ _OPERATOR = (
     ("InvalidSpec", "the spec breaks a rule", "correct it; `torchyard validate` names every fault"),
     ("NotImplemented", "the spec asks for what this version does not do", "leave the field out"),
     ("ReconcileFailed", "the controller failed on this job and tries again", "see the controller's log"),
+    ("FolderNotWritable", "the folder of the run takes no writes", "free disk space, the run then goes on"),
     ("NotStalled", "the controller handles this job", ""),
 )
 _NEXT_STEPS = {

@@ -22,10 +22,11 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import gpus, record
 from torchyard.cluster.local.environment import pod_environment, working_folder
+from torchyard.cluster.local.events import Events
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.pod import KILLED, LocalPod
 from torchyard.cluster.local.record import Deletion, PodRecord, loopback_address
-from torchyard.cluster.local.run import Event, append_event, read_run, write_status_file
+from torchyard.cluster.local.run import Event, read_run, write_status_file
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.ports import Key, Unavailable
@@ -59,12 +60,13 @@ class LocalCluster:
         self._pods: dict[str, LocalPod] = {}  # by name
         self._tokens: dict[str, str] = {}  # by pod uid
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fresh: list[Event] = []
+        self._events = Events(folder)
         self._url = ""
         self._agent = Path()
         self._gpus = gpus.inventory()
         self._start_lock = asyncio.Lock()
         self._retry: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     # What the engine asks.
 
@@ -120,15 +122,16 @@ class LocalCluster:
         try:
             await asyncio.to_thread(write_status_file, self.folder, written)
         except OSError as error:
+            self.trouble(f"{self.folder.status_file} cannot be written: {error.strerror}")
             raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
         if self._job is not None:  # it may have been edited or deleted meanwhile
             self._job = msgspec.structs.replace(self._job, status=status)
         self._changed()
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:  # noqa: ARG002 - one run, one job
-        """Record an event on the job."""
-        written = await asyncio.to_thread(append_event, self.folder, event, time.time())
-        self._fresh.append(written)
+        """Record an event on the job; one that cannot be written now is shown all the same, and written later."""
+        await self._events.record(event)
+        self._write_events_later()
         self._changed()
 
     async def delete_job(self, job: TrainingJob) -> None:
@@ -179,8 +182,13 @@ class LocalCluster:
 
     def take_events(self) -> list[Event]:
         """The events recorded since the last call."""
-        taken, self._fresh = self._fresh, []
-        return taken
+        return self._events.take()
+
+    def trouble(self, sentence: str) -> None:
+        """Tell whoever watches what the run's folder refuses just now."""
+        self._events.trouble(sentence)
+        self._write_events_later()
+        self._changed()
 
     def replace_job(self, job: TrainingJob) -> None:
         """The job was edited; its status stays the one written here."""
@@ -204,9 +212,11 @@ class LocalCluster:
         """Stop watching. Pods that live go on without us."""
         if self._retry is not None:
             self._retry.cancel()
-        for task in self._tasks:
+        tasks = {*self._tasks, *([self._writing] if self._writing is not None else [])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._events.flush()
 
     # One pod's life.
 
@@ -251,6 +261,16 @@ class LocalCluster:
         loop = asyncio.get_running_loop()
         self._retry = loop.call_later(RETRY_SECONDS, lambda: self._begin(self._start_waiting()))
 
+    def _write_events_later(self) -> None:
+        if self._events.unwritten and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.create_task(self._write_events())
+
+    async def _write_events(self) -> None:
+        while self._events.unwritten:
+            await asyncio.sleep(RETRY_SECONDS)  # a disk that is full does not say when it is not
+            await self._events.flush()
+            self._changed()
+
     async def _start_processes(self, job: TrainingJob, pod: LocalPod, devices: dict[str, int]) -> None:
         pod.waiting = None
         pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
@@ -268,7 +288,10 @@ class LocalCluster:
         # A start in progress comes to its end first, so that there is something to stop.
         async with self._start_lock:
             if pod.folder.exists():
-                await asyncio.to_thread(pod.write, pod.record)
+                try:
+                    await asyncio.to_thread(pod.write, pod.record)
+                except OSError as error:  # only the next controller would need it
+                    self.trouble(f"{pod.folder} cannot be written: {error.strerror}")
         await pod.stop(max(0.0, deletion.since + deletion.grace_seconds - time.time()))
         if pod.running is not None:
             await pod.wait()

@@ -44,13 +44,13 @@ class RunFolder(Struct, frozen=True):
 
     @property
     def lock_file(self) -> Path:
-        """Held (flock) by the controlling process."""
+        """Held (flock) by the controlling process, whose pid it holds."""
         return self.path / "lock"
 
     @property
-    def controller_file(self) -> Path:
-        """Pid of the controlling process and URL of its intake; stays when it dies."""
-        return self.path / "controller.json"
+    def socket_file(self) -> Path:
+        """Where the controlling process listens for agents."""
+        return self.path / "intake.sock"
 
     @property
     def pods(self) -> Path:

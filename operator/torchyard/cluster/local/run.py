@@ -4,20 +4,17 @@ The controlling process owns `status.json`, `events.jsonl` and `pods/`; any term
 """
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import yaml
 
 from torchyard.api.codec import job_document, read_job, read_status, status_document
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder, holding_lock, write_atomic
-
-if TYPE_CHECKING:
-    from torchyard.engine.actions import EmitEvent
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
 MAX_EVENTS_BYTES = 1024 * 1024
@@ -116,16 +113,26 @@ def write_status_file(folder: RunFolder, job: TrainingJob) -> None:
     write_atomic(folder.status_file, msgspec.json.format(msgspec.json.encode(document)))
 
 
-def append_event(folder: RunFolder, event: "EmitEvent", now: float) -> Event:
-    """Add a line to `events.jsonl` and return it; the older half goes when a megabyte is full."""
-    line = Event(time=rfc3339(now), type=event.type, reason=event.reason, message=event.message)
-    with folder.events_file.open("ab") as file:
-        file.write(msgspec.json.encode(line) + b"\n")
-        size = file.tell()
+def append_events(folder: RunFolder, lines: list[Event]) -> None:
+    """Add lines to `events.jsonl`, all or none; the older half goes when a megabyte is full.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    with folder.events_file.open("ab", buffering=0) as file:
+        before = file.tell()
+        size = before + len(data)
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # half a line would spoil the next one
+                os.truncate(file.fileno(), before)
+            raise
     if size > MAX_EVENTS_BYTES:
         kept = folder.events_file.read_bytes()[-MAX_EVENTS_BYTES // 2 :]
         write_atomic(folder.events_file, kept[kept.find(b"\n") + 1 :])
-    return line
 
 
 def events(folder: RunFolder, last: int = 1000) -> list[Event]:

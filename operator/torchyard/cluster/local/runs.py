@@ -199,8 +199,9 @@ def control(folder: RunFolder) -> Iterator[None]:
     if lock is None:
         raise RunBusyError(folder.name, is_controlled(folder) or 0)
     try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk it stays nameless
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(lock)

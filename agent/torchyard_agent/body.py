@@ -1,0 +1,76 @@
+"""A state of the agent as the body of a sync: JSON within the protocol's limit (pure)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Callable, Dict, Sequence
+
+from torchyard_agent.files import head, tail
+
+BODY_BYTES = 16 * 1024
+
+
+def fit(body: Dict[str, Any]) -> bytes:
+    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened."""
+    body = _finite(body)
+    for cut in _CUTS:
+        data = _encoded(body)
+        if len(data) <= BODY_BYTES:
+            return data
+        cut(body)
+    return _encoded(body)
+
+
+def _encoded(body: Dict[str, Any]) -> bytes:
+    # Not as ASCII: that makes six bytes of a character that has two or three. Half a surrogate pair becomes `?`.
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _shorten_failure(name: str, cut: Callable[[str, int], str], size: int) -> Callable[[Dict[str, Any]], None]:
+    def shorten(body: Dict[str, Any]) -> None:
+        failure = (body.get("exit") or {}).get("failure") or {}
+        if name in failure:
+            failure[name] = cut(failure[name], size)
+
+    return shorten
+
+
+def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
+    def shorten(body: Dict[str, Any]) -> None:
+        ended = body.get("exit") or {}
+        if ended.get("lines"):
+            ended["lines"] = [head(line, size) for line in ended["lines"][-count:]]
+
+    return shorten
+
+
+def _shorten_dump(body: Dict[str, Any]) -> None:
+    if body.get("dump"):
+        body["dump"]["text"] = head(body["dump"]["text"], 1500)
+
+
+_CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
+    _shorten_dump,
+    _shorten_failure("traceback", tail, 1000),
+    _shorten_failure("message", head, 300),
+    _keep_lines(5, 200),
+    lambda body: body.update(reports=body.get("reports", [])[:1]),
+    lambda body: body.update(reports=[]),
+    lambda body: body.update(gpus=[], notices=[]),
+    lambda body: body.pop("dump", None),
+    # Control characters take six bytes even so.
+    _keep_lines(1, 200),
+    _shorten_failure("traceback", tail, 200),
+)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: one in a report of the user's must not cost the pod its heartbeat."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,131 @@
+"""A full disk stops no training, ends no controller and loses no event; what it refuses is said and tried again."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import signal
+import sys
+
+import pytest
+
+from torchyard import laptop
+from torchyard.api.codec import read_job
+from torchyard.cluster.local import cluster as local_cluster
+from torchyard.cluster.local import run
+from torchyard.cluster.local.cluster import LocalCluster
+from torchyard.cluster.local.folder import write_atomic
+from torchyard.cluster.local.runs import create_run, is_controlled
+from torchyard.engine.actions import EmitEvent
+from torchyard.laptop import remove_run, run_job
+
+SLEEP = {
+    "command": [sys.executable, "-c", "import time; time.sleep(600)"],
+    "device": "cpu",
+    "gracePeriod": "1s",
+}
+
+
+def made(folder, **spec):
+    return create_run(folder, read_job({"metadata": {"name": folder.name}, "spec": SLEEP | spec}), folder.home)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Nothing can be written into run folders until it is switched off."""
+    refused = []
+
+    def refuse(path, *_):
+        refused.append(path.name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    @contextlib.contextmanager
+    def full():
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "write_atomic", refuse)
+            patch.setattr(local_cluster.record, "write_atomic", refuse)
+            patch.setattr(run, "append_events", refuse)
+            patch.setattr("torchyard.cluster.local.events.append_events", lambda folder, _: refuse(folder.events_file))
+            yield refused
+
+    return full
+
+
+def test_an_event_is_written_whole_or_not_at_all(folder):
+    made(folder)
+    kept = run.Event("2026-11-21T06:20:00Z", "Normal", "RoundOpened", "round 1")
+    run.append_events(folder, [kept])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        # As a full disk does, the kernel takes the first bytes and refuses the others.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (folder.events_file.stat().st_size + 20, limits[1]))
+        with pytest.raises(OSError, match="too large"):
+            run.append_events(folder, [run.Event("2026-11-21T06:20:01Z", "Normal", "Training", "step " * 100)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    run.append_events(folder, [kept])
+    assert folder.events_file.read_bytes().count(b"\n") == 2
+    assert run.events(folder) == [kept, kept]
+
+
+async def test_events_wait_for_room_in_their_order_and_are_shown_at_once(folder, full_disk, until, monkeypatch):
+    monkeypatch.setattr(local_cluster, "RETRY_SECONDS", 0.02)
+    job = made(folder)
+    cluster = LocalCluster(folder)
+    with full_disk():
+        for number in (1, 2):
+            await cluster.emit_event(job, EmitEvent(type="Normal", reason="RoundOpened", message=f"round {number}"))
+        shown = cluster.take_events()
+        assert [event.reason for event in shown] == ["RoundOpened", "FolderNotWritable", "RoundOpened"]
+        assert "No space left" in shown[1].message
+    await until(lambda: run.events(folder) == shown, what="all of them are on disk")
+    await cluster.close()
+
+
+def test_a_run_that_nobody_controls_is_removed_without_writing_a_byte(folder, full_disk):
+    made(folder)
+    with full_disk() as refused:
+        remove_run(folder)
+    assert refused == []
+    assert not folder.path.exists()
+
+
+@pytest.mark.e2e
+async def test_the_controller_goes_on_says_so_and_catches_up(folder, full_disk, until, monkeypatch):
+    monkeypatch.setattr(local_cluster, "RETRY_SECONDS", 0.1)
+    made(folder)
+    stop, kill, shown = asyncio.Event(), asyncio.Event(), []
+    task = asyncio.create_task(run_job(folder, on_change=lambda _job, new: shown.extend(new), stop=stop, kill=kill))
+    await until(lambda: [*folder.pods.glob("*/run/workers.json")], what="a worker runs")
+    with full_disk() as refused:
+        by_hand = folder.job_file.read_text().replace("gracePeriod: 1s", "gracePeriod: 2s")
+        write_atomic(folder.job_file, by_hand.encode())
+        await until(lambda: "job.yaml" in refused, what="the new generation cannot be written")
+        stop.set()
+        await until(lambda: any("cannot be stopped" in event.message for event in shown))
+        assert not task.done()
+        assert is_controlled(folder)
+    job = await asyncio.wait_for(task, 30)
+    assert job.status.state == "Suspended"
+    assert job.spec.grace_period == "2s"
+    assert job.metadata.generation > 1, "an edit by hand is a new generation, alone or together with the stop"
+    assert job.status.observed_generation == job.metadata.generation
+    assert {"FolderNotWritable", "RoundOpened"} <= {event.reason for event in run.events(folder)}
+
+
+@pytest.mark.e2e
+async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder, full_disk, until):
+    made(folder)
+    stop, kill = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(run_job(folder, stop=stop, kill=kill))
+    await until(lambda: [*folder.pods.glob("*/run/workers.json")], what="a worker runs")
+    with full_disk():
+        stop.set()
+        kill.set()
+        with pytest.raises(OSError, match="No space left"):
+            await asyncio.wait_for(task, 30)
+    assert is_controlled(folder) is None
+    assert laptop.read_run(folder).spec.suspend is False
