@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("resume", "Go on with a stopped or interrupted run and watch it."),
     "rm": Command("rm", "Delete a run with its logs and checkpoints."),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
+    "operator": Command("operator", "Look after the TrainingJobs of a cluster."),
     "crd": Command("crd", "Print the CustomResourceDefinition of TrainingJob."),
     "completion": Command("completion", "Print the completion script of a shell."),
     "version": Command("version", "Print the version."),

@@ -75,9 +75,9 @@ class Controller:
             for _ in range(self._settings.workers):
                 group.create_task(self._work())
 
-    async def close(self) -> None:
-        """Take no more keys; `run` ends once those that are due were looked at."""
-        self._queue.close()
+    async def close(self, *, drop: bool = False) -> None:
+        """Take no more keys; `run` ends once those that are due were looked at, with `drop` those under way only."""
+        self._queue.close(drop=drop)
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one job once; seconds until it must be looked at again, None: the job is gone."""

@@ -109,9 +109,12 @@ class WorkQueue(Generic[K]):
             self._waiting.append(key)
             self._added.set()
 
-    def close(self) -> None:
-        """Take no more keys; workers get what is due and then `Closed`."""
+    def close(self, *, drop: bool = False) -> None:
+        """Take no more keys; workers get what is due, or with `drop` nothing any more, and then `Closed`."""
         self._closed = True
+        if drop:
+            self._waiting.clear()
+            self._dirty.clear()
         for timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()

@@ -77,6 +77,11 @@ class Api:
         """The same server, its writes within a budget and on this side of a fence."""
         return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe or self._observe)
 
+    def another_session(self) -> aiohttp.ClientSession:
+        """A session of its own on the same connections, for a library that closes what it is given."""
+        assert self.session.connector is not None
+        return _session(self.credentials, self.session.connector, owner=False)
+
     async def request(
         self,
         verb: str,
@@ -168,22 +173,25 @@ async def connected(context: str | None = None) -> AsyncIterator[Api]:
         ValueError: there is no usable configuration.
     """
     credentials = await Credentials.load(context)
-    async with aiohttp.ClientSession(
-        connector=connector(credentials),
-        headers={"User-Agent": f"torchyard/{__version__}", "Accept": JSON, "Accept-Encoding": "identity"},
-        middlewares=(credentials.authorize,),
-        proxy=credentials.proxy,
-    ) as session:
-        yield Api(session, credentials)
-
-
-def connector(credentials: Credentials) -> aiohttp.TCPConnector:
-    """Connections to the API server."""
-    return aiohttp.TCPConnector(
+    connector = aiohttp.TCPConnector(
         limit=CONNECTIONS,
         ssl=credentials.tls if credentials.tls is not None else True,
         keepalive_timeout=60.0,
         socket_factory=_socket,
+    )
+    async with _session(credentials, connector) as session:
+        yield Api(session, credentials)
+
+
+def _session(
+    credentials: Credentials, connector: aiohttp.BaseConnector, *, owner: bool = True
+) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        connector_owner=owner,
+        headers={"User-Agent": f"torchyard/{__version__}", "Accept": JSON, "Accept-Encoding": "identity"},
+        middlewares=(credentials.authorize,),
+        proxy=credentials.proxy,
     )
 
 

@@ -236,3 +236,30 @@ class Lease:
     @property
     def _path(self) -> str:
         return f"{self._folder}/{self._metadata['name']}"
+
+
+class Unelected:
+    """In place of a lease where one process is all there is."""
+
+    holder = ""
+    leading = True
+
+    def check(self) -> None:
+        """The fence is open."""
+
+    async def acquired(self) -> None:
+        """At once."""
+
+    async def known(self) -> None:
+        """At once."""
+
+    async def lapsed(self) -> None:
+        """Never."""
+        await asyncio.Event().wait()
+
+    async def run(self) -> None:
+        """Nothing to keep."""
+        await asyncio.Event().wait()
+
+    async def release(self) -> None:
+        """Nothing to give up."""

@@ -4,7 +4,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
 from prometheus_client.registry import Collector
@@ -49,6 +57,7 @@ class Metrics:
         leading: Callable[[], bool],
         counts: Callable[[], Iterable[tuple[str, str, float]]] = lambda: (),
     ) -> None:
+        disable_created_metrics()  # a second series for every counter that nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

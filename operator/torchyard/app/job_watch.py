@@ -1,0 +1,203 @@
+"""kopf's watch of TrainingJobs: what it hears is handed on, and that is all that kopf does here.
+
+It has a thread and an event loop of its own. When kopf ends, it cancels every task of its loop that it did not find
+there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins anew.
+
+Only `on.event`, which makes no API call. Handlers for changes, timers, daemons and indexes would write annotations and
+finalizers; the storages for those are null, so kopf compares nothing either: half of its cost per event.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import kopf
+
+from torchyard.api.resource import GROUP, PLURAL, VERSION
+from torchyard.cluster.kube.client import Api, connected
+from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.engine.ports import Unavailable
+
+Heard = Callable[[str | None, Mapping[str, Any]], None]
+"""Told the type of an event (None: an object of a list) and the object as JSON."""
+
+LOOK_SECONDS = 2.0
+SERVER_SECONDS = 290
+MAX_BACKOFF_SECONDS = 30.0
+_log = logging.getLogger(__name__)
+
+
+class JobWatch:
+    """Watches the jobs of a cluster.
+
+    Args:
+        api: to ask whether there are TrainingJobs at all.
+        context: of the kubeconfig.
+        namespaces: to watch; none: all.
+        heard: called in the event loop that `run` runs in.
+        missing: told why jobs cannot be watched; an empty sentence: they can.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        context: str | None,
+        namespaces: Sequence[str],
+        *,
+        heard: Heard,
+        missing: Callable[[str], None],
+    ) -> None:
+        self._api, self._context, self._namespaces = api, context, namespaces
+        self._heard, self._missing = heard, missing
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            while why := await self._unknown():
+                self._missing(why)
+                await asyncio.sleep(LOOK_SECONDS)
+            self._missing("")
+            try:
+                await self._run_kopf()
+            except Exception as error:  # noqa: BLE001 -- kopf gives up for many causes, and we for none of them
+                _log.warning("the watch of TrainingJobs ended and begins anew: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter
+
+    async def _unknown(self) -> str:
+        """Why there is nothing to watch: kopf would wait for ever for a CRD that it did not find at its start."""
+        try:
+            known = f'"{PLURAL}"'.encode() in await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
+        except (NotFound, Rejected, Gone):
+            known = False
+        except Unavailable as error:
+            return f"the API server does not answer: {error}"
+        return "" if known else "TrainingJobs are not installed: `torchyard crd | kubectl apply -f -`"
+
+    async def _run_kopf(self) -> None:
+        here = asyncio.get_running_loop()
+        over: asyncio.Future[None] = here.create_future()
+        started = threading.Event()
+        inside: dict[str, Any] = {}
+
+        def end(error: BaseException | None) -> None:
+            if over.done():
+                return
+            over.set_exception(error) if isinstance(error, Exception) else over.set_result(None)
+
+        def tell(kind: str | None, document: Mapping[str, Any]) -> None:
+            here.call_soon_threadsafe(self._heard, kind, document)
+
+        async def watch() -> None:
+            inside.update(loop=asyncio.get_running_loop(), stop=asyncio.Event())
+            started.set()
+            await self._watch(tell, inside["stop"])
+
+        def thread() -> None:
+            error: BaseException | None = None
+            try:
+                asyncio.run(watch())
+            except BaseException as caught:  # noqa: BLE001 -- whatever ended it is told where somebody waits for it
+                error = caught
+            finally:
+                started.set()
+            # A loop that is closed already waits for nothing.
+            with contextlib.suppress(RuntimeError):
+                here.call_soon_threadsafe(end, error)
+
+        threading.Thread(target=thread, name="kopf", daemon=True).start()
+        try:
+            await asyncio.shield(over)
+        finally:
+            await asyncio.to_thread(started.wait)
+            if not over.done() and "loop" in inside:
+                with contextlib.suppress(RuntimeError):
+                    inside["loop"].call_soon_threadsafe(inside["stop"].set)
+
+    async def _watch(self, tell: Heard, stop: asyncio.Event) -> None:
+        registry = kopf.OperatorRegistry()
+        async with connected(self._context) as api:
+
+            @kopf.on.login(registry=registry)
+            async def login(**_: Any) -> kopf.AiohttpSession:
+                # kopf closes the session it is given when it wants another one.
+                return kopf.AiohttpSession(server=api.credentials.server, aiohttp_session=api.another_session())
+
+            @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+            async def seen(event: kopf.RawEvent, **_: Any) -> None:
+                tell(event["type"], event["object"])
+
+            await kopf.operator(
+                registry=registry,
+                settings=settings(),
+                standalone=True,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                stop_flag=stop,
+            )
+
+
+def settings() -> kopf.OperatorSettings:
+    """As an operator needs them that writes nothing through kopf and outlives its API server."""
+    for name, level in (("kopf", logging.WARNING), ("kopf._core.reactor.running", logging.ERROR)):
+        logging.getLogger(name).setLevel(level)
+    chosen = kopf.OperatorSettings()
+    chosen.posting.enabled = False
+    chosen.scanning.disabled = True
+    chosen.queueing.idle_timeout = 0.1
+    chosen.queueing.exit_timeout = 1.0
+    chosen.watching.server_timeout = SERVER_SECONDS + random.randrange(60)  # noqa: S311 -- jitter
+    chosen.watching.connect_timeout = 5.0
+    chosen.watching.chunk_size = 500
+    chosen.networking.connect_timeout = 5.0
+    chosen.networking.request_timeout = 30.0
+    chosen.networking.error_backoffs = Backoffs()
+    chosen.networking.enforce_retry_after = True
+    chosen.persistence.diffbase_storage = _NoDiffBase()
+    chosen.persistence.progress_storage = _NoProgress()
+    return chosen
+
+
+class Backoffs:
+    """Seconds between two tries of one request: growing, jittered, without end."""
+
+    def __iter__(self) -> Iterator[float]:
+        delay = 0.2
+        while True:
+            yield delay * random.uniform(0.5, 1.0)  # noqa: S311
+            delay = min(MAX_BACKOFF_SECONDS, delay * 2)
+
+
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Remembers no former state of an object: nobody asks what changed."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Remembers no progress of handlers: there are none that could make any."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence

@@ -1,0 +1,45 @@
+"""One process: its loop, its signals, its log."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+import uvloop
+
+from torchyard import __version__
+from torchyard.app.operator import Operator
+from torchyard.app.options import Options
+from torchyard.cluster.kube.client import connected
+from torchyard.cluster.kube.lease import DeposedError
+
+_log = logging.getLogger(__name__)
+
+
+def run(options: Options) -> bool:
+    """Run the operator until SIGTERM or SIGINT; whether it ended because it was asked to.
+
+    Raises:
+        ValueError: a setting cannot be used.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_main(options))
+
+
+async def _main(options: Options) -> bool:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with connected(options.context) as api:
+        _log.info("torchyard %s as %s, API server %s", __version__, options.identity, api.credentials.server)
+        asked = True
+        try:
+            await Operator(api, options).run(stop)
+        except* (DeposedError, OSError) as failed:
+            # Whoever starts us again starts a process that remembers nothing wrong. No traceback explains it better.
+            _log.error("this process ends: %s", failed.exceptions[0])
+            asked = False
+    return asked

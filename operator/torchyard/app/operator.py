@@ -1,0 +1,293 @@
+"""The wiring of one operator process. What is decided is decided in `engine`, what is done in `cluster` and `intake`.
+
+Every process keeps its caches warm; the one that holds the lease plans, writes and talks to agents. One that lost the
+lease to another ends, for what it remembers of agents is old; one that only could not renew it pauses and goes on.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+
+from aiohttp import web
+
+from torchyard.app import probes
+from torchyard.app.job_watch import JobWatch
+from torchyard.app.options import Options, site
+from torchyard.app.probes import Metrics, Readiness
+from torchyard.cluster.kube.budget import Budget
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.cluster import KubeCluster
+from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.cluster.kube.invalid_jobs import InvalidJobs
+from torchyard.cluster.kube.jobs import Jobs
+from torchyard.cluster.kube.leader_label import LeaderLabel
+from torchyard.cluster.kube.lease import Lease, Unelected
+from torchyard.engine.controller import Controller, Settings
+from torchyard.engine.ports import Conflict, Key, Unavailable
+from torchyard.intake import server, tls
+from torchyard.intake.book import Book
+from torchyard.intake.tokens import REVIEW_PATH, Tokens, review_document
+
+SWEEP_SECONDS = 60.0
+REFRESH_SECONDS = 5.0
+DRAIN_SECONDS = 8.0
+FAREWELL_SECONDS = 3.0
+# The budget bounds the writes; jobs that wait for it must not keep others from being looked at.
+SETTINGS = Settings(workers=64, in_flight=512)
+# Agents ask this often; at 800 agents a second of interval, all of them together take about a tenth of a core.
+SHORTEST_SYNC, LONGEST_SYNC, AGENTS_PER_SECOND = 2.0, 20.0, 800
+_log = logging.getLogger(__name__)
+
+
+class Operator:
+    """One operator process.
+
+    Args:
+        api: the cluster's API server.
+        options: settings.
+
+    Raises:
+        ValueError: a setting cannot be used.
+    """
+
+    def __init__(self, api: Api, options: Options) -> None:
+        self._options = options
+        self._namespaces = options.namespaces
+        namespace = options.pod_namespace or api.namespace
+        self.readiness = Readiness(
+            {
+                "crd": "it is not known yet whether the API server knows TrainingJobs",
+                "pods": "they are not listed yet",
+                "jobs": "they are not listed yet",
+                "lease": "it is not known yet who leads",
+            }
+        )
+        self.metrics = Metrics(
+            jobs=self._states,
+            depth=lambda: self._controller.depth if self._controller is not None else 0,
+            leading=lambda: self.lease.leading,
+            counts=self._counts,
+        )
+        self._api = api.guarded(budget=None, fence=None, observe=self.metrics.requested)
+        self.lease: Lease | Unelected = Unelected()
+        if options.leader_election:
+            of = options.lease_namespace or namespace
+            self.lease = Lease(self._api, namespace=of, name=options.lease_name, identity=options.identity)
+        self._budget = Budget(rate=options.qps, burst=options.burst)
+        writing = api.guarded(budget=self._budget, fence=self.lease.check, observe=self.metrics.requested)
+        self._label = None
+        if options.pod_name:
+            self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name)
+        self._invalid = InvalidJobs(writing)
+        self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
+        self.book = Book(time.time, interval=SHORTEST_SYNC, on_news=self._heard)
+        self.cluster = KubeCluster(
+            writing,
+            self.jobs,
+            site(options, namespace),
+            namespaces=options.namespaces,
+            changed=self._look,
+            gone=self.book.forget,
+            reporter=options.identity,
+        )
+        self._tokens = Tokens(self._review, self._job_of)
+        self._watch = JobWatch(
+            self._api,
+            options.context,
+            options.namespaces,
+            heard=self.jobs.hear,
+            missing=lambda why: self.readiness.set("crd", why),
+        )
+        self._synced = asyncio.Event()
+        self._controller: Controller | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._intake: server.Intake | None = None
+        self._namespace = namespace
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop`, then finish the looks at jobs that are under way and let another process lead.
+
+        Raises:
+            DeposedError: another process leads now.
+            OSError: a port is taken.
+        """
+        work = asyncio.create_task(self._work())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                _log.info("asked to stop")
+                await self._drain()
+        finally:
+            for task in (work, stopping):
+                task.cancel()
+            ended, _ = await asyncio.gather(work, stopping, return_exceptions=True)
+            await self._farewell()
+        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+            raise ended
+
+    async def _work(self) -> None:
+        options = self._options
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(_pages(self.readiness, self.metrics, options.probe_port))
+            context = tls.server_context(options.tls_dir)
+            app = server.application(self.book, self._tokens.authenticate, serving=self._serving)
+            intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
+            self._intake = await stack.enter_async_context(intake)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.lease.run())
+                group.create_task(self._say_who_leads())
+                group.create_task(self.cluster.run())
+                group.create_task(self._watch.run())
+                group.create_task(self._keep_jobs_true())
+                group.create_task(self._lead())
+                group.create_task(tls.follow(context, options.tls_dir))
+                group.create_task(self._refresh())
+
+    # Leading.
+
+    async def _lead(self) -> None:
+        """Plan and write whenever this process may."""
+        await self._synced.wait()
+        while True:
+            await self.lease.acquired()
+            term, lapsed = asyncio.create_task(self._govern()), asyncio.create_task(self.lease.lapsed())
+            try:
+                await asyncio.wait({term, lapsed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (term, lapsed):
+                    task.cancel()
+                ended, _ = await asyncio.gather(term, lapsed, return_exceptions=True)
+                self._controller = self._looking = None
+                if self._intake is not None:
+                    self._intake.dismiss()
+            if isinstance(ended, Exception):
+                raise ended
+            _log.warning("the lease could not be renewed in time: nothing is written until it is")
+
+    async def _govern(self) -> None:
+        """One term: a controller that knows nothing of former ones, for silence before it proves nothing."""
+        controller = Controller(self.cluster, self.book, settings=SETTINGS, observe=self.metrics.looked)
+        self._controller = controller
+        for job in self.jobs:
+            controller.enqueue(job.key)
+        async with asyncio.TaskGroup() as group:
+            self._looking = group.create_task(controller.run())
+            group.create_task(self._invalid.run())
+            if self._label is not None:
+                group.create_task(self._label.move_here())
+
+    async def _say_who_leads(self) -> None:
+        await self.lease.known()
+        self.readiness.set("lease")
+
+    async def _drain(self) -> None:
+        """Let the looks under way come to their end, and begin no more."""
+        self.readiness.set("operator", "it is stopping")
+        if self._controller is not None and self._looking is not None:
+            await self._controller.close(drop=True)
+            await asyncio.wait({self._looking}, timeout=DRAIN_SECONDS)
+
+    async def _farewell(self) -> None:
+        """Give up lease and label; nothing else is written any more."""
+        led = self.lease.leading
+        for goodbye in (self.lease.release, self._label.take_off if self._label is not None and led else None):
+            try:
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    if goodbye is not None:
+                        await goodbye()
+            except (Unavailable, Conflict, Rejected, NotFound, TimeoutError) as error:
+                _log.warning("the next leader has to wait: %s", error)
+
+    # What is there.
+
+    async def _keep_jobs_true(self) -> None:
+        """Know all jobs once, then repair what a watch missed."""
+        await self.cluster.synced()
+        self.readiness.set("pods")
+        namespaces = self._namespaces or ("",)
+        while True:
+            try:
+                if self._synced.is_set():
+                    await self.jobs.sweep(self._api, namespaces)
+                else:
+                    await self.jobs.caught_up(self._api, namespaces)
+                    self._know_all()
+            except (Unavailable, Rejected, NotFound, Gone) as error:
+                if not self._synced.is_set():
+                    self.readiness.set("jobs", f"they cannot be listed: {error}")
+                    await asyncio.sleep(1.0)
+                    continue
+            await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
+
+    def _know_all(self) -> None:
+        self.readiness.set("jobs")
+        self._synced.set()
+        # What is cached now stays; looking through it for garbage again and again costs more than it finds.
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+
+    def _look(self, key: Key) -> None:
+        if self.jobs.get(key) is not None:
+            self._invalid.forget(key)
+        if self._controller is not None:
+            self._controller.enqueue(key)
+
+    # Agents.
+
+    def _serving(self) -> bool:
+        return self._synced.is_set() and self.lease.leading
+
+    def _heard(self, pod_uid: str) -> None:
+        key = self._job_of(pod_uid)
+        if key is not None:
+            self._look(key)
+
+    def _job_of(self, pod_uid: str) -> Key | None:
+        key = self.cluster.tracked.owner(pod_uid)
+        return key if key is not None and self.jobs.get(key) is not None else None
+
+    async def _review(self, token: str, audience: str) -> bytes:
+        return await self._api.request("POST", REVIEW_PATH, body=review_document(token, audience))
+
+    async def _refresh(self) -> None:
+        """Follow what changes slowly: how many agents there are, and the CA they are told."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            busy = len(self.cluster.tracked) / AGENTS_PER_SECOND
+            self.book.interval = min(LONGEST_SYNC, max(SHORTEST_SYNC, busy))
+            try:
+                self.cluster.site = await asyncio.to_thread(site, self._options, self._namespace)
+            except ValueError as error:
+                _log.warning("%s", error)
+
+    # Figures.
+
+    def _states(self) -> Mapping[str, int]:
+        return Counter(job.status.state or "Pending" for job in self.jobs)
+
+    def _counts(self) -> Iterable[tuple[str, str, float]]:
+        yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)
+        yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting
+        yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
+        yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped
+        yield "torchyard_intake_connections", "Connections of agents.", self._intake.connections if self._intake else 0
+        yield "torchyard_intake_held", "Polls that wait for news.", self.book.held
+        for name, value in {**vars(self.book.counters), **vars(self._tokens.counters)}.items():
+            yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value
+
+
+@contextlib.asynccontextmanager
+async def _pages(readiness: Readiness, metrics: Metrics, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(probes.application(readiness, metrics.registry), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port, reuse_address=True).start()
+        yield
+    finally:
+        await runner.cleanup()

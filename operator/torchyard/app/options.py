@@ -1,0 +1,76 @@
+"""What the operator is told when it is started; every flag is also an environment variable, TORCHYARD_<FLAG>."""
+
+import os
+import secrets
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from torchyard import __version__
+from torchyard.cluster.kube.manifest.site import Site
+
+INTAKE_PORT, PROBE_PORT = 8443, 8080
+IMAGES = "ghcr.io/torchyard"
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Settings of one operator process."""
+
+    namespaces: tuple[str, ...] = ()
+    intake_host: str = ""
+    intake_port: int = INTAKE_PORT
+    intake_url: str = ""
+    tls_dir: Path = Path("/tls")
+    probe_port: int = PROBE_PORT
+    agent_image: str = f"{IMAGES}/operator:{__version__}"
+    trainer_image: str = f"{IMAGES}/trainer:{__version__}"
+    qps: float = 200.0
+    burst: float = 400.0
+    leader_election: bool = True
+    lease_name: str = "torchyard"
+    lease_namespace: str = ""
+    context: str | None = None
+    pod_name: str = field(default_factory=lambda: os.environ.get("POD_NAME", ""))
+    pod_namespace: str = field(default_factory=lambda: os.environ.get("POD_NAMESPACE", ""))
+
+    identity: str = field(default_factory=lambda: os.environ.get("POD_NAME") or _unique())
+    """Among the processes that want the lease. A pod's name outlives its containers, and one pod runs one of us."""
+
+
+def _unique() -> str:
+    return f"{os.uname().nodename}-{secrets.token_hex(4)}"
+
+
+def site(options: Options, namespace: str) -> Site:
+    """What every pod is told about this installation.
+
+    Args:
+        options: of this process.
+        namespace: that the operator is in.
+
+    Raises:
+        ValueError: the certificate of the intake's CA cannot be read.
+    """
+    file = options.tls_dir / "ca.crt"
+    try:
+        ca = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"--tls-dir {options.tls_dir}: {file.name} cannot be read: {error}: agents need it."
+        ) from error
+    return Site(
+        operator_url=options.intake_url or f"https://torchyard-intake.{namespace}.svc:{options.intake_port}",
+        ca_pem=ca,
+        agent_image=options.agent_image,
+        trainer_image=options.trainer_image,
+    )
+
+
+def variable(flag: str) -> str:
+    """The environment variable of a flag: `--intake-port` is TORCHYARD_INTAKE_PORT."""
+    return "TORCHYARD_" + flag.removeprefix("--").replace("-", "_").upper()
+
+
+def environment(flag: str) -> str | None:
+    """What the environment says of a flag, None: nothing."""
+    return os.environ.get(variable(flag)) or None

@@ -1,0 +1,79 @@
+"""`torchyard operator`: what the operator's container runs."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    from torchyard.app.options import Options, variable
+
+    defaults = Options()
+
+    def flag(name: str, help: str, default: object, kind: Any = str) -> None:  # noqa: A002 -- argparse's own word
+        told = f"{help} [{variable(name)}]"
+        parser.add_argument(name, help=told, type=kind, default=_given(name, default, kind))
+
+    parser.add_argument(
+        "--namespace",
+        dest="namespaces",
+        metavar="NS",
+        action="append",
+        help=f"look after this namespace only; may be repeated [{variable('--namespace')}, separated by commas]",
+    )
+    flag("--intake-port", "port that agents call, HTTPS", defaults.intake_port, _port)
+    flag("--intake-host", "address to listen on for them; empty: all", defaults.intake_host)
+    flag("--intake-url", "base URL that agents call", defaults.intake_url)
+    flag("--tls-dir", "folder of tls.crt, tls.key, ca.crt; read again when they change", defaults.tls_dir, Path)
+    flag("--probe-port", "port of /healthz, /readyz and /metrics, plain HTTP", defaults.probe_port, _port)
+    flag("--agent-image", "image that brings the agent into pods", defaults.agent_image)
+    flag("--trainer-image", "image of jobs that name none", defaults.trainer_image)
+    flag("--qps", "most writes a second to the API server", defaults.qps, float)
+    flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
+    flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
+    flag("--lease-namespace", "its namespace; empty: the operator's own", defaults.lease_namespace)
+    flag("--context", "context of the kubeconfig; by default its current one, in a pod its service account", "")
+    parser.add_argument(
+        "--no-leader-election",
+        dest="leader_election",
+        action="store_false",
+        default=_given("--no-leader-election", "", str).lower() not in {"1", "true", "yes"},
+        help=f"be the only one, without a Lease [{variable('--no-leader-election')}=1]",
+    )
+
+
+def command(namespaces: list[str] | None, context: str, **settings: Any) -> int:
+    """Look after the TrainingJobs of a cluster until told to stop.
+
+    Several may run: one leads, the others are ready to take over.
+    """
+    from torchyard.app.main import run
+    from torchyard.app.options import Options
+
+    named = namespaces if namespaces is not None else _given("--namespace", "", str).split(",")
+    options = Options(namespaces=tuple(name for name in named if name), context=context or None, **settings)
+    try:
+        return SUCCEEDED if run(options) else FAILED
+    except ValueError as error:
+        raise RefusalError(str(error), code=INVALID) from error
+
+
+def _given(name: str, default: object, kind: Any) -> Any:
+    from torchyard.app.options import environment, variable
+
+    text = environment(name)
+    if text is None:
+        return default
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise RefusalError(f"{variable(name)}={text!r}: {error}", f"correct it, or give {name}") from error
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
