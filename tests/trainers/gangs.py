@@ -167,8 +167,10 @@ class Yard:
 
     def losses(self) -> dict[int, float]:
         """Loss by step; of two lines with one step the later counts."""
-        lines = (self.checkpoints / "metrics.jsonl").read_text().splitlines()
-        return {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
+        return {entry["step"]: entry["loss"] for entry in self.metrics()}
+
+    def metrics(self) -> list[dict[str, float]]:
+        return [json.loads(line) for line in (self.checkpoints / "metrics.jsonl").read_text().splitlines()]
 
     def weights(self) -> str:
         """SHA-256 of the final weights."""

@@ -8,11 +8,11 @@ from torchyard_trainers.core import commits
 from torchyard_trainers.core.exits import SupersededError
 
 
-def write_step(root, step, *, commit=True):
+def write_step(root, step, *, commit=True, score=None):
     folder = commits.step_folder(root, step)
     (folder / "dcp").mkdir(parents=True)
     (folder / "dcp" / "__0_0.distcp").write_bytes(bytes(100 + step))
-    (folder / "state.json").write_text(json.dumps({"step": step}))
+    (folder / "state.json").write_text(json.dumps({"step": step, "score": score}))
     files = {name: commits.digest(folder / name) for name in ("dcp/__0_0.distcp", "state.json")}
     if commit:
         commits.commit(folder, files, {"step": step})
@@ -76,6 +76,23 @@ def test_retention_never_takes_the_checkpoint_just_saved(tmp_path):
         write_step(tmp_path, step)
     assert commits.retire(tmp_path, 1, saved=850) == [800]
     assert valid(tmp_path) == [900, 850]
+
+
+def test_retention_keeps_the_best_by_score_beside_the_newest(tmp_path):
+    for step, score in ((1, 5.2), (2, 4.9), (3, None), (4, 5.0), (5, 4.9), (6, 5.3)):
+        write_step(tmp_path, step, score=score)
+    assert commits.retire(tmp_path, 1, saved=6, best=2) == [4, 3, 1]
+    assert valid(tmp_path) == [6, 5, 2]
+    write_step(tmp_path, 7, score=4.0)
+    assert commits.retire(tmp_path, 1, saved=7, best=2) == [6, 2]
+    assert valid(tmp_path) == [7, 5]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"score": "low"}', '{"score": null}'])
+def test_a_checkpoint_without_a_readable_score_is_none_of_the_best(tmp_path, text):
+    folder = write_step(tmp_path, 1)
+    (folder / "state.json").write_text(text)
+    assert commits.read_score(folder) is None
 
 
 def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):

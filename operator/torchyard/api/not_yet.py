@@ -16,7 +16,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "parallelism.cpuOffload": (),
     "parallelism.compile": (),
     "parallelism.fsdp.sharding": ("full",),
-    "checkpoint.keepBest": (),
     "checkpoint.resumeFrom": (),
     "health.stall": ("auto",),
     "health.nonFinite": ("fail",),

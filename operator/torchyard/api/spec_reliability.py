@@ -37,7 +37,12 @@ class Checkpoint(Model, frozen=True, kw_only=True):
     keep_last: Annotated[int, Meta(ge=1, le=1000, description="Newest checkpoints that are kept.")] = 3
     keep_best: Annotated[
         int,
-        Meta(ge=0, le=1000, description="Best checkpoints, by the workload's headline metric, that are kept as well."),
+        Meta(
+            ge=0,
+            le=1000,
+            description="Best checkpoints, by the workload's headline metric, that are kept as well; a model that was "
+            "evaluated and is among them is saved at once.",
+        ),
     ] = 0
     resume_from: Annotated[
         Annotated[str, Meta(max_length=1024)] | None, doc("Path of a checkpoint folder of another run to start from.")

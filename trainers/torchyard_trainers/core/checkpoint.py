@@ -82,15 +82,17 @@ class Checkpoints:
 
         self._world.from_leader(check_or_write)
 
-    def save(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int) -> Saved:
+    def save(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int, best: int = 0) -> Saved:
         """Write and commit a checkpoint, then retire old ones; storage errors are retried with back-off.
+
+        The newest `keep` stay, and the `best` ones by the `score` of their record.
 
         Raises:
             SupersededError: a newer round owns the folder; nothing was committed.
             StorageError: storage kept failing.
         """
         return retried(
-            lambda: self._save_once(step, state, record, keep),
+            lambda: self._save_once(step, state, record, keep, best),
             attempts=SAVE_ATTEMPTS,
             pause=lambda attempt: time.sleep(0.5 * 2**attempt),
             what=f"checkpoint of step {step} in {self.root}",
@@ -116,6 +118,15 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint.resumeFrom: {also} holds no readable checkpoint {elsewhere.skipped}")
         return elsewhere
 
+    def scores(self) -> list[float]:
+        """Give the scores of all whole checkpoints that have one. Collective."""
+
+        def read() -> list[float]:
+            found = (commits.read_score(each.folder) for each in commits.candidates(self.root) if not each.fault)
+            return [score for score in found if score is not None]
+
+        return self._world.from_leader(read)
+
     def sweep(self) -> None:
         """Remove what a killed save left behind."""
 
@@ -129,7 +140,7 @@ class Checkpoints:
         commits.check_round(self.root, self.round_number, self._job)
         commits.disown(self.root, newer_than)
 
-    def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int) -> Saved:
+    def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int, best: int) -> Saved:
         started = time.monotonic()
         folder = commits.step_folder(self.root, step)
         unfinished = commits.unfinished_folder(self.root, step, self.round_number, self._job)
@@ -165,7 +176,7 @@ class Checkpoints:
             commits.check_round(self.root, self.round_number, self._job)
             commits.publish(unfinished, folder)
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
-            commits.retire(self.root, keep, saved=step)
+            commits.retire(self.root, keep, saved=step, best=best)
             return saved
 
         return self._world.from_leader(publish)

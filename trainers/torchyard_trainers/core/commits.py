@@ -115,6 +115,15 @@ def read_commit(folder: Path) -> dict[str, Any]:
     return found
 
 
+def read_score(folder: Path) -> float | None:
+    """Give how good the model of a checkpoint was, lower is better; None if nobody measured it at its step."""
+    try:
+        score = json.loads((folder / STATE).read_text())["score"]
+    except (ValueError, KeyError, TypeError, FileNotFoundError):
+        return None
+    return float(score) if isinstance(score, int | float) else None
+
+
 def remove(folder: Path) -> None:
     """Delete a step folder so that it never half exists."""
     (folder / COMMIT).unlink(missing_ok=True)
@@ -132,10 +141,15 @@ def disown(root: Path, newer_than: int) -> list[int]:
     return [candidate.step for candidate in passed_over]
 
 
-def retire(root: Path, keep: int, *, saved: int) -> list[int]:
-    """Delete all but the newest `keep` valid checkpoints, never the one just saved; give the deleted steps."""
+def retire(root: Path, keep: int, *, saved: int, best: int = 0) -> list[int]:
+    """Delete all but the newest `keep` valid checkpoints and the `best` ones by score; give the deleted steps.
+
+    The one just saved always stays.
+    """
     valid = [candidate for candidate in candidates(root) if not candidate.fault]
-    retired = [candidate for candidate in valid[max(keep, 1) :] if candidate.step != saved]
+    scored = sorted((score, -found.step) for found in valid if (score := read_score(found.folder)) is not None)
+    kept = {saved, *(found.step for found in valid[: max(keep, 1)]), *(-step for _, step in scored[:best])}
+    retired = [candidate for candidate in valid if candidate.step not in kept]
     for candidate in retired:
         remove(candidate.folder)
     return [candidate.step for candidate in retired]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_trainers.core import curves, finish, preempt
+from torchyard_trainers.core.best import Best
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints
 from torchyard_trainers.core.config import Config
@@ -46,6 +47,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     progress = restore(work, session, optimizer, checkpoints, run.config)
     if finish.is_finished(run.checkpoint_dir, world, work.total_steps):
         return progress.metrics
+    best = Best(run.config.checkpoint.keep_best, checkpoints.scores())
     speed = curves.Speed(work.global_batch)
     cadence = Cadence(run.config.checkpoint.interval, now=time.monotonic())
     saver = Saver(checkpoints, cadence, reporter, world.device)
@@ -62,7 +64,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             due = world.leads and (cadence.due(done, time.monotonic()) or last)
             flags = {"preempt": asked, "save": due, "saved": saver.ended}
             totals = optimize(work, session, optimizer, step, flags, rehearse=first)
-            values = {**totals.metrics, "learningRate": work.learning_rate(step)} | work.after_step(session, done)
+            found = work.after_step(session, done)
+            score = work.score(found)
+            values = {**totals.metrics, "learningRate": work.learning_rate(step)} | found
             progress = Progress(done, progress.metrics | values)
             pace = speed.tick(time.monotonic())
             reporter.metrics(values)
@@ -72,11 +76,13 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 log.add(done, work.total_steps, values | pace)
             if totals.flags["saved"]:
                 saver.settle()
-            if totals.flags["preempt"] or totals.flags["save"]:
+            if totals.flags["preempt"] or totals.flags["save"] or best.admits(score):
                 reporter.phase("save")
                 state = capture(session.parallel.module, optimizer, work.state())
-                record = record_of(work, session, progress, checkpoints.round_number)
-                saver.begin(done, state, record, keep=run.config.checkpoint.keep_last)
+                record = record_of(work, session, progress, checkpoints.round_number, score)
+                keep = run.config.checkpoint
+                saver.begin(done, state, record, keep=keep.keep_last, best=keep.keep_best)
+                best.add(score)
                 log.flush()
             if totals.flags["preempt"] or last:
                 saver.settle()

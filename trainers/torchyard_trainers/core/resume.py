@@ -66,7 +66,9 @@ def restore(
     return progress
 
 
-def record_of(work: Workload, session: Session, progress: Progress, round_number: int) -> dict[str, Any]:
+def record_of(
+    work: Workload, session: Session, progress: Progress, round_number: int, score: float | None
+) -> dict[str, Any]:
     """Give what `state.json` says: all that is not a tensor."""
     return {
         "schema": 1,
@@ -81,6 +83,7 @@ def record_of(work: Workload, session: Session, progress: Progress, round_number
         "round": round_number,
         "versions": {"torch": torch.__version__},
         "metrics": progress.metrics,
+        "score": score,
     }
 
 

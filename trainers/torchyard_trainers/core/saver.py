@@ -42,13 +42,13 @@ class Saver:
         self._checkpoints, self._cadence, self._reporter = checkpoints, cadence, reporter
         self._in_flight: InFlight | None = None
 
-    def begin(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int) -> None:
+    def begin(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int, best: int = 0) -> None:
         """Copy the state and let it be written; waits for the save before, and raises what that one raised."""
         started = time.monotonic()
         self.settle()
         self._cadence.begun(started)
         staged = self._stager.stage(self._checkpoints.shards.gather(state))
-        outcome = self._thread.submit(self._checkpoints.save, step, staged, record, keep=keep)
+        outcome = self._thread.submit(self._checkpoints.save, step, staged, record, keep=keep, best=best)
         self._in_flight = InFlight(outcome, time.monotonic() - started)
 
     @property

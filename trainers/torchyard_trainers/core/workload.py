@@ -71,6 +71,9 @@ class Workload(Protocol):
     def evaluate(self, session: Session) -> dict[str, float]:
         """Measure the model on the fixed evaluation set, the same on every rank."""
 
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """Give how good the model is by what `after_step` just measured, lower is better; None if it did not."""
+
     def state(self) -> dict[str, Any]:
         """Give further tensors that a resumed run needs, replicated; a restore fills them in place."""
 

@@ -108,6 +108,10 @@ class Cvrp:
             self._nearest = nearest_cost(session, self.settings, EVALUATION, count)
         return {"cost": cost, "costNearest": self._nearest, "gapPercent": 100 * (cost / self._nearest - 1)}
 
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """Mean greedy tour length."""
+        return metrics.get("cost")
+
     def state(self) -> dict[str, Any]:
         """See `Workload`."""
         return {"baseline": self._baseline.state()} if self._baseline is not None else {}
