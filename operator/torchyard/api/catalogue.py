@@ -118,7 +118,11 @@ _OVER = (
     ("StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"),
     ("PendingTimeout", "pods were not placed in time", "free resources or raise spec.health.pendingTimeout"),
     ("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again; its checkpoints are kept"),
-    ("NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`"),
+    (
+        "NoProgress",
+        "rounds in a row ended without progress",
+        "fix the cause, see `torchyard logs`; a script that resumes by itself must report its own step",
+    ),
     ("MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"),
     ("RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"),
     ("RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"),

@@ -62,6 +62,9 @@ class Restarts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     no_progress: Annotated[
         int, doc("Rounds in a row that did not advance the newest checkpoint or, without one, the step.")
     ] = 0
+    best_step: Annotated[
+        int, doc("Highest step of all rounds that ended early; without a checkpoint only steps beyond it are progress.")
+    ] = 0
 
 
 class Progress(StatusModel, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """What a round's early end costs: progress pays for restarts, repetition ends the job.
 
-- A round that advanced the newest checkpoint costs nothing. A job that never wrote one starts from step 0 each time;
-  there a step beyond the best earlier round's last step is progress.
+- A round that advanced the newest checkpoint costs nothing. A job that reports none may start from step 0 each time;
+  there only a step beyond the best of all earlier rounds is progress. Steps that are counted for a program start from 0
+  in every round, so one that resumes by itself seems slower than it is unless it reports its own step: the safe side.
 - What no code is to blame for (a lost pod, an eviction, a preemption) is neither counted nor held against progress.
 - A GPU that ran out of memory is tried again with the smaller micro-batch that its worker names. That costs nothing
   either, since each is at most half of the last one; where there is no smaller one, the job ends.
@@ -41,12 +42,18 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
     """
     attempt = status.attempts[-1] if status.rendezvous.open and status.attempts else None
     earlier = status.attempts[:-1] if attempt is not None else status.attempts
-    gained = _gained(status, attempt, earlier, end_step) if attempt is not None else 0
     before = status.restarts
+    best = max([before.best_step, *(each.end_step for each in earlier)])
+    gained = _gained(status, attempt, best, end_step) if attempt is not None else 0
     smaller = _smaller_micro_batch(cause, status.rendezvous.micro_batch)
     counted = cause.counted and gained <= 0 and smaller is None
     no_progress = 0 if gained > 0 else before.no_progress + counted
-    after = Restarts(total=before.total + 1, counted=before.counted + counted, no_progress=no_progress)
+    after = Restarts(
+        total=before.total + 1,
+        counted=before.counted + counted,
+        no_progress=no_progress,
+        best_step=max(best, end_step),
+    )
     return Charge(
         restarts=after,
         counted=counted,
@@ -63,10 +70,10 @@ def _smaller_micro_batch(cause: Outcome, current: int | None) -> int | None:
     return tried if tried > 0 and (current is None or tried <= current // 2) else None
 
 
-def _gained(status: TrainingJobStatus, attempt: Attempt, earlier: list[Attempt], end_step: int) -> int:
+def _gained(status: TrainingJobStatus, attempt: Attempt, best: int, end_step: int) -> int:
     if status.checkpoint is not None:
         return status.checkpoint.step - attempt.start_step
-    return end_step - max((each.end_step for each in earlier), default=0)
+    return end_step - best
 
 
 def _verdict(
