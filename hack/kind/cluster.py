@@ -27,7 +27,7 @@ def up() -> None:
     tools()
     image = node_image()
     config = _config()
-    fingerprint = digest(image, config, (HERE / "manifests").joinpath("storage.yaml"))
+    fingerprint = digest(image, config, HERE / "manifests")
     if _fits(fingerprint):
         say("the cluster is there and fits")
     else:
@@ -104,8 +104,11 @@ def _create(image: str, config: str) -> None:
     # `--retain`: the nodes of a cluster that did not come up say why.
     argv = ("--config", file, "--image", image, "--kubeconfig", KUBECONFIG, "--wait", "120s", "--retain")
     run(BIN / "kind", "create", "cluster", *argv)
-    kubectl("apply", "--filename", str(HERE / "manifests" / "storage.yaml"))
-    kubectl("--namespace", "local-path-storage", "rollout", "restart", "deployment/local-path-provisioner")
+    manifests = HERE / "manifests"
+    kubectl("apply", "--filename", str(manifests / "storage-class.yaml"))
+    storage = ("--namespace", "local-path-storage")
+    kubectl(*storage, "patch", "configmap/local-path-config", "--patch-file", str(manifests / "storage-patch.yaml"))
+    kubectl(*storage, "rollout", "restart", "deployment/local-path-provisioner")
     kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
     for namespace, deployment in (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")):
         kubectl("--namespace", namespace, "rollout", "status", f"deployment/{deployment}", "--timeout=120s")
