@@ -10,24 +10,17 @@
   resources: [pods]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [services]
-  verbs: [get, create, delete]
-- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create]
 {{- end }}
 
 {{- define "torchyard.rulesOfTheCluster" -}}
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get, list, watch]
+  verbs: [get, list]
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
-- apiGroups: [apiextensions.k8s.io]
-  resources: [customresourcedefinitions]
-  resourceNames: [trainingjobs.torchyard.dev]
-  verbs: [get]
 {{- end }}
 
 {{- define "torchyard.rulesAtHome" -}}
@@ -40,5 +33,5 @@
   verbs: [get, update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [patch]
+  verbs: [list, patch]
 {{- end }}

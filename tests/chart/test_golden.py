@@ -1,0 +1,86 @@
+"""What a release consists of: one golden file a case, the values above, the objects below.
+
+`TORCHYARD_WRITE_GOLDEN=1 pytest tests/chart/test_golden.py` writes the objects again; read the difference, then commit.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from chart import CHART, ROOT, helm, needs_helm, rendered, told
+from kubernetes.client import models
+
+from torchyard.api.crd import crd
+
+pytestmark = needs_helm
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
+# Kinds that come with the Prometheus operator; the Kubernetes client does not know them.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "CustomResourceDefinition"}
+
+
+def values_of(path):
+    return next(yaml.safe_load_all(path.read_text())) or {}
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden(path):
+    objects = [told(document) for document in rendered(values_of(path))]
+    if os.environ.get("TORCHYARD_WRITE_GOLDEN"):
+        values = path.read_text().partition("---\n")[0]
+        path.write_text(f"{values}---\n{yaml.safe_dump_all(objects, sort_keys=False, width=160)}")
+    else:
+        assert objects == list(yaml.safe_load_all(path.read_text()))[1:]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_field_is_one_that_kubernetes_knows(path):
+    """An API server drops a misspelt field without a word; the models of its client refuse it."""
+    for document in rendered(values_of(path)):
+        if document["kind"] not in FOREIGN:
+            model = getattr(models, f"V1{document['kind']}")
+            model.model_validate({name: value for name, value in document.items() if name != "data"})
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_lint_finds_nothing(path):
+    done = helm("lint", "--strict", CHART, values=values_of(path))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_chart_installs_the_generated_resource():
+    (document,) = rendered(show="templates/crds.yaml")
+    assert document == crd()
+
+
+def test_the_resource_can_be_left_out_and_let_go():
+    kinds = {document["kind"] for document in rendered({"crds": {"install": False}})}
+    assert "CustomResourceDefinition" not in kinds
+    (document,) = rendered({"crds": {"keep": False}}, show="templates/crds.yaml")
+    assert "annotations" not in document["metadata"]
+    assert document["spec"] == crd()["spec"]
+
+
+def test_two_releases_share_no_name():
+    """Operators with namespaces of their own live side by side."""
+
+    def names(release):
+        values = {"watchNamespaces": [release], "crds": {"install": False}}
+        documents = rendered(values, release=release)
+        return {(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents}
+
+    assert not names("red") & names("blue")
+
+
+def test_a_long_release_name_still_gives_names_that_kubernetes_takes():
+    for document in rendered(release="r" * 53):
+        assert len(document["metadata"]["name"]) <= 63
+
+
+def test_versions_agree():
+    meta = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    scope = {}
+    exec((ROOT / "operator/torchyard/__init__.py").read_text(), scope)
+    assert meta["appVersion"] == scope["__version__"]
+    assert f"ARG VERSION={scope['__version__']}\n" in (ROOT / "Dockerfile").read_text()

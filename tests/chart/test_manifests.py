@@ -1,0 +1,60 @@
+"""Plain YAML for people without Helm: the chart's objects, nothing secret, and nothing that takes the jobs along."""
+
+import re
+import ssl
+import subprocess
+import sys
+
+import pytest
+import yaml
+from chart import HELM, NAMESPACE, ROOT, needs_helm, rendered
+from test_tls import agent, shake_hands
+
+from torchyard.api.crd import crd
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    environment = {"PATH": f"{HELM.rpartition('/')[0]}:/usr/bin:/bin", "HOME": str(folder)}
+    argv = [sys.executable, str(ROOT / "hack/manifests.py"), str(folder)]
+    subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=60)
+    return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.glob("*.yaml")}
+
+
+@needs_helm
+def test_it_is_what_the_chart_installs(written):
+    def named(documents):
+        return {(document["kind"], document["metadata"]["name"]): document.get("spec") for document in documents}
+
+    values = {"tls": {"existingSecret": "torchyard-intake-tls"}}
+    chart = named(document for document in rendered(values) if document["kind"] != "Pod")
+    assert written["crd.yaml"] == [crd()]
+    chart.pop(("CustomResourceDefinition", crd()["metadata"]["name"]))
+    space, *operator = written["operator.yaml"]
+    assert space["metadata"]["name"] == NAMESPACE
+    assert named(operator) == chart
+
+
+@needs_helm
+def test_no_key_and_no_word_of_helm_is_in_it(written):
+    for document in written["operator.yaml"]:
+        assert document["kind"] != "Secret"
+        assert "elm" not in str(document["metadata"])
+
+
+@pytest.mark.skipif(ssl.OPENSSL_VERSION_INFO < (3,), reason="the command of the documentation is for OpenSSL 3")
+def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
+    text = (ROOT / "docs/installation.md").read_text()
+    (command,) = re.findall(r"^    (openssl req (?:.*\\\n)+.*)$", text, re.MULTILINE)
+    words = command.replace("\\\n", " ").split()
+    try:
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("no openssl on this machine")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    own = {"torchyard-intake-tls": {"ca.crt": (tmp_path / "tls.crt").read_bytes()}}
+    shake_hands(server, agent(own), f"torchyard-intake.{NAMESPACE}.svc")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, agent(own), "elsewhere")

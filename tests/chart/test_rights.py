@@ -1,0 +1,108 @@
+"""What the operator may do: the least that works, each right with its reason in docs/installation.md."""
+
+import re
+
+import pytest
+from chart import NAMESPACE, ROOT, needs_helm, one, rendered
+
+pytestmark = needs_helm
+
+MOST_RIGHTS = 30
+# Rights that lead to others: what is in Secrets, into running containers, or to new rights.
+FORBIDDEN_RESOURCES = re.compile(r"secrets|pods/(exec|attach|portforward|proxy|ephemeralcontainers)|serviceaccounts|\*")
+FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
+ALLOWED_EVERYWHERE = {
+    ("torchyard.dev", "trainingjobs", "get"),
+    ("torchyard.dev", "trainingjobs", "list"),
+    ("torchyard.dev", "trainingjobs", "watch"),
+    ("torchyard.dev", "trainingjobs", "delete"),
+    ("torchyard.dev", "trainingjobs/status", "patch"),
+    ("", "pods", "get"),
+    ("", "pods", "list"),
+    ("", "pods", "watch"),
+    ("", "pods", "create"),
+    ("", "pods", "delete"),
+    ("", "events", "list"),
+    ("", "events", "create"),
+    ("", "nodes", "get"),
+    ("", "nodes", "list"),
+    ("authentication.k8s.io", "tokenreviews", "create"),
+}
+ALLOWED_AT_HOME = {
+    ("coordination.k8s.io", "leases", "create"),
+    ("coordination.k8s.io", "leases", "get"),
+    ("coordination.k8s.io", "leases", "update"),
+    ("", "pods", "list"),
+    ("", "pods", "patch"),
+}
+
+
+def rights(role):
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def operators(documents):
+    """The rights of the operator: cluster-wide, in its own namespace, in the namespaces of jobs."""
+    everywhere = rights(one(documents, "ClusterRole", "torchyard"))
+    roles = {
+        (role["metadata"]["namespace"], role["metadata"]["name"]): rights(role)
+        for role in documents
+        if role["kind"] == "Role"
+    }
+    return everywhere, roles.pop((NAMESPACE, "torchyard")), roles
+
+
+def test_the_operator_may_do_this_and_nothing_else():
+    everywhere, at_home, elsewhere = operators(rendered())
+    assert everywhere == ALLOWED_EVERYWHERE
+    assert at_home == ALLOWED_AT_HOME
+    assert not elsewhere
+    assert len(everywhere) + len(at_home) <= MOST_RIGHTS
+
+
+def test_with_namespaces_of_its_own_it_may_touch_no_job_elsewhere():
+    everywhere, at_home, elsewhere = operators(rendered({"watchNamespaces": ["red", "blue"]}))
+    assert {resource for _, resource, _ in everywhere} == {"nodes", "tokenreviews"}
+    assert set(elsewhere) == {("red", "torchyard-jobs"), ("blue", "torchyard-jobs")}
+    for found in elsewhere.values():
+        assert found | everywhere == ALLOWED_EVERYWHERE
+    assert at_home == ALLOWED_AT_HOME
+
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}], ids=["everywhere", "namespaced"])
+def test_nobody_gets_a_right_that_leads_to_others(values):
+    for role in rendered(values):
+        if role["kind"] in {"Role", "ClusterRole"}:
+            for _, resource, verb in rights(role):
+                assert not FORBIDDEN_RESOURCES.fullmatch(resource), role["metadata"]["name"]
+                allowed = {"deletecollection"} if role["metadata"]["name"] == "torchyard-edit" else set()
+                assert verb not in FORBIDDEN_VERBS - allowed, role["metadata"]["name"]
+
+
+def test_rights_are_bound_to_the_operator_alone():
+    account = {"kind": "ServiceAccount", "name": "torchyard", "namespace": NAMESPACE}
+    for document in rendered({"watchNamespaces": ["red"]}):
+        if document["kind"].endswith("RoleBinding") or document["kind"].endswith("ClusterRoleBinding"):
+            assert document["subjects"] == [account]
+    assert one(rendered(), "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "torchyard"
+
+
+def test_whoever_edits_a_namespace_may_never_write_a_status():
+    edit = rights(one(rendered(), "ClusterRole", "torchyard-edit"))
+    assert {resource for _, resource, _ in edit} == {"trainingjobs", "trainingjobs/scale"}
+
+
+def test_every_right_has_its_reason_in_the_documentation():
+    text = (ROOT / "docs/installation.md").read_text().partition("\n## Rights")[2]
+    rows = {
+        (resource, verb)
+        for resource, verbs in re.findall(r"^\| `([^`]+)` \| ((?:`[a-z]+`(?:, )?)+) \| \w", text, re.MULTILINE)
+        for verb in re.findall(r"`([a-z]+)`", verbs)
+    }
+    assert rows == {(resource, verb) for _, resource, verb in ALLOWED_EVERYWHERE | ALLOWED_AT_HOME}

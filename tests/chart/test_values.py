@@ -1,0 +1,96 @@
+"""Values: every one is described, bounded, documented and used; a misspelt one is refused before anything happens."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+from chart import CHART, ROOT, needs_helm, rendered
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def leaves(schema, path=()):
+    """Every value with its path; objects whose keys are the user's own are values themselves."""
+    for name, child in schema["properties"].items():
+        if "properties" in child:
+            yield from leaves(child, (*path, name))
+        else:
+            yield ".".join((*path, name)), child
+
+
+LEAVES = dict(leaves(SCHEMA))
+DEFAULTED = [path for path in LEAVES if path != "global"]  # which Helm gives to every chart that is a part of another
+
+
+def default(path):
+    node = VALUES
+    for name in path.split("."):
+        node = node[name]
+    return node
+
+
+def test_the_defaults_satisfy_the_schema():
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(VALUES, SCHEMA)
+
+
+@pytest.mark.parametrize("path", DEFAULTED)
+def test_every_value_says_what_it_means_and_has_a_default(path):
+    assert len(LEAVES[path].get("description", "")) > 8
+    default(path)
+
+
+def test_every_object_refuses_what_it_does_not_know():
+    def objects(schema):
+        if "properties" in schema:
+            yield schema
+            for child in schema["properties"].values():
+                yield from objects(child)
+        if "items" in schema:
+            yield from objects(schema["items"])
+
+    assert all(schema["additionalProperties"] is False for schema in objects(SCHEMA))
+
+
+def test_the_documentation_has_every_value_with_its_default_and_meaning():
+    lines = (ROOT / "docs/installation.md").read_text().splitlines()
+    rows = [f"| `{path}` | `{json.dumps(default(path))}` | {LEAVES[path]['description']} |" for path in DEFAULTED]
+    assert [row for row in rows if row not in lines] == []
+
+
+def test_every_value_is_used():
+    templates = "".join(path.read_text() for path in (CHART / "templates").rglob("*") if path.is_file())
+    last = {path.rpartition(".")[2] for path in DEFAULTED}
+    assert {name for name in last if f".{name}" not in templates} == set()
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"image": {"tag": "latest"}}, "tag"),
+        ({"image": {"digest": "sha256:short"}}, "digest"),
+        ({"replicas": 0}, "replicas"),
+        ({"watchNamespaces": ["Not A Name"]}, "watchNamespaces"),
+        ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
+        ({"networkPolicy": {"enable": True}}, "networkPolicy"),
+    ],
+    ids=lambda case: json.dumps(case) if isinstance(case, dict) else "",
+)
+def test_a_mistake_is_refused_by_name(values, word):
+    with pytest.raises(ValueError, match=word):
+        rendered(values)
+
+
+@needs_helm
+def test_no_image_is_latest():
+    for document in rendered({"replicas": 2}):
+        pod = document["spec"].get("template", document)["spec"] if document["kind"] in {"Deployment", "Pod"} else {}
+        for container in pod.get("containers", []):
+            _, _, tag = container["image"].rpartition("/")[2].partition(":")
+            assert tag
+            assert tag != "latest"
+            assert not [argument for argument in container.get("args", []) if argument.endswith(":latest")]
