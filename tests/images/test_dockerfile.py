@@ -9,7 +9,7 @@ TEXT = (ROOT / "Dockerfile").read_text()
 # (base, name, body) of every stage.
 STAGES = {
     name: (base, body)
-    for base, name, body in re.findall(r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.M | re.S)
+    for base, name, body in re.findall(r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.MULTILINE | re.DOTALL)
 }
 SHIPPED = ("operator", "agent", "trainer-cpu", "trainer")
 
@@ -50,7 +50,7 @@ def test_what_downloads_is_never_shipped():
 def test_our_own_files_come_last():
     """A change of ours re-loads one small layer."""
     for name in ("operator", "trainer-cpu", "trainer"):
-        copies = re.findall(r"^COPY --from=(\S+) /opt/torchyard/", STAGES[name][1], re.M)
+        copies = re.findall(r"^COPY --from=(\S+) /opt/torchyard/", STAGES[name][1], re.MULTILINE)
         assert [copy.endswith("ours") for copy in copies] == [False, True]
 
 
@@ -58,7 +58,7 @@ def test_the_build_sees_only_what_it_copies():
     first, *rest = (ROOT / ".dockerignore").read_text().split()
     assert first == "*"
     allowed = [line.removeprefix("!") for line in rest if line.startswith("!")]
-    for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.M):
+    for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.MULTILINE):
         for source in line.split()[:-1]:
             plain = source.replace("[t]", "t").rstrip("/")
             assert any(fnmatch(plain, pattern) for pattern in allowed), source
