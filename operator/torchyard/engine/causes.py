@@ -84,8 +84,21 @@ def node_lost(view: View, pod: Pod) -> bool:
     """Whether the node is not ready and the agent was not heard for a while; silence of one alone is no death."""
     agent = view.agents.get(pod.uid)
     silent = agent is None or not agent.connected
-    heard = max(view.since, agent.seen if agent is not None else 0.0)
-    return pod.phase == "Unknown" and silent and view.now - heard >= NODE_SILENCE_SECONDS
+    return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
+
+
+def node_loss_due(view: View) -> tuple[float, ...]:
+    """When the nodes that are not ready now may count as lost: no news will say that an agent went silent."""
+    return tuple(
+        max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
+        for pod in view.pods
+        if pod.phase == "Unknown" and not node_lost(view, pod)
+    )
+
+
+def _heard(view: View, pod: Pod) -> float:
+    agent = view.agents.get(pod.uid)
+    return max(view.since, agent.seen if agent is not None else 0.0)
 
 
 def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:

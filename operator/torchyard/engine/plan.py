@@ -14,6 +14,7 @@ from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
 from torchyard.engine import ledger, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, Plan, WriteStatus
 from torchyard.engine.bounds import bounded
+from torchyard.engine.causes import node_loss_due
 from torchyard.engine.conditions import with_conditions
 from torchyard.engine.gang import empty_gang, keep_gang, leftovers
 from torchyard.engine.lifecycle import exit_code, turn
@@ -32,7 +33,7 @@ def plan(view: View) -> Plan:
         return _finished(view, before)
     decided = turn(view, ledger.advance(view, with_figures(view, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
-    due = [*decided.due]
+    due = [*decided.due, *node_loss_due(view)]
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreatePod, ...] = ()
     if status.state in TERMINAL_STATES:

@@ -209,7 +209,7 @@ def _procs(view: View, uid: str) -> int:
 
 def _lack(pod: Pod | None, agent: Agent | None) -> str:
     if pod is None:
-        return "pod missing"
+        return ""  # it is being created, which is what the state says
     if agent is None or not agent.connected:
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
     return f"{pod.name}: agent {agent.state}" if agent.state != "ready" else ""

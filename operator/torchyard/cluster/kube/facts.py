@@ -7,10 +7,14 @@ from torchyard.api.times import unix
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import KubePod, ResourceLimits, version
 from torchyard.cluster.kube.why import ended, waiting
+from torchyard.cluster.kube.why.placement import Demands, demands
 from torchyard.engine.view import Pod, PodPhase
 
 OVERDUE_SECONDS = 2.0
 UNSTARTED_SECONDS = 8.0
+PLACEMENT = frozenset(
+    {"NoMatchingNode", "Untolerated", "NodesCordoned", "InsufficientGPU", "InsufficientCPU", "InsufficientMemory"}
+)
 
 
 class Facts(Struct, frozen=True, kw_only=True, gc=False):
@@ -26,6 +30,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     bound: float | None = None  # on a node since, and no container was created yet
     gone_by: float | None = None  # when its grace period is over
     asked: ResourceLimits = ResourceLimits()
+    demands: Demands | None = None  # on the labels and taints of nodes; kept while none will have it
 
     def suspects_node(self, now: float) -> bool:
         """Whether the node may be the reason that nothing happens: worth a look at it."""
@@ -58,16 +63,18 @@ def read(pod: KubePod) -> Facts | None:
         return None
     container = next((each for each in pod.spec.containers if each.name == names.TRAINER), None)
     resources = container.resources if container is not None else None
+    seen = _pod(pod, *place)
     return Facts(
         uid=pod.metadata.uid,
         version=version(pod.metadata.resource_version),
         namespace=pod.metadata.namespace,
         job_name=owner.name,
         job_uid=owner.uid,
-        pod=_pod(pod, *place),
+        pod=seen,
         marked=_marked(pod),
         bound=_bound(pod),
         gone_by=_time(pod.metadata.deletion_timestamp),
+        demands=demands(pod.spec) if seen.reason in PLACEMENT else None,
         asked=(resources.requests if resources is not None else None) or ResourceLimits(),
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 import msgspec
-from msgspec import Struct
 
 from torchyard.api.quantities import amount
 from torchyard.cluster.kube.client import Api
@@ -22,20 +21,11 @@ from torchyard.engine.ports import Unavailable
 
 PATH = "/api/v1/nodes"
 LOOK_SECONDS = 2.0
-CAPACITY_SECONDS = 10.0
+ALL_SECONDS = 10.0
 PAGE = 500
 AT_ONCE = 8
 
 _log = logging.getLogger(__name__)
-
-
-class Capacity(Struct, frozen=True, kw_only=True, gc=False):
-    """What one node that takes pods has for pods, used or not."""
-
-    name: str
-    cpu: Decimal = Decimal(0)
-    memory: Decimal = Decimal(0)
-    gpus: int = 0
 
 
 class Nodes:
@@ -45,7 +35,7 @@ class Nodes:
         api: the server.
         suspicion: what points at a node: None nothing, True the control plane says it is not ready, False delay alone.
         changed: called with the name of a node that was lost or came back.
-        measured: called when the capacity of the cluster was read.
+        measured: called when all nodes were read, or could not be.
     """
 
     def __init__(
@@ -56,7 +46,8 @@ class Nodes:
         changed: Callable[[str], None],
         measured: Callable[[], None],
     ) -> None:
-        self.capacity: tuple[Capacity, ...] = ()
+        self.known: tuple[Node, ...] = ()
+        """All nodes, as they were when it was last asked to read them."""
         self._api, self._suspicion, self._changed, self._measured = api, suspicion, changed, measured
         self._lost: set[str] = set()
         self._followed: dict[str, asyncio.Task[None]] = {}
@@ -77,11 +68,14 @@ class Nodes:
             self._followed[name] = task = asyncio.create_task(self._follow(name))
             task.add_done_callback(lambda _task: self._followed.pop(name, None))
 
-    def measure(self) -> None:
-        """Have the capacity of the cluster read, unless that was done just now."""
-        idle = self._measuring is None or self._measuring.done()
-        if idle and time.monotonic() - self._read >= CAPACITY_SECONDS:
-            self._measuring = asyncio.create_task(self._measure())
+    def measure(self) -> bool:
+        """Have all nodes read, unless that was done just now. Whether `measured` will be called."""
+        if self._measuring is not None and not self._measuring.done():
+            return True
+        if self._refused or time.monotonic() - self._read < ALL_SECONDS:
+            return False
+        self._measuring = asyncio.create_task(self._measure())
+        return True
 
     async def close(self) -> None:
         """Look no more."""
@@ -133,10 +127,9 @@ class Nodes:
         except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("nodes cannot be read: %s", error)
         else:
-            self.capacity = tuple(_capacity(node) for node in found if not node.spec.unschedulable)
+            self.known = tuple(found)
         self._read = time.monotonic()
-        if self.capacity:
-            self._measured()
+        self._measured()
 
     def _say_once(self, error: Rejected) -> None:
         if not self._refused:
@@ -144,20 +137,15 @@ class Nodes:
             _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)
 
 
-def free_gpus(capacity: Iterable[Capacity], used: Callable[[str], int]) -> tuple[int, int]:
-    """GPUs free on all nodes and on the one with most, as far as we know: others may use some too.
+def free_gpus(nodes: Iterable[Node], used: Callable[[str], int]) -> tuple[int, int]:
+    """GPUs free on all these nodes and on the one with most, as far as we know: others may use some too.
 
     Args:
-        capacity: of the nodes.
+        nodes: that will do.
         used: by our own pods, by name of the node.
     """
-    free = [max(0, node.gpus - used(node.name)) for node in capacity]
+    free = [max(0, int(number(node.status.allocatable.gpu)) - used(node.metadata.name)) for node in nodes]
     return sum(free), max(free, default=0)
-
-
-def _capacity(node: Node) -> Capacity:
-    has = node.status.allocatable
-    return Capacity(name=node.metadata.name, cpu=number(has.cpu), memory=number(has.memory), gpus=int(number(has.gpu)))
 
 
 def number(quantity: str | float) -> Decimal:

@@ -137,10 +137,54 @@ class PodVolume(Read, frozen=True, kw_only=True, gc=False):
     persistent_volume_claim: Claim | None = None
 
 
+class Expression(Read, frozen=True, kw_only=True, gc=False):
+    """One demand on the labels of a node."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class SelectorTerm(Read, frozen=True, kw_only=True, gc=False):
+    """Demands that must all hold."""
+
+    match_expressions: tuple[Expression, ...] | None = None
+
+
+class NodeSelector(Read, frozen=True, kw_only=True, gc=False):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[SelectorTerm, ...] = ()
+
+
+class NodeAffinity(Read, frozen=True, kw_only=True, gc=False):
+    """What a pod demands of its node."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Read, frozen=True, kw_only=True, gc=False):
+    """Where a pod wants to be."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(Read, frozen=True, kw_only=True, gc=False):
+    """A taint that a pod tolerates."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(Read, frozen=True, kw_only=True, gc=False):
     """What of a pod's spec explains its state."""
 
     node_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     containers: tuple[Container, ...] = ()
     volumes: tuple[PodVolume, ...] | None = None
 
@@ -202,6 +246,7 @@ class NodeMeta(Read, frozen=True, kw_only=True, gc=False):
     """Metadata of a node."""
 
     name: str = ""
+    labels: dict[str, str] | None = None
 
 
 class NodeStatus(Read, frozen=True, kw_only=True, gc=False):
@@ -211,10 +256,19 @@ class NodeStatus(Read, frozen=True, kw_only=True, gc=False):
     conditions: tuple[PodCondition, ...] | None = None
 
 
+class Taint(Read, frozen=True, kw_only=True, gc=False):
+    """What keeps pods off a node that do not tolerate it."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class NodeSpec(Read, frozen=True, kw_only=True, gc=False):
     """Whether a node takes pods."""
 
     unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
 
 
 class Node(Read, frozen=True, kw_only=True, gc=False):

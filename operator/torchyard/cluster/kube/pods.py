@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 
 from msgspec.structs import replace
 
@@ -15,6 +16,8 @@ from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.nodes import Nodes, free_gpus
 from torchyard.cluster.kube.objects import KubePod
 from torchyard.cluster.kube.stuck import Stuck
+from torchyard.cluster.kube.why import placement
+from torchyard.cluster.kube.why.placement import Demands
 from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
 
@@ -83,10 +86,10 @@ class Pods:
         found = sorted(self._jobs.get(job_uid, {}).values(), key=lambda each: (each.pod.index, each.pod.incarnation))
         return tuple(self._pod(facts) for facts in found)
 
-    def owner(self, pod_uid: str) -> tuple[Key, str] | None:
-        """Key and uid of the job that a pod belongs to; None: there is no such pod."""
+    def owner(self, pod_uid: str) -> Key | None:
+        """Namespace and name of the job that a live pod belongs to; None: there is no such pod, or it is over."""
         facts = self._all.get(pod_uid)
-        return ((facts.namespace, facts.job_name), facts.job_uid) if facts is not None else None
+        return (facts.namespace, facts.job_name) if facts is not None and facts.pod.alive else None
 
     # Writes of our own.
 
@@ -125,11 +128,11 @@ class Pods:
             self._tell(before)
             return
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
-        if before is None or before.pod != after.pod or before.marked != after.marked:
+        news = before is None or before.pod != after.pod or before.marked != after.marked
+        # A message about nodes waits for the names and figures that go into it.
+        if news and not (after.demands is not None and self._nodes.measure()):
             self._tell(after)
         self._consider(after.uid)
-        if after.pod.reason.startswith("Insufficient") and (before is None or before.pod.message != after.pod.message):
-            self._nodes.measure()
 
     def _tell(self, facts: Facts) -> None:
         self._changed((facts.namespace, facts.job_name))
@@ -162,7 +165,7 @@ class Pods:
 
     def _measured(self) -> None:
         for facts in list(self._all.values()):
-            if facts.pod.reason.startswith("Insufficient"):
+            if facts.demands is not None:
                 self._tell(facts)
 
     # What the plan is shown.
@@ -174,24 +177,27 @@ class Pods:
         if pod.phase == "Pending" and not pod.reason and facts.bound is not None:
             reason, message = self._stuck.why(facts.job_uid)
             pod = replace(pod, reason=reason, message=message) if reason else pod
-        if pod.reason.startswith("Insufficient") and self._nodes.capacity:
-            pod = replace(pod, message=self._shortage(facts) or pod.message)
+        if self._nodes.known and facts.demands is not None:
+            pod = self._explained(facts, facts.demands)
         return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
 
-    def _shortage(self, facts: Facts) -> str:
-        """What the gang still needs and what there is."""
-        capacity, asked = self._nodes.capacity, facts.asked
-        if facts.pod.reason == "InsufficientGPU":
+    def _explained(self, facts: Facts, demands: Demands) -> Pod:
+        """What the scheduler only counts, in names and figures."""
+        pod, asked = facts.pod, facts.asked
+        if not pod.reason.startswith("Insufficient"):
+            reason, message = placement.reason(self._nodes.known, demands)
+            return replace(pod, reason=reason, message=message) if reason else pod
+        known = placement.admitting(self._nodes.known, demands)
+        if pod.reason == "InsufficientGPU":
             waiting = [each for each in self._jobs[facts.job_uid].values() if each.pod.alive and not each.pod.node]
             need = sum(int(nodes.number(each.asked.gpu)) for each in waiting)
-            free, largest = free_gpus(capacity, self._gpus_used)
-            return f"need {need}, free {free}, largest node {largest}"
-        if facts.pod.reason == "InsufficientCPU":
-            return f"a pod needs {asked.cpu}, the largest node has {max(each.cpu for each in capacity).normalize():f}"
-        if facts.pod.reason == "InsufficientMemory":
-            most = max(each.memory for each in capacity) / GIB
-            return f"a pod needs {asked.memory}, the largest node has {most:.1f}Gi"
-        return ""
+            free, largest = free_gpus(known, self._gpus_used)
+            return replace(pod, message=f"need {need}, free at most {free}, largest node {largest}")
+        if pod.reason == "InsufficientCPU":
+            most = max((nodes.number(each.status.allocatable.cpu) for each in known), default=Decimal(0))
+            return replace(pod, message=f"a pod needs {asked.cpu}, the largest node has {most.normalize():f}")
+        most = max((nodes.number(each.status.allocatable.memory) for each in known), default=Decimal(0)) / GIB
+        return replace(pod, message=f"a pod needs {asked.memory}, the largest node has {most:.1f}Gi")
 
     def _gpus_used(self, node: str) -> int:
         there = self._on_node.get(node, {}).values()

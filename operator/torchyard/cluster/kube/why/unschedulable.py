@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-_SENTENCE = re.compile(r"^\d+/(?P<nodes>\d+) nodes are available: (?P<faults>.*?)\.?(?: preemption: .*)?$", re.DOTALL)
+# What follows the first full stop is about preemption and devices; names in faults have dots, but no space after them.
+_SENTENCE = re.compile(r"^\d+/(?P<nodes>\d+) nodes are available: (?P<faults>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _FAULT = re.compile(r"(?P<count>\d+) (?P<what>(?:[^,{}]|\{[^{}]*\})+?)(?=, \d+ |$)")
 _TAINT = re.compile(r"\{(?P<taint>[^{}]*)\}")
 _CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)"')
@@ -80,18 +81,15 @@ def _judge(fault: Fault) -> tuple[int, str] | None:
 
 
 def _evidence(code: str, chosen: list[Fault], message: str) -> str:
-    if code == "Untolerated":
-        taints = [taint["taint"].removesuffix(": ").strip() for each in chosen if (taint := _TAINT.search(each.what))]
-        nodes = sum(each.count for each in chosen)
-        return f"{', '.join(dict.fromkeys(taints))} on {_nodes(nodes)}" if taints else _short(message)
+    """Older schedulers name the taint, newer ones only count."""
+    taints = [taint["taint"].removesuffix(": ").strip() for each in chosen if (taint := _TAINT.search(each.what))]
+    if code == "Untolerated" and taints:
+        return ", ".join(dict.fromkeys(taints))
     sentence = _SENTENCE.match(message.strip())
     total = f" of {sentence['nodes']}" if sentence is not None else ""
     return ", ".join(f"{each.count}{total} nodes: {each.what}" for each in chosen)[:MAX_MESSAGE]
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 def _short(message: str) -> str:
-    return message.partition(" preemption: ")[0].strip()[:MAX_MESSAGE]
+    sentence = _SENTENCE.match(message.strip())
+    return (sentence["faults"] if sentence is not None else message).strip()[:MAX_MESSAGE]
