@@ -45,7 +45,7 @@ def test_all_faults_at_once_each_on_its_line():
         """
     ) == [
         "job.yaml:7: spec.trainer.params.stpes: unknown field: did you mean steps?",
-        "job.yaml:8: spec.nodes: 0 is too small: give a number from 1 to 4096",
+        "job.yaml:8: spec.nodes: 0 is too small: give a number from 1 to 1024",
         "job.yaml:9: spec.gpusPerNode: expected a whole number, got text 'two': give a whole number",
         (
             "job.yaml:11: spec.parallelism.microBatchSize: expected auto or a whole number from 1 to 16777216, "
@@ -170,7 +170,7 @@ def test_set_to_null_removes_a_field():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("nodes=0", "--set nodes=0: spec.nodes: 0 is too small: give a number from 1 to 4096"),
+        ("nodes=0", "--set nodes=0: spec.nodes: 0 is too small: give a number from 1 to 1024"),
         ("nods=1", "--set nods=1: spec.nods: unknown field: did you mean nodes?"),
         ("nodes", "--set nodes: not of the form path=value: write it like nodes=2 or trainer.params.steps=100"),
         ("=3", "--set =3: not of the form path=value: write it like nodes=2 or trainer.params.steps=100"),

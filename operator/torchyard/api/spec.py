@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from torchyard.api.forms import TEXT_PATTERN, Argument, Duration, Model, Module, Reference, by_key, doc
+from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -60,7 +61,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=MAX_SCRIPT_BYTES)] | None,
         doc("Inline Python source, run with torchrun on every node (at most 256 KiB)."),
     ] = None
-    nodes: Annotated[int, Meta(ge=1, le=4096, description="Pods of the gang.")] = 1
+    nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Pods of the gang.")] = 1
     gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs each pod requests.")] = 0
     procs_per_node: Annotated[
         Annotated[int, Meta(ge=1, le=256)] | Literal["auto"], doc("Worker processes a pod; auto: one a GPU, or one.")

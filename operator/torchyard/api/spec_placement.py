@@ -17,13 +17,14 @@ from torchyard.api.forms import (
     TaintKey,
     doc,
 )
+from torchyard.api.names import MAX_NODES
 
 
 class Elastic(Model, frozen=True, kw_only=True):
     """Bounds of an elastic gang; the global batch stays what the spec says."""
 
-    min_nodes: Annotated[int, Meta(ge=1, le=4096, description="Fewest nodes a round may open with.")]
-    max_nodes: Annotated[int, Meta(ge=1, le=4096, description="Most nodes a round may open with.")]
+    min_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Fewest nodes a round may open with.")]
+    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes a round may open with.")]
 
 
 class Gpu(Model, frozen=True, kw_only=True):
