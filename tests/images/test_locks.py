@@ -1,4 +1,4 @@
-"""What images install is what the project was tested with: every lock is a part of requirements.lock, digests included."""
+"""What images install is what was tested: every lock is a part of requirements.lock, digests included."""
 
 import re
 import tomllib
