@@ -144,26 +144,26 @@ class Operator:
 # The agents.
 
 
-class Agent(asyncio.Protocol):
+class Agent:
     """One agent that polls as the real one does: held for an interval, jittered back-off when it is cut off."""
 
     def __init__(self, fleet: "Fleet", number: int) -> None:
-        self.fleet, self.number = fleet, number
+        self.fleet = fleet
         self.head = (
             f"POST /v1/sync HTTP/1.1\r\nHost: torchyard-intake.torchyard.svc:8443\r\nAccept-Encoding: identity\r\n"
             f"Content-Type: application/json\r\nAuthorization: Bearer {token(number)}\r\nContent-Length: "
         )
         self.instance = f"{number:032x}"
         self.sequence = self.revision = 0
-        self.state, self.connected, self.buffer, self.backoff = "ready", False, b"", 0.2
-        self.told = 0.0
+        self.state, self.backoff, self.told = "ready", 0.2, 0.0
+        self.line: Line | None = None
 
     async def connect(self) -> None:
-        while not self.connected:
+        while self.line is None:
             try:
                 async with self.fleet.gate, asyncio.timeout(5):
                     await self.fleet.loop.create_connection(
-                        lambda: self,
+                        lambda: Line(self),
                         "127.0.0.1",
                         self.fleet.operator.port,
                         ssl=self.fleet.tls,
@@ -171,35 +171,59 @@ class Agent(asyncio.Protocol):
                     )
             except (OSError, TimeoutError):
                 self.fleet.refused += 1
-                await asyncio.sleep(self.backoff * random.uniform(0.5, 1.0))
-                self.backoff = min(2 * self.backoff, 10.0)
+                await self.pause()
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self.backoff * random.uniform(0.5, 1.0))
+        self.backoff = min(2 * self.backoff, 10.0)
+
+    async def reconnect(self) -> None:
+        await self.pause()
+        await self.connect()
+
+    def request(self) -> bytes:
+        self.sequence += 1
+        ranks = range(self.fleet.ranks)
+        document = {
+            "protocol": 1,
+            "instance": self.instance,
+            "sequence": self.sequence,
+            "time": time.time(),
+            "wait": 10.0 if self.sequence > 1 else 0.0,
+            "revision": self.revision,
+            "state": self.state,
+            "round": int(self.state == "running"),
+            "address": "10.0.0.2",
+            "masterPort": 41233,
+            "procs": len(ranks),
+            "gpus": [gpu(rank) for rank in ranks],
+            "reports": [report(rank, self.sequence) for rank in ranks],
+            "notices": [],
+        }
+        body = json.dumps(document)
+        return f"{self.head}{len(body)}\r\n\r\n{body}".encode()
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        self.revision, self.backoff = answer["revision"], 0.2
+        if answer["command"]["verb"] == "run" and not self.told:
+            self.told = time.time()
+        self.fleet.syncs += 1
+
+
+class Line(asyncio.Protocol):
+    """One connection of an agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.buffer = agent, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport, self.connected, self.buffer = transport, True, b""
-        self.fleet.connected += 1
-        self.poll(10.0 if self.sequence else 0.0)
-
-    def poll(self, wait: float) -> None:
-        self.sequence += 1
-        body = json.dumps(
-            {
-                "protocol": 1,
-                "instance": self.instance,
-                "sequence": self.sequence,
-                "time": time.time(),
-                "wait": wait,
-                "revision": self.revision,
-                "state": self.state,
-                "round": int(self.state == "running"),
-                "address": "10.0.0.2",
-                "masterPort": 41233,
-                "procs": self.fleet.ranks,
-                "gpus": [gpu(number) for number in range(self.fleet.ranks)],
-                "reports": [report(number, self.sequence) for number in range(self.fleet.ranks)],
-                "notices": [],
-            }
-        )
-        self.transport.write(f"{self.head}{len(body)}\r\n\r\n{body}".encode())
+        self.transport = transport
+        if self.agent.line is not None:
+            transport.abort()
+            return
+        self.agent.line = self
+        self.agent.fleet.connected += 1
+        transport.write(self.agent.request())
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -207,26 +231,19 @@ class Agent(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length:")[2].split()[0]) if found else 0
         if not found or len(body) < length:
             return
-        assert head.startswith(b"HTTP/1.1 200"), head + body
         self.buffer = b""
-        answer = json.loads(body)
-        self.revision, self.backoff = answer["revision"], 0.2
-        if answer["command"]["verb"] == "run" and not self.told:
-            self.told = time.time()
-        if self.fleet.syncs is not None:
-            self.fleet.syncs += 1
-        # As the real agent: the first answer names the interval, and what follows is held.
-        self.poll(10.0)
+        if not head.startswith(b"HTTP/1.1 200"):
+            self.agent.fleet.odd.append(self.transport.abort() or head + body)
+            return
+        self.agent.hear(json.loads(body))
+        self.transport.write(self.agent.request())
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.connected = False
-        self.fleet.connected -= 1
-        if not self.fleet.over:
-            self.fleet.spawn(self.reconnect())
-
-    async def reconnect(self) -> None:
-        await asyncio.sleep(self.backoff * random.uniform(0.5, 1.0))
-        await self.connect()
+        if self.agent.line is self:
+            self.agent.line = None
+            self.agent.fleet.connected -= 1
+            if not self.agent.fleet.over:
+                self.agent.fleet.spawn(self.agent.reconnect())
 
 
 def gpu(number: int) -> dict[str, object]:
@@ -264,7 +281,7 @@ class Fleet:
     def __init__(self, operator: Operator, agents: int, ranks: int, tls: ssl.SSLContext) -> None:
         self.loop, self.operator, self.ranks, self.tls = asyncio.get_running_loop(), operator, ranks, tls
         self.connected = self.refused = self.syncs = 0
-        self.over, self.tasks = False, set()
+        self.over, self.tasks, self.odd = False, set(), []
         # More than this one process can shake hands with at once would time out here, not at the operator.
         self.gate = asyncio.Semaphore(1000)
         self.agents = [Agent(self, number) for number in range(agents)]
@@ -287,7 +304,7 @@ class Fleet:
 
 async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 -- agents make it true
             await asyncio.sleep(0.02)
 
 
@@ -296,7 +313,7 @@ async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.C
     authority.configure_trust(tls)
     operator = Operator(folder)
     await operator.start()
-    print(f"{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate\n", flush=True)
+    print(f"\n{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate\n", flush=True)
     fleet = Fleet(operator, arguments.agents, arguments.ranks, tls)
     empty, cpu = operator.rss, operator.cpu
     await fleet.arrive()
@@ -329,6 +346,8 @@ async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.C
     row("restart: attempts refused", f"{fleet.refused}")
     fleet.over = True
     await operator.kill()
+    if fleet.odd:
+        print(f"{len(fleet.odd)} odd answers, the first: {fleet.odd[0]!r}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
-from torchyard.intake import sanitise
+from torchyard.intake import figures, sanitise
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
 values = st.recursive(
@@ -22,6 +22,15 @@ def shaped(struct):
     """Documents with the right names and any values at all."""
     names = [field.encode_name for field in msgspec.structs.fields(struct)]
     return st.dictionaries(st.sampled_from(names) | st.text(max_size=5), values, max_size=len(names))
+
+
+def written(document):
+    """As it arrives: agents write no NaN."""
+    return msgspec.Raw(msgspec.json.encode(document))
+
+
+def read_back(document):
+    return msgspec.json.decode(msgspec.json.encode(document))
 
 
 def check(value):
@@ -63,9 +72,53 @@ def test_any_exit(document):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(values | shaped(GpuReport), max_size=80))
 def test_any_gpus_and_notices(documents):
-    check(msgspec.to_builtins(sanitise.gpus(documents)))
+    raw = [written(document) for document in documents]
+    check(msgspec.to_builtins(figures.gpus(raw)))
+    check(msgspec.to_builtins(figures.reports(raw)))
     check(msgspec.to_builtins(sanitise.notices(documents)))
-    check(msgspec.to_builtins(sanitise.reports(documents)))
+
+
+def nearly(**usual):
+    """Documents as they should be, a few values apart."""
+    return st.dictionaries(st.sampled_from(sorted(usual)), values | st.text(), max_size=2).map(lambda odd: usual | odd)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    nearly(
+        round=1, rank=0, step=3, localRank=0, counter=8, time=1.5, totalSteps=10, epoch=0.5, phase="step",
+        phaseSince=1.0, metrics={"loss": 1}, throughput={"stepsPerSecond": 3.5}, warnings=["hot"],
+        checkpoint={"step": 2, "time": 1.0, "path": "/checkpoints", "bytes": 10, "saveSeconds": 0.1},
+    )
+)  # fmt: skip
+def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
+    quick = figures.well_formed_report(written(document))
+    assert quick is None or quick == sanitise.report(read_back(document))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    nearly(
+        uuid="GPU-1", index=0, product="NVIDIA H200", memoryTotalBytes=1, memoryUsedBytes=1,
+        utilization=97.0, temperatureC=61.0, powerW=640.5,
+    )
+)  # fmt: skip
+def test_a_gpu_read_in_one_go_is_what_sanitising_makes_of_it(document):
+    quick = figures.well_formed_gpu(written(document))
+    assert quick is None or quick == sanitise.gpu(read_back(document))
+
+
+def test_what_our_own_programs_write_is_read_in_one_go():
+    report = {"round": 1, "rank": 0, "step": 3, "phase": "step", "metrics": {"loss": 1.9}, "epoch": None}
+    assert figures.well_formed_report(written(report)) is not None
+    assert figures.well_formed_gpu(written({"uuid": "GPU-1", "utilization": None})) is not None
+    assert figures.well_formed_report(written(report | {"phase": "st\x1bep"})) is None
+
+
+def test_a_report_that_is_no_json_costs_nothing_but_itself():
+    good = {"round": 1, "rank": 0, "step": 3}
+    (read,) = figures.reports([msgspec.Raw(b'{"round": 1e999}'), msgspec.Raw(b'"\xff"'), written(good)])
+    assert read.step == 3
 
 
 def test_a_well_formed_exit_is_read_word_for_word():

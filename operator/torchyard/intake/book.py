@@ -14,7 +14,7 @@ import msgspec
 
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.view import Agent
-from torchyard.intake import sanitise
+from torchyard.intake import figures, sanitise
 from torchyard.intake.wire import SyncAnswer, SyncRequest, command_document
 
 MAX_HOLD_SECONDS = 30.0
@@ -52,7 +52,7 @@ class _Entry:
     revision: int = 0
     held: int = 0
     woke: float = float("-inf")
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    polls: set[asyncio.Future[None]] = field(default_factory=set)
     dump: tuple[int, str] | None = None
 
 
@@ -159,14 +159,16 @@ class Book:
             return
         if request.state == "exiting":
             return  # it wants to know that it was heard, and nothing else
-        changed = entry.changed
+        loop = asyncio.get_running_loop()
+        poll: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(min(request.wait, self.interval, MAX_HOLD_SECONDS), _wake, poll)
+        entry.polls.add(poll)
         entry.held += 1
         try:
-            async with asyncio.timeout(min(request.wait, self.interval, MAX_HOLD_SECONDS)):
-                await changed.wait()
-        except TimeoutError:
-            pass
+            await poll
         finally:
+            timer.cancel()
+            entry.polls.discard(poll)
             entry.held -= 1
             if entry.agent is not None and entry.agent.instance == request.instance:
                 entry.agent = msgspec.structs.replace(entry.agent, seen=self._clock())
@@ -196,8 +198,14 @@ def _greet(entry: _Entry, request: SyncRequest) -> None:
 
 
 def _release(entry: _Entry) -> None:
-    entry.changed.set()
-    entry.changed = asyncio.Event()
+    """End the polls that are held."""
+    while entry.polls:
+        _wake(entry.polls.pop())
+
+
+def _wake(poll: asyncio.Future[None]) -> None:
+    if not poll.done():
+        poll.set_result(None)
 
 
 def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
@@ -211,8 +219,8 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         master_port=request.master_port,
         procs=request.procs,
         exit=sanitise.round_exit(request.exit),
-        reports=sanitise.reports(request.reports),
-        gpus=sanitise.gpus(request.gpus),
+        reports=figures.reports(request.reports),
+        gpus=figures.gpus(request.gpus),
         notices=sanitise.notices(request.notices),
     )
 

@@ -229,15 +229,16 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._answer(*self._ready.popleft()))
 
     async def _answer(self, request: Request, keep: bool) -> None:
+        answering, said = self._handle(request), f"{request.method} {request.path}"
+        del request  # the handler lets go of it, too, before it waits
         try:
-            response = await self._handle(request)
+            response = await answering
         except Exception:  # noqa: BLE001 -- the agent gets an answer, the log the trace
-            _log.exception("no answer to %s %s", request.method, request.path)
+            _log.exception("no answer to %s", said)
             response = Response(500, {"error": "The operator failed to answer; its log says why."})
         self._task = None
         self._write(response, keep=keep)
-        if keep and not response.close:
-            self._next()
+        self._next()
 
     def _write(self, response: Response, *, keep: bool) -> None:
         keep = keep and not response.close

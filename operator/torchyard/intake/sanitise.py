@@ -70,14 +70,17 @@ def report(raw: object) -> RankReport | None:
         phase=line(raw.get("phase"), 32),
         metrics=numbers(raw.get("metrics")),
         throughput=numbers(raw.get("throughput")),
-        checkpoint=_checkpoint(raw.get("checkpoint")),
+        checkpoint=checkpoint(raw.get("checkpoint")),
         warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
     )
 
 
-def reports(raw: Iterable[object]) -> tuple[RankReport, ...]:
-    """The readable reports."""
-    return tuple(read for one in list(raw)[:MAX_REPORTS] if (read := report(one)) is not None)
+def checkpoint(raw: object) -> dict[str, Any] | None:
+    """What a report says of its newest checkpoint; None if it does not say the step."""
+    if not isinstance(raw, dict) or not _whole(raw.get("step")):
+        return None
+    known = {name: raw[name] for name in ("step", "time", "bytes", "saveSeconds") if _finite(raw.get(name))}
+    return known | {"path": line(raw.get("path"), 1024)}
 
 
 def round_exit(raw: object) -> RoundExit | None:
@@ -88,15 +91,13 @@ def round_exit(raw: object) -> RoundExit | None:
     return msgspec.structs.replace(read, failure=_failure(raw.get("failure")), lines=_last_lines(raw.get("lines")))
 
 
-def gpus(raw: Iterable[object]) -> tuple[GpuReport, ...]:
-    """The GPUs of a pod."""
-    read = []
-    for one in list(raw)[:MAX_GPUS]:
-        if isinstance(one, dict):
-            gpu = _fields(one, GpuReport, without=("uuid", "product"))
-            names = {"uuid": line(one.get("uuid"), MAX_WORD), "product": line(one.get("product"), MAX_WORD)}
-            read.append(msgspec.structs.replace(gpu, **names))
-    return tuple(read)
+def gpu(raw: object) -> GpuReport | None:
+    """One GPU of a pod."""
+    if not isinstance(raw, dict):
+        return None
+    read = _fields(raw, GpuReport, without=("uuid", "product"))
+    names = {"uuid": line(raw.get("uuid"), MAX_WORD), "product": line(raw.get("product"), MAX_WORD)}
+    return msgspec.structs.replace(read, **names)
 
 
 def notices(raw: Iterable[object]) -> tuple[str, ...]:
@@ -158,13 +159,6 @@ def _failure(raw: object) -> Failure | None:
         traceback=lines(raw.get("traceback"), MAX_TRACEBACK),
         phase=line(raw.get("phase"), 32),
     )
-
-
-def _checkpoint(raw: object) -> dict[str, Any] | None:
-    if not isinstance(raw, dict) or not _whole(raw.get("step")):
-        return None
-    known = {name: raw[name] for name in ("step", "time", "bytes", "saveSeconds") if _finite(raw.get(name))}
-    return known | {"path": line(raw.get("path"), 1024)}
 
 
 def _last_lines(raw: object) -> tuple[str, ...]:

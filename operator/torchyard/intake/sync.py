@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from torchyard.intake.book import Book, SupersededError
 from torchyard.intake.connection import Request, Response
 from torchyard.intake.limits import Buckets, Limits
-from torchyard.intake.wire import decode
+from torchyard.intake.wire import decode, without_figures
 
 Authenticate = Callable[[str], Awaitable[str | None]]
 """Bearer token -> pod uid, None: refused. May raise: the agent is then asked to come back later."""
@@ -52,8 +52,10 @@ class Sync:
         except ValueError as error:
             self._book.counters.malformed += 1
             return _error(400, str(error))
+        del request  # neither token nor figures are needed for as long as the answer is held
         try:
             self._book.hear(pod_uid, message)
+            message = without_figures(message)
             await self._book.hold(pod_uid, message)
         except SupersededError:
             return _error(409, "superseded")

@@ -8,7 +8,7 @@ read, so that a script with an odd report never costs its pod the heartbeat.
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.view import AgentState
@@ -29,7 +29,7 @@ class DumpAnswer(Struct, frozen=True):
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an agent says. Raw values are what users' programs may have written; `sanitise` reads them."""
+    """What an agent says. Raw values are what users' programs may have written; `figures` and `sanitise` read them."""
 
     protocol: int
     instance: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -43,8 +43,8 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     procs: Annotated[int, Meta(ge=0, le=4096)] = 1
     exit: dict[str, Any] | None = None
-    reports: list[Any] = []
-    gpus: list[Any] = []
+    reports: list[Raw] = []
+    gpus: list[Raw] = []
     notices: list[Any] = []
     dump: DumpAnswer | None = None
 
@@ -72,6 +72,11 @@ def decode(body: bytes) -> SyncRequest:
             f"`protocol` is {request.protocol}, this operator speaks {PROTOCOL}: use the agent of its version."
         )
     return request
+
+
+def without_figures(request: SyncRequest) -> SyncRequest:
+    """What is needed of a request while its answer is held: figures are not kept for so long."""
+    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[], dump=None)
 
 
 def command_document(command: CommandAgent | None) -> dict[str, Any]:
