@@ -57,7 +57,7 @@ class Metrics:
         leading: Callable[[], bool],
         counts: Callable[[], Iterable[tuple[str, str, float]]] = lambda: (),
     ) -> None:
-        disable_created_metrics()  # a second series for every counter that nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter that nobody reads
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

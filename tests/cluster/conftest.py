@@ -1,0 +1,148 @@
+"""Any cluster that KUBECONFIG names: a namespace for every test, operators for it, evidence when it fails."""
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+import operators  # noqa: E402
+from evidence import collect  # noqa: E402
+
+from torchyard.api.crd import crd  # noqa: E402
+from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected  # noqa: E402
+from torchyard.cluster.kube.errors import NotFound  # noqa: E402
+
+NAMESPACES = "/api/v1/namespaces"
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cluster: needs a Kubernetes cluster that KUBECONFIG names")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    """The file that KUBECONFIG names; without it there is no cluster to test on."""
+    file = os.environ.get("KUBECONFIG")
+    if not file:
+        pytest.skip('no cluster: set KUBECONFIG, or make one: make kind-up; eval "$(make -s kind-env)"')
+    return file
+
+
+@pytest.fixture(scope="session")
+def installed(kubeconfig) -> None:
+    """The CRD of the working tree."""
+    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
+    name = document["metadata"]["name"]
+
+    async def install() -> None:
+        async with connected() as api:
+            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+            params = {"fieldManager": "torchyard-tests", "force": "true"}
+            await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+            await operators.until(lambda: _served(api), 30, lambda: "the API server does not serve TrainingJobs")
+
+    asyncio.run(install())
+
+
+async def _served(api: Api) -> bool:
+    try:
+        return b'"trainingjobs"' in await api.request("GET", "/apis/torchyard.dev/v1alpha1")
+    except NotFound:
+        return False
+
+
+@pytest.fixture
+async def api(installed) -> AsyncIterator[Api]:
+    """The API server, with all rights."""
+    async with connected() as api:
+        yield api
+
+
+@pytest.fixture
+async def namespace(api, request) -> AsyncIterator[str]:
+    """A namespace of this test alone, under restricted Pod Security; it goes when the test is over."""
+    name = f"ty-{secrets.token_hex(4)}"
+    labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": "restricted"}
+    await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
+    await operators.until(lambda: _has_account(api, name), 30, lambda: f"{name} has no default service account")
+    yield name
+    if request.node.stash.get(FAILED, False):
+        folder = ROOT / "build" / "evidence" / f"{request.node.name[:80]}-{name}".replace("/", "_")
+        await collect(api, name, folder)
+        sys.stderr.write(f"\nevidence of this failure: {folder}\n")
+    await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+
+
+async def _has_account(api: Api, namespace: str) -> bool:
+    try:
+        await api.request("GET", f"{NAMESPACES}/{namespace}/serviceaccounts/default")
+    except NotFound:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def address(kubeconfig) -> str:
+    """Where pods reach this machine: its address on the way to a node."""
+
+    async def find() -> str:
+        import json
+
+        async with connected() as api:
+            nodes = json.loads(await api.request("GET", "/api/v1/nodes"))["items"]
+            found = [
+                each["address"]
+                for node in nodes
+                for each in node["status"].get("addresses", ())
+                if each["type"] == "InternalIP"
+            ]
+            return operators.own_address(found[0] if found else operators.server_host(api.credentials.server))
+
+    return asyncio.run(find())
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory, address) -> Path:
+    """A folder of certificates for this machine."""
+    return operators.make_certificates(tmp_path_factory.mktemp("tls"), address)
+
+
+@pytest.fixture
+def make_operator(tmp_path, namespace, certificates, address) -> Iterator[Callable[..., operators.Operator]]:
+    """Makes operators of this test's namespace; call `start()`. They end with the test."""
+    with operators.several() as make:
+        yield lambda **given: make(tmp_path, namespace, tls=certificates, address=address, **given)
+
+
+@pytest.fixture
+async def operator(make_operator) -> operators.Operator:
+    """One operator of this test's namespace, ready and leading."""
+    one = make_operator()
+    one.start()
+    await one.ready()
+    await operators.until(one.leads, 20, lambda: one.log.read_text()[-3000:])
+    return one

@@ -1,0 +1,185 @@
+"""Operators as processes of this machine, each for one namespace of the cluster under test."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+ENDS_WITHIN = 15.0
+AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
+TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
+
+
+class Operator:
+    """One `torchyard operator`, not started yet.
+
+    Args:
+        folder: for its log.
+        namespace: it looks after, and that its Lease is in.
+        tls: folder of certificates for `address`.
+        address: where pods reach this machine.
+        name: its identity among several; what POD_NAME is to one that runs in a pod, if `pod` is.
+        kubeconfig: another way to the API server than the tests'.
+        flags: further ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        namespace: str,
+        *,
+        tls: Path,
+        address: str,
+        name: str = "operator",
+        kubeconfig: Path | None = None,
+        flags: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.log = name, folder / f"{name}.log"
+        self.intake_port, self.probe_port = free_port(), free_port()
+        self._kubeconfig = kubeconfig
+        self._command = [
+            *(sys.executable, "-m", "torchyard.cli.main", "operator"),
+            *("--namespace", namespace, "--lease-namespace", namespace),
+            *("--tls-dir", str(tls), "--intake-url", f"https://{address}:{self.intake_port}"),
+            *("--intake-port", str(self.intake_port), "--probe-port", str(self.probe_port)),
+            *("--agent-image", AGENT_IMAGE, "--trainer-image", TRAINER_IMAGE),
+            *flags,
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
+        if self._kubeconfig is not None:
+            environ["KUBECONFIG"] = str(self._kubeconfig)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def terminate(self) -> float:
+        """SIGTERM; seconds until it ended."""
+        begun = time.monotonic()
+        self.signal(signal.SIGTERM)
+        await self.ended()
+        return time.monotonic() - begun
+
+    async def ended(self) -> int:
+        """Its exit code, once there is one."""
+        assert self.process is not None
+        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), ENDS_WITHIN)
+
+    def stop(self) -> None:
+        """Leave nothing behind, in whatever state it is."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(ENDS_WITHIN)
+
+    async def page(self, path: str) -> tuple[int, str]:
+        """Status and text of a probe; (0, why) if nobody answers."""
+        url = f"http://127.0.0.1:{self.probe_port}{path}"
+        try:
+            async with aiohttp.ClientSession() as session, session.get(url, timeout=5) as response:
+                return response.status, await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return 0, repr(error)
+
+    async def ready(self, seconds: float = 60.0) -> "Operator":
+        """Wait until it is."""
+        await until(self._is_ready, seconds, lambda: f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}")
+        return self
+
+    async def figure(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        _, text = await self.page("/metrics")
+        lines = (line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    async def leads(self) -> bool:
+        return await self.figure("torchyard_leader") == 1
+
+    async def _is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} ended:\n{self.log.read_text()[-3000:]}"
+        return (await self.page("/readyz"))[0] == 200
+
+
+async def until(condition: Callable, seconds: float = 30.0, why: Callable[[], str] = lambda: "not so in time") -> None:
+    """Wait for something that others do."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if await found if asyncio.iscoroutine(found) else found:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(why())
+        await asyncio.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def own_address(towards: str) -> str:
+    """The address of this machine as it is seen from there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((towards, 9))
+        return str(probe.getsockname()[0])
+
+
+def server_host(url: str) -> str:
+    return urlsplit(url).hostname or "127.0.0.1"
+
+
+def make_certificates(folder: Path, *addresses: str) -> Path:
+    """`ca.crt`, and `tls.crt` and `tls.key` for these addresses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ",".join(f"IP:{address}" for address in dict.fromkeys(("127.0.0.1", *addresses)))
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    ca, leaf = folder / "ca", folder / "tls"
+    _openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.crt", "-subj", "/CN=torchyard tests")
+    signing = ("-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-addext", "basicConstraints=critical,CA:FALSE")
+    names_of = ("-subj", "/CN=torchyard-intake", "-addext", f"subjectAltName={names}")
+    _openssl("req", "-x509", *key, *signing, "-keyout", f"{leaf}.key", "-out", f"{leaf}.crt", *names_of)
+    return folder
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"openssl {' '.join(arguments)}: {done.stderr}"
+
+
+@contextlib.contextmanager
+def several() -> Iterator[Callable[..., Operator]]:
+    """Makes operators, and ends them all."""
+    made: list[Operator] = []
+
+    def make(*args: object, **kwargs: object) -> Operator:
+        made.append(Operator(*args, **kwargs))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for each in made:
+            each.stop()
