@@ -110,8 +110,6 @@ def address(kubeconfig) -> str:
     """Where pods reach this machine: its address on the way to a node."""
 
     async def find() -> str:
-        import json
-
         async with connected() as api:
             nodes = json.loads(await api.request("GET", "/api/v1/nodes"))["items"]
             found = [
