@@ -12,8 +12,7 @@ import pytest
 
 from torchyard import laptop
 from torchyard.api.codec import read_job
-from torchyard.cluster.local import cluster as local_cluster
-from torchyard.cluster.local import run
+from torchyard.cluster.local import events, record, run
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import write_atomic
 from torchyard.cluster.local.runs import create_run, is_controlled
@@ -44,9 +43,8 @@ def full_disk(monkeypatch):
     def full():
         with monkeypatch.context() as patch:
             patch.setattr(run, "write_atomic", refuse)
-            patch.setattr(local_cluster.record, "write_atomic", refuse)
-            patch.setattr(run, "append_events", refuse)
-            patch.setattr("torchyard.cluster.local.events.append_events", lambda folder, _: refuse(folder.events_file))
+            patch.setattr(record, "write_atomic", refuse)
+            patch.setattr(events, "append_events", lambda folder, _: refuse(folder.events_file))
             yield refused
 
     return full
@@ -72,7 +70,7 @@ def test_an_event_is_written_whole_or_not_at_all(folder):
 
 
 async def test_events_wait_for_room_in_their_order_and_are_shown_at_once(folder, full_disk, until, monkeypatch):
-    monkeypatch.setattr(local_cluster, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(events, "RETRY_SECONDS", 0.02)
     job = made(folder)
     cluster = LocalCluster(folder)
     with full_disk():
@@ -95,7 +93,7 @@ def test_a_run_that_nobody_controls_is_removed_without_writing_a_byte(folder, fu
 
 @pytest.mark.e2e
 async def test_the_controller_goes_on_says_so_and_catches_up(folder, full_disk, until, monkeypatch):
-    monkeypatch.setattr(local_cluster, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(events, "RETRY_SECONDS", 0.1)
     made(folder)
     stop, kill, shown = asyncio.Event(), asyncio.Event(), []
     task = asyncio.create_task(run_job(folder, on_change=lambda _job, new: shown.extend(new), stop=stop, kill=kill))

@@ -68,7 +68,7 @@ class Bench:
     async def start(self, index=0):
         name = f"demo-0-{index}"
         await self.cluster.create_pod(self.job, CreatePod(name=name, index=index, incarnation=0))
-        pod = self.cluster._pods[name]
+        pod = self.cluster._pods.by_name[name]
         await self.until(lambda: pod.running or pod.over)
         return pod
 
@@ -87,7 +87,7 @@ class Bench:
         await self.cluster.delete_pod(
             self.job, DeletePod(uid=view.uid, name=view.name, grace_seconds=grace, why="test")
         )
-        await self.until(lambda: view.name not in self.cluster._pods)
+        await self.until(lambda: view.name not in self.cluster._pods.by_name)
 
 
 @pytest.fixture
@@ -278,20 +278,20 @@ async def test_a_missing_working_folder_is_said_so(bench, until):
 async def test_gpus_that_are_not_there_keep_the_pod_pending_with_the_figures(bench, until):
     bench.create(gpusPerNode=2, nodes=2)
     async with bench.controller() as cluster:
-        cluster._gpus = ("GPU-1",)
+        cluster._pods.gpus = ("GPU-1",)
         await cluster.create_pod(bench.job, CreatePod(name="demo-0-0", index=0, incarnation=0))
         await until(lambda: bench.pods[0].reason == "InsufficientGPU")
         assert bench.pods[0].phase == "Pending"
         assert "need 4" in bench.pods[0].message
         assert "has 1" in bench.pods[0].message
-        pod = cluster._pods["demo-0-0"]
+        pod = cluster._pods.by_name["demo-0-0"]
         await bench.delete(pod)
 
 
 async def test_gpus_go_to_one_pod_at_a_time_and_come_back(bench, until):
     bench.create(gpusPerNode=1, nodes=1)
     async with bench.controller() as cluster:
-        cluster._gpus = ("GPU-1",)
+        cluster._pods.gpus = ("GPU-1",)
         pod = await bench.start()
         assert pod.record.gpus == ["GPU-1"]
         folder = bench.folder.home / "gpus"
@@ -303,12 +303,12 @@ async def test_gpus_go_to_one_pod_at_a_time_and_come_back(bench, until):
 
 
 async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(bench, until, monkeypatch):
-    monkeypatch.setattr("torchyard.cluster.local.cluster.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("torchyard.cluster.local.pods.RETRY_SECONDS", 0.05)
     bench.create(gpusPerNode=1, nodes=2)
     folder = bench.folder.home / "gpus"
     other = gpus.take(folder, ("GPU-2",), 1)
     async with bench.controller() as cluster:
-        cluster._gpus = ("GPU-1", "GPU-2")
+        cluster._pods.gpus = ("GPU-1", "GPU-2")
         for index in (0, 1):
             name = f"demo-0-{index}"
             await cluster.create_pod(bench.job, CreatePod(name=name, index=index, incarnation=0))
@@ -318,7 +318,7 @@ async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(b
         for descriptor in (*half.values(), *other.values()):
             os.close(descriptor)
         await until(lambda: {pod.phase for pod in bench.pods} == {"Running"})
-        assert sorted(pod.record.gpus for pod in cluster._pods.values()) == [["GPU-1"], ["GPU-2"]]
+        assert sorted(pod.record.gpus for pod in cluster._pods.by_name.values()) == [["GPU-1"], ["GPU-2"]]
         assert gpus.take(folder, ("GPU-1", "GPU-2"), 1) is None, "the pods hold them"
         await cluster.kill_pods()
 
@@ -327,7 +327,7 @@ async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
     bench.create()
     async with bench.controller() as cluster:
         await cluster.create_pod(bench.job, CreatePod(name="demo-0-0", index=0, incarnation=0))
-        await asyncio.gather(cluster._start_waiting(), cluster._start_waiting())
+        await asyncio.gather(cluster._pods.start_waiting(), cluster._pods.start_waiting())
         await bench.ready()
         assert bench.pods[0].phase == "Running"
         await cluster.kill_pods()
@@ -336,7 +336,7 @@ async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
 async def test_a_pod_whose_folder_cannot_be_made_has_failed_and_holds_no_gpu(bench):
     bench.create(gpusPerNode=1)
     async with bench.controller() as cluster:
-        cluster._gpus = ("GPU-1",)
+        cluster._pods.gpus = ("GPU-1",)
         (bench.folder.pods / "demo-0-0").write_text("in the way")
         await bench.start()
         (view,) = bench.pods

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder
@@ -11,6 +12,7 @@ from torchyard.cluster.local.run import Event, append_events
 from torchyard.engine.actions import EmitEvent
 
 MAX_UNWRITTEN = 1000
+RETRY_SECONDS = 2.0
 MAX_SAID = 100
 SAY_AGAIN_SECONDS = 60.0
 
@@ -22,27 +24,52 @@ class Events:
 
     Args:
         folder: of the run.
+        changed: called when there is a new event.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: RunFolder, changed: Callable[[], None]) -> None:
+        self._folder, self._changed = folder, changed
         self._fresh: list[Event] = []
         self._unwritten: deque[Event] = deque(maxlen=MAX_UNWRITTEN)
         self._lock = asyncio.Lock()
+        self._later: asyncio.Task[None] | None = None
         self._said: dict[str, float] = {}
 
-    @property
-    def unwritten(self) -> bool:
-        """Whether `flush` is due."""
-        return bool(self._unwritten)
-
     async def record(self, event: EmitEvent) -> None:
-        """Record an event that happens now."""
+        """Record an event that happens now; one that cannot be written is shown all the same, and written later."""
         self._add(event)
-        await self.flush()
+        await self._flush()
 
-    async def flush(self) -> None:
-        """Write what is not on disk yet; if that fails, say so and keep it for the next try."""
+    async def close(self) -> None:
+        """Write what waits, if that is possible now."""
+        async with self._lock:  # or lines that are being written now would be written twice
+            if self._later is not None:
+                self._later.cancel()
+        await self._flush()
+        if self._later is not None:
+            self._later.cancel()
+
+    def take(self) -> list[Event]:
+        """The events recorded since the last call."""
+        taken, self._fresh = self._fresh, []
+        return taken
+
+    def trouble(self, sentence: str) -> None:
+        """Say what the folder refuses, once a minute; those who watch see it, whatever the disk does."""
+        now = time.monotonic()
+        if now - self._said.get(sentence, float("-inf")) >= SAY_AGAIN_SECONDS:
+            self._said = {**self._said, sentence: now} if len(self._said) < MAX_SAID else {sentence: now}
+            _log.warning("%s", sentence)
+            self._add(EmitEvent(type="Warning", reason="FolderNotWritable", message=f"{sentence}; trying again"))
+        self._write_later()
+
+    def _add(self, event: EmitEvent) -> None:
+        line = Event(time=rfc3339(time.time()), type=event.type, reason=event.reason, message=event.message)
+        self._fresh.append(line)
+        self._unwritten.append(line)
+        self._changed()
+
+    async def _flush(self) -> None:
         async with self._lock:
             lines = list(self._unwritten)
             if not lines:
@@ -56,20 +83,11 @@ class Events:
                 if self._unwritten and self._unwritten[0] is line:
                     self._unwritten.popleft()
 
-    def trouble(self, sentence: str) -> None:
-        """Say what the folder refuses, once a minute; those who watch see it, whatever the disk does."""
-        now = time.monotonic()
-        if now - self._said.get(sentence, float("-inf")) >= SAY_AGAIN_SECONDS:
-            self._said = {**self._said, sentence: now} if len(self._said) < MAX_SAID else {sentence: now}
-            _log.warning("%s", sentence)
-            self._add(EmitEvent(type="Warning", reason="FolderNotWritable", message=f"{sentence}; trying again"))
+    def _write_later(self) -> None:
+        if self._unwritten and (self._later is None or self._later.done()):
+            self._later = asyncio.create_task(self._flush_later())
 
-    def take(self) -> list[Event]:
-        """The events recorded since the last call."""
-        taken, self._fresh = self._fresh, []
-        return taken
-
-    def _add(self, event: EmitEvent) -> None:
-        line = Event(time=rfc3339(time.time()), type=event.type, reason=event.reason, message=event.message)
-        self._fresh.append(line)
-        self._unwritten.append(line)
+    async def _flush_later(self) -> None:
+        while self._unwritten:
+            await asyncio.sleep(RETRY_SECONDS)  # a disk that is full does not say when it is not
+            await self._flush()
