@@ -1,0 +1,142 @@
+"""Why a round ended: what programs leave behind, which failure came first, what of it is told."""
+
+import json
+
+import pytest
+
+from torchyard_agent import dump, failure, termination
+from torchyard_agent.body import BODY_BYTES, fit
+
+
+def cause(**facts):
+    return failure.record(**{"rank": 0, "local_rank": 0, "pid": 1, "code": 1, "time": 10.0, **facts})
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "code", "secondary"),
+    [
+        ("ValueError", "connection closed by peer", 1, False),
+        ("RuntimeError", "[gloo/transport/tcp/pair.cc:545] Connection closed by peer [127.0.0.1]:26011", 1, True),
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error: remote process exited or there was a network error",
+            1,
+            True,
+        ),
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error: unhandled cuda error, CUDA error: an illegal memory access",
+            1,
+            False,
+        ),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", 1, False),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", 1, True),
+        ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", 1, False),
+        (None, "", 76, True),
+        (None, "", 137, False),
+    ],
+)
+def test_failures_that_only_say_a_peer_went_away_are_secondary(exception, message, code, secondary):
+    found = {"exception": exception, "message": message}
+    assert cause(code=code, found=found)["secondary"] is secondary
+
+
+def test_the_first_cause_is_the_earliest_failure_that_is_no_consequence():
+    lost = cause(rank=0, time=1.0, found={"exception": "ConnectionError", "message": "x"})
+    late, early = cause(rank=1, time=3.0), cause(rank=2, time=2.0)
+    assert failure.first_cause([lost, late, early])["rank"] == 2
+    assert failure.first_cause([lost])["rank"] == 0
+    assert failure.first_cause([]) is None
+
+
+def test_exception_and_message_are_read_from_output_when_the_program_left_no_file():
+    lines = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 1', "my.Error: no: way", "bye"]
+    assert failure.from_lines(lines) == {
+        "exception": "my.Error",
+        "message": "no: way",
+        "traceback": "\n".join(lines[1:4]),
+    }
+    assert failure.from_lines(["all is well"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("time", "2025-11-21T08:00:00Z"),
+        ("exception", {"type": "E"}),
+        ("phase", 3),
+        ("step", "7"),
+        ("time", float("nan")),
+        ("time", 10**400),
+        ("nextMicroBatch", "16"),
+        ("nextMicroBatch", True),
+    ],
+)
+def test_a_failure_file_of_any_program_costs_only_the_fields_that_are_wrong(name, wrong):
+    right = {"exception": "Odd", "message": "said", "time": 3.0, "phase": "eval", "step": 7, "nextMicroBatch": 16}
+    expected = {**right, "exception": None, "time": 10.0, "phase": None, "step": None, "nextMicroBatch": None}
+    read = cause(found={**right, name: wrong})
+    assert read[name] == expected[name]
+    assert {key: read[key] for key in right if key != name} == {key: right[key] for key in right if key != name}
+
+
+def test_a_request_always_fits_and_loses_the_least_needed_first():
+    body = {
+        "state": "running",
+        "exit": {"code": 1, "failure": {"rank": 3, "traceback": "t" * 4000}, "lines": ["l" * 200] * 20},
+        "reports": [{"rank": rank, "step": 1, "metrics": {f"m{i}": 1.0 for i in range(32)}} for rank in range(16)],
+        "dump": {"id": 1, "text": "x" * 6144},
+        "gpus": [{"uuid": "GPU-" + "0" * 36}] * 8,
+        "notices": ["n" * 200] * 8,
+    }
+    data = fit(body)
+    assert len(data) <= BODY_BYTES
+    kept = json.loads(data)
+    assert kept["exit"]["failure"]["rank"] == 3
+    assert kept["reports"][0]["step"] == 1
+
+
+@pytest.mark.parametrize("character", ["t", "字", "\x1b", "\ud800", "😀"])
+def test_why_a_round_ended_is_told_in_any_language_together_with_reports_and_gpus(character):
+    found = {"exception": "Odd", "message": character * 9000, "traceback": character * 9000}
+    known = {"rank": 3, "code": 7, "exception": "Odd"}
+    body = {
+        "exit": {"code": 7, "failure": cause(rank=3, code=7, found=found), "lines": [character * 200] * 20},
+        "reports": [{"rank": 0, "step": 1}],
+        "gpus": [{"uuid": "GPU-" + "0" * 36}] * 8,
+        "notices": ["one"],
+    }
+    data = fit(body)
+    assert len(data) <= BODY_BYTES
+    kept = json.loads(data)
+    assert {name: kept["exit"]["failure"][name] for name in known} == known
+    assert len(kept["exit"]["failure"]["message"]) >= 75
+    assert kept["exit"]["failure"]["traceback"]
+    assert kept["exit"]["lines"]
+    assert (kept["reports"], kept["gpus"], kept["notices"]) == (body["reports"], body["gpus"], body["notices"])
+
+
+def test_what_a_program_printed_is_cut_like_what_it_wrote():
+    bounded = failure.bounded({**cause(), "traceback": "字" * 9000 + "the end", "exception": "E" * 9000})
+    assert len(bounded["traceback"].encode()) <= 4000
+    assert bounded["traceback"].endswith("the end")
+    assert len(bounded["exception"]) == 200
+
+
+def test_a_shortened_dump_keeps_the_head_of_every_rank():
+    text = "\n\n".join(f"rank {rank}:\n" + "frame\n" * 1000 for rank in range(8))
+    short = dump.shorten(text)
+    assert len(short.encode()) <= 6 * 1024
+    assert all(f"rank {rank}:" in short for rank in range(8))
+
+
+def test_the_termination_log_keeps_the_end_of_the_traceback_within_4096_bytes():
+    ended = {
+        "round": 3,
+        "failure": {"rank": 1, "exception": "ValueError", "message": "bad", "traceback": "é" * 9000 + "the end"},
+    }
+    log = json.loads(termination.text(1, ended))
+    assert len(termination.text(1, ended).encode()) <= 4096
+    assert (log["code"], log["round"], log["failure"]["message"]) == (1, 3, "bad")
+    assert log["failure"]["traceback"].endswith("the end")
+    assert json.loads(termination.text(0, None)) == {"code": 0, "round": None, "failure": None}

@@ -1,0 +1,52 @@
+"""Logs of the ranks: bounded whatever a program writes, and its last words kept."""
+
+from torchyard_agent.logs import RankLog
+
+
+def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_the_round_starts(tmp_path, monkeypatch):
+    path = tmp_path / "rank-0.log"
+    path.write_bytes("of the round before 🏖️\n".encode())
+    log = RankLog(tmp_path, 0)
+    with path.open("ab") as file:
+        for number in range(500):
+            file.write(b"progress\r" * 5 + b"line %d " % number + b"x" * 3000 + b"\n")
+    log.finish()
+    assert len(log.lines) == 200
+    assert log.lines[-1].startswith("line 499 ")
+    assert max(map(len, log.lines)) <= 1000
+    assert sum(len(line) + 1 for line in log.last(20, 4096)) <= 4096
+    monkeypatch.setattr("torchyard_agent.logs.ROTATE_BYTES", 10)
+    with path.open("ab") as file:
+        file.write(b"last words\n")
+        file.flush()
+        assert log.follow() == ["last words"]
+        monkeypatch.undo()
+        file.write(b"after the cut")
+        file.flush()
+        log.finish()
+    assert log.lines[-1] == "after the cut"
+    assert path.read_bytes() == b"after the cut"
+
+
+MEBIBYTE = 1 << 20
+
+
+def test_a_program_that_floods_its_log_keeps_its_last_words_within_bounded_reading(tmp_path):
+    log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
+    path.write_bytes(b"loss=1\n" * MEBIBYTE + b"." * (3 * MEBIBYTE) + b"\nRuntimeError: why it ended")
+    assert log.finish()[-1] == "RuntimeError: why it ended"
+    assert log.lines[-1] == "RuntimeError: why it ended"
+    assert log.follow() == []
+
+
+def test_a_log_written_faster_than_it_is_read_is_still_cut_and_what_is_skipped_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchyard_agent.logs.ROTATE_BYTES", 3 * MEBIBYTE)
+    log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
+    with path.open("ab", buffering=0) as file:
+        for number in range(8):
+            file.write((b"x" * 1023 + b"\n") * 2048 + b"%d\n" % number)
+            lines = log.follow()
+            assert path.stat().st_size <= 3 * MEBIBYTE
+        assert path.with_suffix(".log.1").stat().st_size <= 3 * MEBIBYTE
+        assert lines[-1] == "7"
+        assert "bytes skipped] " in lines[0]

@@ -1,0 +1,77 @@
+"""What an agent is started with: variables, command lines, and what is wrong with them."""
+
+import sys
+
+import pytest
+
+from torchyard_agent import command, settings
+from torchyard_agent.launcher import exec_arguments
+
+REQUIRED = {
+    "TORCHYARD_JOB": "job",
+    "TORCHYARD_NAMESPACE": "default",
+    "TORCHYARD_JOB_UID": "uid",
+    "TORCHYARD_POD_NAME": "pod",
+    "TORCHYARD_POD_INDEX": "0",
+    "TORCHYARD_OPERATOR_URL": "http://127.0.0.1:1",
+    "TORCHYARD_TOKEN_FILE": "/token",
+    "TORCHYARD_RUN_DIR": "/run/torchyard",
+}
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        (["true"], {}, "after `--`"),
+        (["--"], {}, "is empty"),
+        (["--port", "1", "--", "true"], {}, "unknown option `--port`"),
+        (["--listen", "0.0.0.0:80", "--", "true"], {}, "loopback"),
+        (["--", "true"], {"TORCHYARD_JOB": ""}, "TORCHYARD_JOB is not set"),
+        (["--", "true"], {"TORCHYARD_PROCS": "many"}, "TORCHYARD_PROCS must be a number, got `many`"),
+        (["--", "true"], {"TORCHYARD_OPERATOR_URL": "http://10.0.0.1"}, "https://"),
+        (["--", "true"], {"TORCHYARD_OPERATOR_URL": "unix:intake.sock"}, "unix:/path"),
+        (["--", "true"], {"TORCHYARD_OPERATOR_URL": "https://10.0.0.1"}, "TORCHYARD_CA_FILE"),
+        (["--", "true"], {"TORCHYARD_METRIC_PATTERNS": '["("]'}, "TORCHYARD_METRIC_PATTERNS"),
+        (["--", "true"], {"TORCHYARD_METRIC_PATTERNS": '["loss"]'}, "no named group"),
+    ],
+)
+def test_wrong_settings_name_the_variable_and_what_it_should_be(argv, env, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        settings.read(argv, {**REQUIRED, **env})
+
+
+def test_defaults_are_those_of_the_protocol():
+    read = settings.read(["--listen=127.0.0.1:9464", "--", "torchrun", "t.py", "--", "x"], REQUIRED)
+    assert (read.listen, read.command) == (("127.0.0.1", 9464), ("torchrun", "t.py", "--", "x"))
+    assert (read.address, read.procs, read.grace_seconds, read.orphan_seconds) == ("127.0.0.1", None, 30, 300)
+    assert read.warm_seconds == 120
+    assert (read.warm_start, read.hooks, read.preload, read.termination_log) == (True, True, (), None)
+    assert str(read.log_dir) == "/run/torchyard/logs"
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (["torchrun", "a.py"], command.Torchrun("/py", ("a.py",))),
+        (["/opt/bin/torchrun", "-m", "a"], command.Torchrun("/py", ("-m", "a"))),
+        (["python3.12", "-u", "-m", "torch.distributed.run", "a.py"], command.Torchrun("python3.12", ("a.py",))),
+        (["python", "a.py"], command.Plain(("python", "a.py"))),
+        (["accelerate", "launch", "a.py"], command.Plain(("accelerate", "launch", "a.py"))),
+    ],
+)
+def test_torchrun_is_told_from_every_other_command(argv, kind):
+    assert command.classify(argv, "/py") == kind
+
+
+def test_the_interpreter_behind_torchrun_is_found_also_behind_a_long_path(tmp_path):
+    for number, head in enumerate((f"#!{sys.executable}\n", f'#!/bin/sh\n\'\'\'exec\' "{sys.executable}" "$0" "$@"\n')):
+        script = tmp_path / str(number) / "torchrun"
+        script.parent.mkdir()
+        script.write_text(head)
+        script.chmod(0o755)
+        assert command.torchrun_interpreter(str(script)) == sys.executable
+
+
+def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
+    arguments = exec_arguments({"logDir": "/logs", "runDir": "/run"}, ["python", "a b.py", "; rm"])
+    assert arguments[-3:] == ["python", "a b.py", "; rm"]
