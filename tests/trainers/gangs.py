@@ -120,8 +120,17 @@ class Yard:
         *,
         env: dict[str, str] | None = None,
         hold: tuple[int, str] | None = None,
+        function: tuple[str, list[Any]] | None = None,
     ) -> Gang:
-        """Start a round; `hold`: a rank, and the moment (see `moments`) at which it stands still until it is killed."""
+        """Start a round.
+
+        Args:
+            settings: content of the config file.
+            world: ranks.
+            env: further variables.
+            hold: a rank, and the moment (see `moments`) at which it stands still until it is killed.
+            function: name and arguments of what workers run (see `faults`) instead of the command line.
+        """
         self.rounds += 1
         self.run_dir.mkdir(exist_ok=True)
         file = self.root / f"config-{self.rounds}.json"
@@ -146,6 +155,8 @@ class Yard:
             for rank, worker in enumerate(workers[1:], 1):
                 own = {"TORCHYARD_CHECKPOINT_DIR": str(self.disk(rank)), "LOCAL_RANK": "0", "TORCHYARD_RUN_DIR": ""}
                 worker["env"] |= own
+        if function is not None:
+            workers = [worker | {"function": function[0], "arguments": function[1]} for worker in workers]
         if hold is not None:
             workers[hold[0]]["env"] |= {"HOLD_AT": hold[1], "HELD": str(self.held)}
         return Gang(self.server.ask({"start": workers})["pids"], logs, self.server)

@@ -9,6 +9,7 @@ import torch
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core.config import Checkpoint
 from torchyard_trainers.core.exits import SupersededError
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.saver import Saver
@@ -42,7 +43,7 @@ def volume():
 def saver(tmp_path, volume):
     checkpoints = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=volume)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=1)
-    return Saver(checkpoints, Cadence(None, now=0.0), reporter, WORLD.device)
+    return Saver(checkpoints, Checkpoint(keep_last=3), Cadence(None, now=0.0), reporter, WORLD.device)
 
 
 def saved_weights(root, step):
@@ -53,7 +54,7 @@ def saved_weights(root, step):
 
 def test_training_goes_on_while_a_save_is_written_and_does_not_reach_it(saver, volume, tmp_path):
     weights = torch.ones(8)
-    saver.begin(1, {"weights": weights}, {"step": 1}, keep=3)
+    saver.begin(1, {"weights": weights}, {"step": 1, "score": None})
     weights.fill_(2.0)  # the next step
     assert not saver.ended
     assert commits.candidates(tmp_path) == []
@@ -67,7 +68,7 @@ def test_copies_are_made_anew_for_each_save(saver, volume, tmp_path):
     weights = torch.zeros(8)
     for step in (1, 2, 3):
         weights.fill_(float(step))
-        saver.begin(step, {"weights": weights}, {"step": step}, keep=3)
+        saver.begin(step, {"weights": weights}, {"step": step, "score": None})
         weights.fill_(-1.0)
     saver.settle()
     assert [saved_weights(tmp_path, step)[0] for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
@@ -75,7 +76,7 @@ def test_copies_are_made_anew_for_each_save(saver, volume, tmp_path):
 
 def test_a_finished_save_is_reported_once_with_what_it_cost(saver, volume):
     volume.go.set()
-    saver.begin(7, {"weights": torch.ones(8)}, {"step": 7}, keep=3)
+    saver.begin(7, {"weights": torch.ones(8)}, {"step": 7, "score": None})
     assert "checkpoint" not in saver._reporter.facts
     saver.settle()
     told = saver._reporter.facts["checkpoint"]
@@ -89,9 +90,9 @@ def test_a_finished_save_is_reported_once_with_what_it_cost(saver, volume):
 def test_an_error_waits_until_all_ranks_settle_and_ends_the_run_then(saver, volume):
     volume.error = SupersededError("a newer round owns the folder")
     volume.go.set()
-    saver.begin(1, {"weights": torch.ones(8)}, {"step": 1}, keep=3)
+    saver.begin(1, {"weights": torch.ones(8)}, {"step": 1, "score": None})
     with pytest.raises(SupersededError):
-        saver.begin(2, {"weights": torch.ones(8)}, {"step": 2}, keep=3)
+        saver.begin(2, {"weights": torch.ones(8)}, {"step": 2, "score": None})
     saver.settle()
 
 
@@ -102,6 +103,6 @@ def test_a_storage_error_that_passes_costs_nothing_but_time(saver, volume, tmp_p
     monkeypatch.setattr("torchyard_trainers.core.checkpoint.time.sleep", repaired_meanwhile)
     volume.error = OSError(errno.ESTALE, "Stale file handle")
     volume.go.set()
-    saver.begin(1, {"weights": torch.ones(8)}, {"step": 1}, keep=3)
+    saver.begin(1, {"weights": torch.ones(8)}, {"step": 1, "score": None})
     saver.settle()
     assert saved_weights(tmp_path, 1) == [1.0] * 8

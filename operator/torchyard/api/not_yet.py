@@ -18,7 +18,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "parallelism.fsdp.sharding": ("full",),
     "checkpoint.resumeFrom": (),
     "health.stall": ("auto",),
-    "health.nonFinite": ("fail",),
     "health.straggler": (),
     "scheduling.queue": (),
     "scheduling.gang": ("auto", "none"),

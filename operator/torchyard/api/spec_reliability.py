@@ -80,9 +80,14 @@ class Health(Model, frozen=True, kw_only=True):
     pending_timeout: Annotated[
         Duration | None, doc("Longest time pods may wait to be scheduled; absent: for ever.")
     ] = None
-    non_finite: Annotated[Literal["fail", "skip", "rollback"], doc("What a non-finite loss or gradient norm does.")] = (
-        "fail"
-    )
+    non_finite: Annotated[
+        Literal["fail", "skip", "rollback"],
+        doc(
+            "What a loss or gradient norm that is not finite does; its update is never made. fail: the job ends; skip: "
+            "the step counts without an update, ten in a row end the job; rollback: back to the newest checkpoint, the "
+            "same again ends the job."
+        ),
+    ] = "fail"
     straggler: Annotated[bool, doc("Report ranks whose compute time stays far above the median.")] = False
 
 

@@ -137,7 +137,6 @@ def reject_unimplemented(config: Config) -> None:
         "parallelism.activationCheckpointing": parallelism.activation_checkpointing != "none",
         "parallelism.cpuOffload": parallelism.cpu_offload,
         "parallelism.compile": parallelism.compile,
-        f"health.nonFinite: {config.health.non_finite}": config.health.non_finite != "fail",
     }
     for field_name, used in missing.items():
         if used:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_trainers.core import curves, finish, preempt
-from torchyard_trainers.core.best import Best
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import PreemptedError
+from torchyard_trainers.core.guard import Guard
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.resume import Progress, record_of, restore
+from torchyard_trainers.core.resume import Progress, record_of, restore, roll_back
 from torchyard_trainers.core.saver import Saver
 from torchyard_trainers.core.shards import capture
 from torchyard_trainers.core.step import optimize, set_learning_rate
@@ -41,52 +41,55 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         DivergedError: loss or gradient norm is not finite.
         TrainerError: and others that carry their exit code.
     """
-    reporter, world = session.reporter, session.world
+    reporter, world, settings = session.reporter, session.world, run.config
     optimizer = work.optimizer(session.parallel.module.parameters())
     checkpoints = Checkpoints(run.checkpoint_dir, world.beside(), round_number=run.round_number, job=run.job_uid)
-    progress = restore(work, session, optimizer, checkpoints, run.config)
+    progress = restore(work, session, optimizer, checkpoints, settings)
     if finish.is_finished(run.checkpoint_dir, world, work.total_steps):
         return progress.metrics
-    best = Best(run.config.checkpoint.keep_best, checkpoints.scores())
-    speed = curves.Speed(work.global_batch)
-    cadence = Cadence(run.config.checkpoint.interval, now=time.monotonic())
-    saver = Saver(checkpoints, cadence, reporter, world.device)
-    with curves.Curves(run.checkpoint_dir if world.leads else None, tensorboard=run.config.logging.tensorboard) as log:
+    cadence = Cadence(settings.checkpoint.interval, now=time.monotonic())
+    saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
+    guard = Guard(settings.health.non_finite)
+    with curves.Curves(run.checkpoint_dir if world.leads else None, tensorboard=settings.logging.tensorboard) as log:
         if progress.fresh:
             reporter.phase("eval")
             progress.metrics |= work.begin(session)
             reporter.metrics(progress.metrics)
-        for step in range(progress.step, work.total_steps):
+        speed, rehearse = curves.Speed(work.global_batch), True
+        while (step := progress.step) < work.total_steps:
             reporter.phase("step")
-            done, last, first = step + 1, step + 1 == work.total_steps, step == progress.step
+            done, last = step + 1, step + 1 == work.total_steps
             set_learning_rate(optimizer, work.learning_rate(step))
-            asked = preempt.requested(run.run_dir) and run.config.checkpoint.on_preempt
-            due = world.leads and (cadence.due(done, time.monotonic()) or last)
-            flags = {"preempt": asked, "save": due, "saved": saver.ended}
-            totals = optimize(work, session, optimizer, step, flags, rehearse=first)
+            flags = {
+                "preempt": settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
+                "save": world.leads and (cadence.due(done, time.monotonic()) or last),
+                "saved": saver.ended,
+            }
+            totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse)
+            rehearse = False
+            if guard.rolls_back(done, totals.fault):
+                saver.settle()
+                fault = f"step {done}: {totals.fault}"
+                progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
+                continue
             found = work.after_step(session, done)
-            score = work.score(found)
-            values = {**totals.metrics, "learningRate": work.learning_rate(step)} | found
+            values = {**totals.metrics, "learningRate": work.learning_rate(step), **found, **guard.metrics}
             progress = Progress(done, progress.metrics | values)
             pace = speed.tick(time.monotonic())
-            reporter.metrics(values)
-            reporter.throughput(pace)
-            reporter.progress(done, work.total_steps)
+            reporter.made_step(done, work.total_steps, values, pace)
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
+            stops, score = totals.flags["preempt"], work.score(found)
             if totals.flags["saved"]:
                 saver.settle()
-            if totals.flags["preempt"] or totals.flags["save"] or best.admits(score):
+            if stops or totals.flags["save"] or saver.is_best(score):
                 reporter.phase("save")
                 state = capture(session.parallel.module, optimizer, work.state())
-                record = record_of(work, session, progress, checkpoints.round_number, score)
-                keep = run.config.checkpoint
-                saver.begin(done, state, record, keep=keep.keep_last, best=keep.keep_best)
-                best.add(score)
+                saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
                 log.flush()
-            if totals.flags["preempt"] or last:
+            if stops or last:
                 saver.settle()
-            if totals.flags["preempt"] and not last:
+            if stops and not last:
                 preempt.mark_saved(run.run_dir, world.rank, done)
                 world.barrier()
                 raise PreemptedError(f"asked to stop: step {done} of {work.total_steps} is saved")

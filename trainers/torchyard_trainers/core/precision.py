@@ -47,6 +47,10 @@ class Precision:
         self._scaler.step(optimizer)
         self._scaler.update()
 
+    def leave_out(self) -> None:
+        """Forget the gradients of a step that is not made; fp16 scales the next one less if these overflowed."""
+        self._scaler.update()
+
     @property
     def overflows(self) -> bool:
         """Whether a gradient that is not finite is the scaler's business: above scale 1 a smaller one may help."""

@@ -72,6 +72,12 @@ class Reporter:
         """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
         self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
 
+    def made_step(self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float]) -> None:
+        """Tell a finished optimizer step, what it measured and how fast steps are made."""
+        self.metrics(metrics)
+        self.throughput(pace)
+        self.progress(step, total_steps)
+
     def progress(self, step: int, total_steps: int, epoch: float = 0.0) -> None:
         """Tell the number of finished optimizer steps."""
         self._update({"step": step, "totalSteps": total_steps, "epoch": epoch})

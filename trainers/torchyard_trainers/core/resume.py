@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity
 from torchyard_trainers.core.commits import read_commit
 from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.exits import DivergedError
+from torchyard_trainers.core.guard import ADVICE
 from torchyard_trainers.core.shards import Shards, apply, capture
 from torchyard_trainers.core.workload import Session, Workload
 
@@ -63,6 +65,21 @@ def restore(
     size = sum(entry["bytes"] for entry in commit["files"].values())
     saved = Saved(progress.step, commit["time"], str(found.folder), size, commit["saveSeconds"])
     reporter.checkpoint(saved.report())
+    return progress
+
+
+def roll_back(
+    work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config, *, fault: str
+) -> Progress:
+    """Go back to the newest checkpoint because of a fault.
+
+    Raises:
+        DivergedError: there is none.
+    """
+    progress = restore(work, session, optimizer, checkpoints, config)
+    if progress.fresh:
+        raise DivergedError(f"{fault}, before any checkpoint to roll back to; {ADVICE}")
+    session.reporter.warn(f"{fault}: rolled back to step {progress.step}")
     return progress
 
 

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchyard_trainers.core.best import Best
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints, Saved
+from torchyard_trainers.core.config import Checkpoint
 from torchyard_trainers.core.report import Reporter
 
 
@@ -25,7 +27,14 @@ class InFlight(NamedTuple):
 class Saver:
     """The saves of one round. `checkpoints` must talk on a process group of its own (`World.beside`)."""
 
-    def __init__(self, checkpoints: Checkpoints, cadence: Cadence, reporter: Reporter, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        settings: Checkpoint,
+        cadence: Cadence,
+        reporter: Reporter,
+        device: torch.device,
+    ) -> None:
         """Tell `cadence` and `reporter` of every save; on a GPU, copy through pinned memory that is used again."""
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
@@ -40,15 +49,23 @@ class Saver:
         )
         self._thread = ThreadPoolExecutor(1, "save")
         self._checkpoints, self._cadence, self._reporter = checkpoints, cadence, reporter
+        self._keep_last, self._keep_best = settings.keep_last, settings.keep_best
+        self._best = Best(settings.keep_best, checkpoints.scores() if settings.keep_best else ())
         self._in_flight: InFlight | None = None
 
-    def begin(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int, best: int = 0) -> None:
+    def is_best(self, score: float | None) -> bool:
+        """Whether a model with this score is to be kept as one of the best; the same answer on every rank."""
+        return self._best.admits(score)
+
+    def begin(self, step: int, state: dict[str, Any], record: dict[str, Any]) -> None:
         """Copy the state and let it be written; waits for the save before, and raises what that one raised."""
         started = time.monotonic()
         self.settle()
         self._cadence.begun(started)
         staged = self._stager.stage(self._checkpoints.shards.gather(state))
+        keep, best = self._keep_last, self._keep_best
         outcome = self._thread.submit(self._checkpoints.save, step, staged, record, keep=keep, best=best)
+        self._best.add(record["score"])
         self._in_flight = InFlight(outcome, time.monotonic() - started)
 
     @property

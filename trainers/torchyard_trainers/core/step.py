@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from torchyard_trainers.core.batching import Slots, split
-from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.workload import MicroBatch, Session, Workload
 
@@ -18,6 +17,7 @@ class Totals:
 
     metrics: dict[str, float]
     flags: dict[str, bool]
+    fault: str  # what was not finite, so that no update was made; "" if all was well
 
 
 def optimize(
@@ -30,6 +30,8 @@ def optimize(
     rehearse: bool = False,
 ) -> Totals:
     """Do one optimizer step. One reduction carries loss, statistics and flags (true if any rank says so).
+
+    Numbers that are not finite never reach the weights: the update is left out and `fault` says why.
 
     DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides
     the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
@@ -48,14 +50,15 @@ def optimize(
     )
     *totals, grad_norm = torch.cat([world.total(facts), norm.double().reshape(1)]).tolist()
     metrics = {name: total / work.global_batch for name, total in zip(sums, totals, strict=False)}
-    if not math.isfinite(metrics["loss"]) or not (math.isfinite(grad_norm) or precision.overflows):
-        raise DivergedError(
-            f"step {step + 1}: loss {metrics['loss']}, gradient norm {grad_norm}; lower params.lr or use fp32"
-        )
-    precision.step(optimizer)
+    sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
+    if sound:
+        precision.step(optimizer)
+    else:
+        precision.leave_out()
     optimizer.zero_grad(set_to_none=True)
     said = dict(zip(flags, (total > 0 for total in totals[len(sums) :]), strict=True))
-    return Totals(metrics | {"gradNorm": grad_norm}, said)
+    fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
+    return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
 
 
 def _accumulate(

@@ -1,0 +1,26 @@
+"""Workers whose numbers break, for tests: imported by the warm parent."""
+
+import itertools
+import math
+import os
+
+from torchyard_trainers.core.command import main
+from torchyard_trainers.core.workload import Terms
+from torchyard_trainers.cvrp.task import Cvrp
+
+
+def train_with_nan(sample: int, times: int) -> None:
+    """Train, but the loss of the micro-batch that holds a sample is not a number, the first `times` times."""
+    loss = Cvrp.loss
+    count = itertools.count()
+
+    def broken(self, session, batch):
+        terms = loss(self, session, batch)
+        if sample in batch.ids.tolist() and next(count) < times:
+            return Terms(terms.loss * math.nan, terms.statistics)
+        return terms
+
+    Cvrp.loss = broken
+    code = main([])
+    if code:
+        os._exit(code)
