@@ -12,13 +12,12 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api import durations
-from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
-from torchyard.api.times import rfc3339
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run
-from torchyard.cluster.local.runs import RunBusyError, control, discard_run, suspend_run
+from torchyard.cluster.local.runs import control, discard_run, suspend_run
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.controller import Controller
 from torchyard.intake.book import Book
@@ -27,7 +26,6 @@ from torchyard.intake.unix import unix_intake
 
 FOLLOW_SECONDS = 0.3
 SYNC_SECONDS = 0.5, 5.0
-REMOVE_SECONDS = 60.0
 LAST_SECONDS = 5.0
 
 OnChange = Callable[[TrainingJob, list[Event]], None]
@@ -60,29 +58,6 @@ async def run_job(
     """
     with control(folder):
         return await _Run(folder, on_change).until_over(stop or asyncio.Event(), kill or asyncio.Event())
-
-
-def remove_run(folder: RunFolder) -> None:
-    """End a run now and remove all of it; nothing needs to be written where nobody controls it. Blocks.
-
-    Raises:
-        ValueError: there is no such run, or its controlling process does not let go of it.
-    """
-    doomed = read_run(folder)
-    if doomed is None:
-        raise NoRunError(folder)
-    asked, deadline = False, time.monotonic() + REMOVE_SECONDS
-    while (job := read_run(folder)) is not None and job.metadata.uid == doomed.metadata.uid:
-        try:
-            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it meanwhile
-                discard_run(folder, doomed.metadata.uid)
-        except RunBusyError:
-            if time.monotonic() > deadline:
-                raise
-            if not asked:
-                asked = True
-                edit_job(folder, lambda job: msgspec.structs.replace(job, metadata=_deleted(job)))
-            time.sleep(FOLLOW_SECONDS)
 
 
 class _Run:
@@ -228,10 +203,6 @@ class _Run:
             self.cluster.trouble(f"the run cannot be stopped: {self.folder.path} takes no writes: {error.strerror}")
             return False
         return True
-
-
-def _deleted(job: TrainingJob) -> ObjectMeta:
-    return msgspec.structs.replace(job.metadata, deletion_timestamp=rfc3339(time.time()))
 
 
 def _unnumbered(edited: TrainingJob, job: TrainingJob) -> bool:

@@ -15,9 +15,9 @@ from torchyard.api.codec import read_job
 from torchyard.cluster.local import events, record, run
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import write_atomic
-from torchyard.cluster.local.runs import create_run, is_controlled
+from torchyard.cluster.local.runs import create_run, is_controlled, remove_run
 from torchyard.engine.actions import EmitEvent
-from torchyard.laptop import remove_run, run_job
+from torchyard.laptop import run_job
 
 SLEEP = {
     "command": [sys.executable, "-c", "import time; time.sleep(600)"],

@@ -22,13 +22,11 @@ def command(names: list[str], force: bool) -> int:
         if not run.over and not force:
             name = run.folder.name
             raise RefusalError(f"the run {name!r} is going on", f"`torchyard stop {name}` first, or use --force")
-    from torchyard.cli.journal import journal
-    from torchyard.laptop import remove_run
+    from torchyard.cluster.local.runs import remove_run
 
     for run in runs:
         try:
-            with journal(run.folder):
-                remove_run(run.folder)
+            remove_run(run.folder)
         except ValueError as error:
             raise RefusalError(str(error).rstrip(".")) from error
         say(f"{run.folder.name}: deleted")

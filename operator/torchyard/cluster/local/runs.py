@@ -24,6 +24,7 @@ from torchyard.cluster.local.run import NoRunError, change_job, edit_job, editin
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation: folder of the job file, which `spec.workingDir` is relative to."""
 
+REMOVE_SECONDS = 60.0
 ASKING_SECONDS = 0.2
 """`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
 
@@ -173,6 +174,30 @@ def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
     )
 
 
+def remove_run(folder: RunFolder) -> None:
+    """End a run now and remove all of it; nothing needs to be written where nobody controls it. Blocks.
+
+    Raises:
+        ValueError: there is no such run, or its controlling process does not let go of it within a minute.
+    """
+    doomed = read_run(folder)
+    if doomed is None:
+        raise NoRunError(folder)
+    asked, deadline = False, time.monotonic() + REMOVE_SECONDS
+    while (job := read_run(folder)) is not None and job.metadata.uid == doomed.metadata.uid:
+        try:
+            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it meanwhile
+                discard_run(folder, doomed.metadata.uid)
+        except RunBusyError:
+            if time.monotonic() > deadline:
+                raise
+            if not asked:
+                asked = True
+                with contextlib.suppress(NoRunError):
+                    edit_job(folder, lambda job: _deleted(job) if job.metadata.uid == doomed.metadata.uid else job)
+            time.sleep(ASKING_SECONDS)
+
+
 def is_controlled(folder: RunFolder) -> int | None:
     """Pid of the process that controls the run, 0 if it has not said so yet; None if there is none."""
     if not is_locked(folder.lock_file):
@@ -250,6 +275,11 @@ def _put_aside(folder: RunFolder) -> None:
     shutil.rmtree(old, ignore_errors=True)
     old.parent.mkdir(parents=True, exist_ok=True)
     folder.path.rename(old)
+
+
+def _deleted(job: TrainingJob) -> TrainingJob:
+    metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=rfc3339(time.time()))
+    return msgspec.structs.replace(job, metadata=metadata)
 
 
 def _end_pods(folder: RunFolder) -> None:
