@@ -26,6 +26,7 @@ import trustme
 import uvloop
 
 GANG = 1000
+REVIEW_SECONDS = 0.003
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,23 +60,27 @@ async def serve(folder: Path, port: int) -> None:
     from torchyard.intake.book import Book
     from torchyard.intake.limits import Limits
     from torchyard.intake.server import Intake, application
+    from torchyard.intake.tls import server_context
+    from torchyard.intake.tokens import Tokens
 
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    known: dict[str, str] = {}
+    tls = server_context(folder)
 
-    async def authenticate(text: str) -> str | None:
-        if text not in known:
-            claims = text.split(".")[1]
-            known[text] = json.loads(base64.urlsafe_b64decode(claims + "=="))["kubernetes.io"]["pod"]["uid"]
-        return known[text]
+    async def review(text: str, audience: str) -> bytes:
+        await asyncio.sleep(REVIEW_SECONDS)
+        pod = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))["kubernetes.io"]["pod"]["uid"]
+        user = {
+            "username": "system:serviceaccount:bench:default",
+            "extra": {"authentication.kubernetes.io/pod-uid": [pod]},
+        }
+        return json.dumps({"status": {"authenticated": True, "audiences": [audience], "user": user}}).encode()
 
+    tokens = Tokens(review, lambda uid: ("bench", uid))
     book = Book(time.time, interval=10.0, on_news=lambda _uid: None)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     # All agents of the benchmark share one address.
-    app = application(book, authenticate, limits=Limits(connections_per_address=20_000))
+    app = application(book, tokens.authenticate, limits=Limits(connections_per_address=20_000))
     async with Intake(app, port=port, tls=tls) as intake:
         say(port=intake.port)
         while line := await lines.readline():

@@ -110,6 +110,15 @@ class Book:
             entry.command = None
             _release(entry)
 
+    def clear(self) -> None:
+        """Forget every pod; polls that are held end.
+
+        For a process that led and leads again: what it wished for in its former term means nothing, and its revisions
+        could by chance be those that the leader in between gave out.
+        """
+        for pod_uid in tuple(self._entries):
+            self.forget(pod_uid)
+
     def dump(self, pod_uid: str) -> tuple[int, str] | None:
         """Id and text of the newest stack dump this pod sent."""
         entry = self._entries.get(pod_uid)
