@@ -1,4 +1,4 @@
-"""The body of a status write: a JSON merge patch with the differences (docs/decisions/0006-status-write.md)."""
+"""The body of a status write: a JSON merge patch with the differences (docs/decisions/0007-status-write.md)."""
 
 from typing import Any
 
