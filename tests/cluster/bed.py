@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from kubernetes import client, config
@@ -24,8 +25,12 @@ from kubernetes import client, config
 CLUSTER = "torchyard"
 GPUS = {"nvidia.com/gpu": "8"}
 READY_WITHIN = 90.0
-# In the mangle table these two see what the node itself sends and receives, and what it forwards for its pods.
-EVERYTHING = (("PREROUTING", "-i", "eth0", "-j", "DROP"), ("POSTROUTING", "-o", "eth0", "-j", "DROP"))
+# Everything that the node sends and receives and that it forwards for its pods, by IPv4 and IPv6.
+CUT = "inet torchyard_cut"
+CUT_RULES = f"""table {CUT} {{
+  chain in {{ type filter hook prerouting priority raw; iifname "eth0" drop; }}
+  chain out {{ type filter hook postrouting priority 300; oifname "eth0" drop; }}
+}}"""
 API_SERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 PARKED = "/etc/kubernetes/kube-apiserver.yaml"
 
@@ -90,14 +95,12 @@ class Node:
 
         `docker network disconnect` would take the node's address away for good.
         """
-        for rule in EVERYTHING:
-            self.run("iptables", "-t", "mangle", "-I", *rule)
+        self.connect()
+        self.run("nft", CUT_RULES)
 
     def connect(self) -> None:
-        """End what `disconnect` began, however often it was called."""
-        for rule in EVERYTHING:
-            while self.succeeds("iptables", "-t", "mangle", "-D", *rule):
-                pass
+        """End what `disconnect` began; a node that is not cut off stays as it is."""
+        self.succeeds("nft", "delete", "table", *CUT.split())
 
     def stop_kubelet(self) -> None:
         """Stop the kubelet; the node's containers go on."""
@@ -130,7 +133,7 @@ class Node:
         return any(one.type == "Ready" and one.status == "True" for one in found.status.conditions)
 
     def repair(self) -> None:
-        """Undo whatever was done to the node; returns when it is Ready and offers its GPUs again.
+        """Undo whatever was done to the node; returns when its kubelet has said anew that it is Ready with its GPUs.
 
         Raises:
             TimeoutError: it is not Ready within 90 s.
@@ -146,8 +149,9 @@ class Node:
         if self.succeeds("test", "-e", PARKED):
             self.start_api_server()
         self.start_kubelet()
-        # A kubelet that starts anew forgets resources that no device plugin brings; a Ready of before must not count.
-        _until(self._offers_gpus, f"node {self.name} is Ready", began)
+        # Ready is also what the API server still believes of a node that was lost a moment ago.
+        asked = datetime.now(UTC)
+        _until(lambda: self._renewed() > asked and self._offers_gpus(), f"node {self.name} is Ready", began)
 
     @contextmanager
     def repaired_afterwards(self) -> Iterator[None]:
@@ -157,11 +161,16 @@ class Node:
         finally:
             self.repair()
 
+    def _renewed(self) -> datetime:
+        leases = client.CoordinationV1Api(_core().api_client)
+        return leases.read_namespaced_lease(self.name, "kube-node-lease", _request_timeout=10).spec.renew_time
+
     def _offers_gpus(self) -> bool:
         if not self.ready():
             return False
         if self == control_plane():
             return True
+        # A kubelet may forget resources that no device plugin brings when it starts anew.
         core = _core()
         offered = core.read_node(self.name, _request_timeout=10).status.allocatable.get("nvidia.com/gpu")
         if offered != GPUS["nvidia.com/gpu"]:
