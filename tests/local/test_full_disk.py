@@ -50,23 +50,42 @@ def full_disk(monkeypatch):
     return full
 
 
-def test_an_event_is_written_whole_or_not_at_all(folder):
+@pytest.fixture
+def room():
+    """Let files grow to so many bytes: as on a full disk, the kernel takes the first ones and refuses the others."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    @contextlib.contextmanager
+    def most(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    yield most
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def test_an_event_is_written_whole_or_not_at_all(folder, room):
     made(folder)
     kept = run.Event("2026-11-21T06:20:00Z", "Normal", "RoundOpened", "round 1")
     run.append_events(folder, [kept])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        # As a full disk does, the kernel takes the first bytes and refuses the others.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (folder.events_file.stat().st_size + 20, limits[1]))
-        with pytest.raises(OSError, match="too large"):
-            run.append_events(folder, [run.Event("2026-11-21T06:20:01Z", "Normal", "Training", "step " * 100)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
+    with room(folder.events_file.stat().st_size + 20), pytest.raises(OSError, match="too large"):
+        run.append_events(folder, [run.Event("2026-11-21T06:20:01Z", "Normal", "Training", "step " * 100)])
     run.append_events(folder, [kept])
-    assert folder.events_file.read_bytes().count(b"\n") == 2
     assert run.events(folder) == [kept, kept]
+    assert folder.events_file.read_bytes().count(b"\n") == 2
+
+
+def test_a_file_that_cannot_be_replaced_is_named_and_left_as_it_was(folder, room):
+    job = made(folder)
+    before = folder.job_file.read_bytes()
+    with room(20), pytest.raises(OSError, match=r"job\.yaml"):
+        run.write_job(folder, job)
+    assert folder.job_file.read_bytes() == before
+    assert not [*folder.path.glob(".job.yaml.*")]
 
 
 async def test_events_wait_for_room_in_their_order_and_are_shown_at_once(folder, full_disk, until, monkeypatch):
