@@ -46,9 +46,7 @@ class ApiServer:
         pod = claims["kubernetes.io"]["pod"]
         extra = {"authentication.kubernetes.io/pod-uid": [pod["uid"]]} if pod else {}
         user = {"username": claims["sub"], "uid": "u", "groups": ["system:serviceaccounts"], "extra": extra}
-        return json.dumps(
-            {"status": {"authenticated": bool(audiences), "audiences": audiences, "user": user}}
-        ).encode()
+        return json.dumps({"status": {"authenticated": bool(audiences), "audiences": audiences, "user": user}}).encode()
 
 
 class World:
@@ -56,7 +54,7 @@ class World:
         self.now = 1000.0
         self.jobs = dict(JOBS)
         self.server = ApiServer()
-        self.tokens = Tokens(self.server.review, lambda uid: self.jobs.get(uid), clock=lambda: self.now)
+        self.tokens = Tokens(self.server.review, self.jobs.get, clock=lambda: self.now)
 
     async def ask(self, text: str) -> str | None:
         return await self.tokens.authenticate(text)

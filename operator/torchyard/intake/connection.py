@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._refusal: Response | None = None
         self._paused = self._ending = self._reading = False
-        self.on_message_begin()
+        self._forget()
         self.deadline = self._loop.time() + REQUEST_SECONDS
         self.peer = ""
 
@@ -181,12 +181,6 @@ class Connection(asyncio.Protocol):
 
     # What the parser says.
 
-    def on_message_begin(self) -> None:
-        """Forget the former request."""
-        self._size = self._room = 0
-        self._url = self._authorization = b""
-        self._body: list[bytes] = []
-
     def on_url(self, url: bytes) -> None:
         """A piece of the path."""
         self._url += url
@@ -219,7 +213,12 @@ class Connection(asyncio.Protocol):
             self.peer,
         )
         self._ready.append((request, self._parser.should_keep_alive()))
-        self.on_message_begin()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._size = self._room = 0
+        self._url = self._authorization = b""
+        self._body: list[bytes] = []
 
     # Answers.
 

@@ -91,7 +91,7 @@ class Intake:
 
     async def __aenter__(self) -> Self:
         """Start listening."""
-        loop, seconds = asyncio.get_running_loop(), HANDSHAKE_SECONDS if self._tls else None
+        loop = asyncio.get_running_loop()
         if self._listener is not None:
             self._server = await loop.create_server(self._connection, sock=self._listener, backlog=BACKLOG)
         else:
@@ -100,7 +100,8 @@ class Intake:
                 self._host,
                 self.port,
                 ssl=self._tls,
-                ssl_handshake_timeout=seconds,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+                ssl_shutdown_timeout=END_SECONDS if self._tls else None,
                 backlog=BACKLOG,
                 reuse_address=True,
             )
