@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import threading
 
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.workload import Terms
@@ -24,3 +25,16 @@ def train_with_nan(sample: int, times: int) -> None:
     code = main([])
     if code:
         os._exit(code)
+
+
+def train_with_a_hang(sample: int) -> None:
+    """Train, but the rank that holds a sample stands still when it comes to it."""
+    loss = Cvrp.loss
+
+    def hangs(self, session, batch):
+        if sample in batch.ids.tolist():
+            threading.Event().wait()
+        return loss(self, session, batch)
+
+    Cvrp.loss = hangs
+    main([])

@@ -9,8 +9,17 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from torchyard_trainers.core.exits import ConfigError, Exit, GpuMemoryError, PreemptedError, TrainerError, exit_code
+from torchyard_trainers.core.exits import (
+    ConfigError,
+    Exit,
+    GpuMemoryError,
+    HungError,
+    PreemptedError,
+    TrainerError,
+    exit_code,
+)
 
 PROG = "torchyard_trainers"
 
@@ -27,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
             return Exit.DONE
         from torchyard_trainers.core.worker import work
 
-        work(options)
+        work(options, on_hang=leave_at_once)
     except Exception as error:  # noqa: BLE001 - the guard: every ending gets its code
         return end(error)
     return Exit.DONE
@@ -69,6 +78,13 @@ def end(error: Exception) -> Exit:
     return code
 
 
+def leave_at_once(verdict: HungError) -> NoReturn:
+    """End a worker whose main thread stands still: the stacks of all threads into its log, then out."""
+    sys.stderr.flush()
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(end(verdict))
+
+
 def write_failure(error: Exception, code: Exit, rank: int) -> None:
     """Write `failure.<rank>.json`; an error that peers caused is marked secondary."""
     run_dir = os.environ.get("TORCHYARD_RUN_DIR")
@@ -85,6 +101,9 @@ def write_failure(error: Exception, code: Exit, rank: int) -> None:
     }
     if isinstance(error, GpuMemoryError):
         facts["nextMicroBatch"] = error.next_micro_batch
+    if isinstance(error, HungError):
+        facts |= {"secondary": error.secondary, "phase": error.phase, "step": error.step}
+        facts["traceback"] = error.stack[-6000:]
     path = Path(run_dir) / f"failure.{rank}.json"
     try:
         path.with_suffix(".tmp").write_text(json.dumps(facts))

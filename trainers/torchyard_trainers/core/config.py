@@ -69,9 +69,10 @@ class Checkpoint(Section):
 
 
 class Health(Section):
-    """What happens to a broken number."""
+    """What happens to a broken number, and how long a phase may stand still (absent: by what it took before)."""
 
     non_finite: Literal["fail", "skip", "rollback"] = "fail"
+    stall_seconds: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Logging(Section):

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     CHECKPOINT = 67
     HARDWARE = 68
     GPU_MEMORY = 69
+    HUNG = 70
     STORAGE = 74
     PREEMPTED = 75
     PEER_LOST = 76
@@ -70,6 +71,16 @@ class GpuMemoryError(TrainerError):
     def __init__(self, message: str, next_micro_batch: int) -> None:
         super().__init__(message)
         self.next_micro_batch = next_micro_batch
+
+
+class HungError(TrainerError):
+    """The main thread stands still, at `stack`; `secondary`: it waits for other ranks."""
+
+    code = Exit.HUNG
+
+    def __init__(self, message: str, *, phase: str, step: int, stack: str, secondary: bool) -> None:
+        super().__init__(message)
+        self.phase, self.step, self.stack, self.secondary = phase, step, stack, secondary
 
 
 class StorageError(TrainerError):

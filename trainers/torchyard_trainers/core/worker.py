@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -12,18 +13,24 @@ from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.evaluate import evaluate
-from torchyard_trainers.core.exits import ConfigError, GpuMemoryError
+from torchyard_trainers.core.exits import ConfigError, GpuMemoryError, HungError
 from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.watchdog import Patience, Watchdog
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import join
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 
 
-def work(options: argparse.Namespace) -> None:
-    """Do what the config says; return when it is done, raise when it is not."""
+def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -> None:
+    """Do what the config says; return when it is done, raise when it is not.
+
+    Args:
+        options: from the command line.
+        on_hang: ends the process; called on a thread when the main one stands still.
+    """
     source = options.config or os.environ.get("TORCHYARD_CONFIG")
     if not source:
         raise ConfigError("no config: set TORCHYARD_CONFIG or give --config FILE")
@@ -38,6 +45,7 @@ def work(options: argparse.Namespace) -> None:
         round_number=int(round_text or 0),
         saves=config.trainer.mode == "train" and config.checkpoint.on_preempt,
     ).start()
+    watchdog = Watchdog(lambda: reporter.facts, Patience(config.health.stall_seconds), on_hang).start()
     try:
         task = registry.build(config)
         strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
@@ -59,6 +67,7 @@ def work(options: argparse.Namespace) -> None:
                 raise out_of_memory(task.global_batch, world.size, micro_batch) from error
         reporter.phase("drain")
     finally:
+        watchdog.stop()
         reporter.stop()
 
 

@@ -1,0 +1,72 @@
+"""A worker that stands still ends with its stacks, its phase and 70; one that is merely slow is left alone."""
+
+import threading
+import time
+
+import pytest
+from gangs import config
+
+from torchyard_trainers.core.watchdog import Patience, Watchdog
+
+
+def test_an_unknown_phase_gets_half_an_hour():
+    assert Patience(None).seconds("restore") == 1800
+
+
+@pytest.mark.parametrize(("slowest", "patience"), [(0.1, 600), (30, 600), (120, 2400)])
+def test_a_phase_may_take_twenty_times_what_it_took_before_and_ten_minutes_at_least(slowest, patience):
+    known = Patience(None)
+    known.moved("step", 0.05)
+    known.moved("step", slowest)
+    known.moved("save", 1000)
+    assert known.seconds("step") == patience
+
+
+def test_a_limit_that_was_set_holds_in_every_phase():
+    patience = Patience(90)
+    patience.moved("step", 80)
+    assert (patience.seconds("step"), patience.seconds("init")) == (90, 90)
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    monkeypatch.setattr("torchyard_trainers.core.watchdog.TICK_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("fast")
+def test_what_moves_is_left_alone_and_what_stands_still_is_not():
+    facts = {"counter": 0, "phase": "step", "step": 3}
+    verdicts, bitten = [], threading.Event()
+
+    def bite(verdict):
+        verdicts.append(verdict)
+        bitten.set()
+        threading.Event().wait()  # as one that ends the process
+
+    def moving():
+        facts["counter"] += 0 if over else 1
+        return dict(facts)
+
+    over = False
+    Watchdog(moving, Patience(0.1), bite).start()
+    watched = time.monotonic() + 0.5
+    while time.monotonic() < watched:
+        assert not bitten.is_set()
+    over = True
+    assert bitten.wait(10)
+    (verdict,) = verdicts
+    assert (verdict.phase, verdict.step, verdict.secondary) == ("step", 3, False)
+    assert "in phase step after step 3" in str(verdict)
+
+
+@pytest.mark.e2e
+def test_a_hanging_rank_is_named_and_the_one_that_waits_for_it_is_not_the_cause(yard):
+    gang = yard.start(config(health={"stallSeconds": 12}), world=2, function=("faults:train_with_a_hang", [5 * 12 + 1]))
+    codes = gang.wait()
+    assert codes[1] == 70, gang.output()
+    assert codes[0] in (70, 76)
+    failure = yard.failure(1)
+    assert (failure["code"], failure["secondary"], failure["phase"], failure["step"]) == (70, False, "step", 5)
+    assert "train_with_a_hang" in failure["traceback"]
+    assert yard.failure(0)["secondary"] is True
+    assert "train_with_a_hang" in gang.logs[1].read_text(), "the stacks are in the log of the rank"

@@ -1,0 +1,89 @@
+"""Ends a worker that stands still: stacks into its log, phase and step into its failure file, exit code 70.
+
+Standing still means that the main thread's counter (`report.py`) does not move. How long that may last depends on the
+phase: what took its time before may take it again, so that a slow run is never mistaken for a hung one.
+"""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torchyard_trainers.core.exits import HungError
+
+TICK_SECONDS = 1.0
+# The first time nothing is known: imports, first steps and restores of large models take minutes, not half an hour.
+UNKNOWN_SECONDS = 1800.0
+SHORTEST_SECONDS = 600.0
+TIMES_THE_SLOWEST = 20.0
+# Where ranks wait for each other: in a collective, in the backward pass that reduces gradients, and where a step reads
+# its sums from the device.
+_MEETING_PLACES = ("torch/distributed/", "torch/autograd/", "torchyard_trainers/core/step.py")
+
+
+class Patience:
+    """How long each phase may stand still. Pure: fed with what was seen."""
+
+    def __init__(self, limit: float | None) -> None:
+        """Wait `limit` seconds in any phase; None: by what a phase took before."""
+        self._limit = limit
+        self._slowest: dict[str, float] = {}
+
+    def moved(self, phase: str, seconds: float) -> None:
+        """Learn that a phase stood still for a while and then went on."""
+        self._slowest[phase] = max(seconds, self._slowest.get(phase, 0.0))
+
+    def seconds(self, phase: str) -> float:
+        """Give how long a phase may stand still."""
+        if self._limit is not None:
+            return self._limit
+        if phase not in self._slowest:
+            return UNKNOWN_SECONDS
+        return max(SHORTEST_SECONDS, TIMES_THE_SLOWEST * self._slowest[phase])
+
+
+class Watchdog:
+    """A thread that looks at the reporter's facts once a second."""
+
+    def __init__(
+        self, facts: Callable[[], dict[str, Any]], patience: Patience, bite: Callable[[HungError], None]
+    ) -> None:
+        """Call `bite` with the verdict; it does not return."""
+        self._facts, self._patience, self._bite = facts, patience, bite
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> "Watchdog":
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before, still, ticked = self._facts(), 0.0, time.monotonic()
+        while not self._stop.wait(TICK_SECONDS):
+            now, facts = time.monotonic(), self._facts()
+            # A process that was stopped as a whole could not move: such a gap is not held against it.
+            still += min(now - ticked, 2 * TICK_SECONDS)
+            ticked = now
+            if facts["counter"] != before["counter"]:
+                self._patience.moved(before["phase"], still)
+                before, still = facts, 0.0
+            elif still >= self._patience.seconds(facts["phase"]):
+                self._bite(hung(facts, still))
+
+
+def hung(facts: dict[str, Any], seconds: float) -> HungError:
+    """Word the verdict; a rank that waits for others in a collective is not the cause."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]  # noqa: SLF001 - documented, for debuggers
+    stack = traceback.extract_stack(frame)
+    waits = any(place in stack[-1].filename for place in _MEETING_PLACES)
+    where = ", waiting for other ranks" if waits else ""
+    text = f"no progress for {seconds:.0f} s in phase {facts['phase']} after step {facts['step']}{where}"
+    return HungError(text, phase=facts["phase"], step=facts["step"], stack="".join(stack.format()), secondary=waits)
