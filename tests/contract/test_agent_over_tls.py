@@ -1,4 +1,4 @@
-"""The real agent and the real intake over HTTPS: tokens and authorities rotate, operators come and go, and it trains on."""
+"""The real agent and the real intake over HTTPS: tokens and authorities rotate, operators come and go."""
 
 import asyncio
 import contextlib

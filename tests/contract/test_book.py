@@ -239,3 +239,20 @@ def test_what_a_script_reports_is_made_safe(it):
 def test_the_newest_dump_is_kept(it):
     it.say(dump={"id": 4, "text": "Thread 0x1\n  File x\x1b"})
     assert it.book.dump(POD) == (4, "Thread 0x1\n  File x")
+
+
+async def test_one_that_leads_again_does_not_take_its_former_revisions_for_those_of_the_leader_in_between(it):
+    it.say(state="running")
+    it.book.command(run_command(1))
+    mine = it.book.answer(POD).revision
+    poll = asyncio.create_task(it.book.hold(POD, it.say(revision=mine, state="running", wait=30)))
+    await asyncio.sleep(0)
+    it.book.clear()
+    await asyncio.wait_for(poll, 5)
+    assert it.book.of([POD]) == it.book.commanded([POD]) == {}
+    # Another leader told it more in between; by chance its last revision is the next one of ours.
+    it.book.command(run_command(5))
+    request = it.say(revision=mine + 1, state="running", wait=30)
+    await asyncio.wait_for(it.book.hold(POD, request), 5)
+    answer = it.book.answer(POD)
+    assert (answer.command["round"], answer.revision != mine + 1) == (5, True)

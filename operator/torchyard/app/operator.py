@@ -166,6 +166,7 @@ class Operator:
                 self._controller = self._looking = None
                 if self._intake is not None:
                     self._intake.dismiss()
+                self.book.clear()  # the next leader tells agents other things under the same revisions
             if isinstance(ended, Exception):
                 raise ended
             _log.warning("the lease could not be renewed in time: nothing is written until it is")
