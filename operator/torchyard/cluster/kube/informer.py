@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -93,7 +92,7 @@ class Informer(Generic[T, S]):
         """Follow the collection until cancelled."""
         failures = 0
         while True:
-            begun = time.monotonic()
+            begun = asyncio.get_running_loop().time()
             try:
                 if not self._position:
                     await self._list()
@@ -107,7 +106,7 @@ class Informer(Generic[T, S]):
                     _log.warning("%s: not followed for now: %s", self.path, error)
                 wait = getattr(error, "retry_after", None) or 0.0
             else:
-                if time.monotonic() - begun >= STEADY_SECONDS:
+                if asyncio.get_running_loop().time() - begun >= STEADY_SECONDS:
                     failures = 0
                     continue
                 wait = 0.0  # a server that ends every watch at once is not asked in a tight loop
