@@ -1,0 +1,217 @@
+"""The chart on a real cluster: a job trains on while the operator is upgraded, uninstalled and installed again."""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from operators import AGENT_IMAGE, TRAINER_IMAGE, until
+
+from torchyard.api.crd import crd
+from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH
+from torchyard.cluster.kube.errors import NotFound, Rejected
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/torchyard"
+GOLDEN = sorted((ROOT / "tests/chart/golden").glob("*.yaml"))
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchyard/kind/programs"
+HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("helm-*/helm"))), None)
+CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd()['metadata']['name']}"
+
+# Long enough to outlive every act of the test; a step of it takes milliseconds.
+LONG_JOB = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "long"},
+    "spec": {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"},
+}
+
+
+@pytest.fixture
+def helm(namespace):
+    """What runs helm in the test's namespace and gives what it printed."""
+    if HELM is None:
+        pytest.skip("no helm on PATH or in the cache: `make kind-up` builds one")
+
+    async def run(*words):
+        process = await asyncio.create_subprocess_exec(
+            *(HELM, *words, "--namespace", namespace), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0, f"helm {' '.join(words)}\n{said.decode()}"
+        return said.decode()
+
+    return run
+
+
+@pytest.fixture
+async def release(api, namespace, helm, tmp_path):
+    """What installs or upgrades one release, which looks after the test's namespace alone.
+
+    The TrainingJob resource belongs to it meanwhile, as it would after `helm install`, and is given back afterwards.
+    """
+    name = f"torchyard-{namespace}"
+    repository, _, tag = AGENT_IMAGE.rpartition(":")
+    values = {
+        "image": {"repository": repository, "tag": tag},
+        "trainerImage": TRAINER_IMAGE,
+        "watchNamespaces": [namespace],
+        "rbac": {"aggregate": False},
+        "resources": {"requests": {"cpu": "10m"}},
+    }
+    before = json.loads(await api.request("GET", CRD_PATH))["metadata"]
+
+    async def run(verb, **changed):
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(values | changed))
+        words = (verb, name, str(CHART), "--values", str(file))
+        # The resource may be another release's: Helm 4, which applies on the server's side, has to be told so twice.
+        force = ["--take-ownership", *(["--force-conflicts"] if "v4" in await helm("version", "--short") else [])]
+        await helm(*words, *force, "--wait", "--timeout", "120s")
+        return name
+
+    yield run
+    await helm("uninstall", name, "--ignore-not-found", "--wait", "--timeout", "60s")
+    after = json.loads(await api.request("GET", CRD_PATH))["metadata"]
+    back = {
+        field: dict.fromkeys(after.get(field) or {}) | (before.get(field) or {}) for field in ("labels", "annotations")
+    }
+    await api.request("PATCH", CRD_PATH, body={"metadata": back}, content_type=MERGE_PATCH)
+
+
+class Place:
+    """What a user could look up in the namespace of the test."""
+
+    def __init__(self, api, namespace):
+        self.api = api
+        self.core = f"/api/v1/namespaces/{namespace}"
+        self.jobs = f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+
+    async def get(self, path):
+        return json.loads(await self.api.request("GET", path))
+
+    async def pods(self, label):
+        return (await self.get(f"{self.core}/pods?labelSelector={label}"))["items"]
+
+    async def operators(self):
+        pods = await self.pods("app.kubernetes.io/component=operator")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    async def secret(self, name):
+        data = (await self.get(f"{self.core}/secrets/{name}"))["data"]
+        return {key: base64.b64decode(text) for key, text in data.items()}
+
+    async def trains_on(self):
+        """The step of the status moves, so agent and operator talk to each other."""
+
+        async def step():
+            return (await self.get(f"{self.jobs}/long")).get("status", {}).get("progress", {}).get("step", 0)
+
+        seen = await step()
+
+        async def moved():
+            return await step() > seen
+
+        await until(moved, 60, lambda: f"step {seen} and no further")
+
+    async def identity(self):
+        """What nothing may change while the job runs: the job, its pod, the round, the restarts."""
+        job = await self.get(f"{self.jobs}/long")
+        (pod,) = await self.pods("torchyard.dev/job=long")
+        status = job["status"]
+        assert status["state"] == "Running", status
+        restarts = status.get("restarts", {}).get("total", 0)
+        return job["metadata"]["uid"], pod["metadata"]["uid"], status["round"], restarts
+
+    async def refused(self):
+        """Requests of the operators that were refused for want of a right."""
+        names = [pod["metadata"]["name"] for pod in await self.operators()]
+        paths = [f"{self.core}/pods/{name}:8080/proxy/metrics" for name in names]
+        pages = [(await self.api.request("GET", path)).decode() for path in paths]
+        assert all("torchyard_api_requests_total" in page for page in pages)
+        return [line for page in pages for line in page.splitlines() if 'code="403"' in line]
+
+
+async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release):
+    place = Place(api, namespace)
+
+    # Install.
+    name = await release("install")
+    assert "Phase:          Succeeded" in await helm("test", name)
+    await api.request("POST", place.jobs, body=LONG_JOB)
+    await place.trains_on()
+    same = await place.identity()
+    authority, leaf = await place.secret(f"{name}-ca"), await place.secret(f"{name}-intake-tls")
+    assert await place.refused() == []
+
+    # Upgrade, to two replicas: a new certificate of the same authority.
+    first = {pod["metadata"]["uid"] for pod in await place.operators()}
+    await release("upgrade", replicas=2, podAnnotations={"example.com/revision": "2"})
+    await place.trains_on()
+    assert await place.identity() == same
+    assert await place.secret(f"{name}-ca") == authority
+    renewed = await place.secret(f"{name}-intake-tls")
+    assert renewed["tls.crt"] != leaf["tls.crt"]
+    assert renewed["ca.crt"] == authority["tls.crt"]
+    running = await place.operators()
+    assert len(running) == 2
+    assert not first & {pod["metadata"]["uid"] for pod in running}
+    assert [pod["metadata"]["labels"].get("torchyard.dev/leader") for pod in running].count("true") == 1
+    assert "Phase:          Succeeded" in await helm("test", name)
+    assert await place.refused() == []
+
+    # Uninstall: the operator goes, everything of the user stays.
+    await helm("uninstall", name, "--wait", "--timeout", "60s")
+    assert await place.operators() == []
+    assert (await place.get(CRD_PATH))["metadata"]["name"] == crd()["metadata"]["name"]
+    assert await place.identity() == same
+    with pytest.raises(NotFound):
+        await place.secret(f"{name}-intake-tls")
+
+    # Install again: the agent that has waited is heard, for the authority it trusts was kept.
+    await release("install")
+    await place.trains_on()
+    assert await place.identity() == same
+    assert await place.secret(f"{name}-ca") == authority
+
+    # Without an operator a deleted job takes its pods along.
+    await helm("uninstall", name, "--wait", "--timeout", "60s")
+    await api.request("DELETE", f"{place.jobs}/long")
+
+    async def cleared():
+        return await place.pods("torchyard.dev/job=long") == []
+
+    await until(cleared, 90, lambda: "the pod of a deleted job is still there")
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+async def test_the_api_server_knows_every_field_of_the_chart(api, namespace, path):
+    """Its strict mode names fields that it would drop without a word."""
+    for document in list(yaml.safe_load_all(path.read_text()))[1:]:
+        if document["kind"] in {"CustomResourceDefinition", "ServiceMonitor", "PrometheusRule"}:
+            continue
+        if document["kind"] == "Secret":
+            document |= {"data": {}, "type": "Opaque"}
+        if document["kind"] == "Pod":
+            document["spec"]["serviceAccountName"] = "default"
+        if "namespace" in document["metadata"]:
+            document["metadata"]["namespace"] = namespace
+        params = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "torchyard-tests", "force": "true"}
+        try:
+            await api.request("PATCH", path_of(document), params=params, body=document, content_type=APPLY_PATCH)
+        except Rejected as error:
+            pytest.fail(f"{document['kind']} {document['metadata']['name']}: {error}")
+
+
+def path_of(document):
+    """Where the API server keeps an object."""
+    group, _, version = document["apiVersion"].rpartition("/")
+    home = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    within = document["metadata"].get("namespace")
+    plural = {"NetworkPolicy": "networkpolicies"}.get(document["kind"], f"{document['kind'].lower()}s")
+    name = document["metadata"]["name"]
+    return f"{home}/namespaces/{within}/{plural}/{name}" if within else f"{home}/{plural}/{name}"
