@@ -1,0 +1,123 @@
+"""A job of a cluster in this terminal: the live view of `torchyard run`, fed by the API server."""
+
+import asyncio
+import contextlib
+import time
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TERMINAL_STATES
+from torchyard.cli.curve import History
+from torchyard.cli.ending import last_lines
+from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
+from torchyard.cli.foreground import KEPT_EVENTS, REDRAW_SECONDS, View, view_for_this_terminal
+from torchyard.cli.output import say
+from torchyard.cli.picture import OPTIMIZER_METRICS, Picture, headline, progress_words
+from torchyard.cli.remote import jobs
+from torchyard.cli.remote.session import Remote
+from torchyard.cli.words import clean
+from torchyard.cluster.kube.errors import NotFound
+from torchyard.cluster.local.run import Event
+from torchyard.engine.ports import Unavailable
+
+LOOK_SECONDS = 1.0
+
+
+async def follow(remote: Remote, name: str) -> int:
+    """Show a job until it is over; returns the exit code that says how it ended.
+
+    The terminal only looks: whoever leaves it with Ctrl-C leaves the job running.
+    """
+    following = _Following(remote, name)
+    view = view_for_this_terminal()
+    drawing = asyncio.create_task(following.draw(view))
+    try:
+        await following.until_over()
+    finally:
+        drawing.cancel()
+        await asyncio.gather(drawing, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            view.close(following.picture())
+    for line in ending(following.job, remote, gone=following.gone):
+        say(line)
+    return exit_code(following.job)
+
+
+def exit_code(job: TrainingJob | None) -> int:
+    """0 succeeded, 75 suspended, 1 anything else."""
+    state = job.status.state if job is not None else ""
+    return SUCCEEDED if state == "Succeeded" else STOPPED if state == "Suspended" else FAILED
+
+
+def is_over(job: TrainingJob) -> bool:
+    """Whether nothing more will happen by itself."""
+    return job.status.state in TERMINAL_STATES or (job.status.state == "Suspended" and job.spec.suspend)
+
+
+def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
+    """Lines for stderr after the view is closed."""
+    if job is None or gone:
+        return [f"{job.metadata.name if job else 'the job'} was deleted"]
+    name, state, flags = job.metadata.name, job.status.state, remote.flags
+    if state == "Succeeded":
+        values = (f"{clean(key)} {value}" for key, value in headline(job).items() if key not in OPTIMIZER_METRICS)
+        told = " ".join([*progress_words(job), *values])
+        return [f"{name} succeeded" + (f": {told}" if told else "")]
+    if state == "Failed":
+        more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
+        return [f"{name} failed: {clean(job.status.message)}", *last_lines(job), more]
+    return [f"{name} is suspended; `torchyard resume {name}{flags}` goes on from its newest checkpoint"]
+
+
+class _Following:
+    """What is known of the job while it is watched from here."""
+
+    def __init__(self, remote: Remote, name: str) -> None:
+        self.remote, self.name = remote, name
+        self.job: TrainingJob | None = None
+        self.gone = False
+        self.events: list[Event] = []
+        self.losses = History()
+        self.notice = ""
+
+    async def until_over(self) -> None:
+        """Look every second; an API server that is away for a while is waited for."""
+        while not self.gone and (self.job is None or not is_over(self.job)):
+            if self.job is not None:
+                await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._look()
+            except NotFound:
+                if self.job is None:
+                    raise
+                self.gone = True
+            except Unavailable as error:
+                if self.job is None:
+                    raise
+                self.notice = f"the API server does not answer, the job goes on: {error}"
+
+    async def _look(self) -> None:
+        seen = jobs.typed(await jobs.get(self.remote, self.name))
+        if self.job is not None and seen.metadata.uid != self.job.metadata.uid:
+            self.gone = True  # another job has its name now
+            return
+        if self.job is None or seen.status != self.job.status:
+            self.events = (await jobs.events(self.remote, seen))[-KEPT_EVENTS:]
+        self.job, self.notice = seen, ""
+        loss = seen.status.metrics.get("loss")
+        if loss is not None and seen.status.progress.step:
+            self.losses.add(seen.status.progress.step, loss)
+
+    async def draw(self, view: View) -> None:
+        """Redraw until cancelled."""
+        while True:
+            picture = self.picture()
+            if picture is not None:
+                with contextlib.suppress(OSError):
+                    view.show(picture)
+            await asyncio.sleep(REDRAW_SECONDS)
+
+    def picture(self) -> Picture | None:
+        """The job now; None before anything is known of it."""
+        if self.job is None:
+            return None
+        return Picture(self.job, time.time(), (), self.losses.points, self.events, self.notice)

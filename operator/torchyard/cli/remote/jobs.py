@@ -1,0 +1,107 @@
+"""TrainingJobs, their pods and their events, as the API server has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.api.received import InvalidJob, received
+from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.cli.remote.session import Remote
+from torchyard.cluster.kube import facts
+from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.objects import KubePod, Listed
+from torchyard.cluster.local.run import Event
+from torchyard.engine.view import Pod
+
+Document = dict[str, Any]
+PAGE = "500"
+
+
+def jobs_path(namespace: str | None) -> str:
+    """Of the jobs of a namespace; None: of all."""
+    within = f"/namespaces/{namespace}" if namespace is not None else ""
+    return f"/apis/{GROUP}/{VERSION}{within}/{PLURAL}"
+
+
+async def get(remote: Remote, name: str) -> Document:
+    """One job as it is kept.
+
+    Raises:
+        NotFound: there is none.
+    """
+    return _document(await remote.api.request("GET", f"{jobs_path(remote.namespace)}/{name}"))
+
+
+async def get_all(remote: Remote, *, everywhere: bool) -> list[Document]:
+    """The jobs of the namespace, or of all namespaces."""
+    found: list[Document] = []
+    params = {"limit": PAGE}
+    while True:
+        path = jobs_path(None if everywhere else remote.namespace)
+        page = _document(await remote.api.request("GET", path, params=params, timeout=60.0))
+        found += page.get("items") or []
+        if not (following := page.get("metadata", {}).get("continue")):
+            return found
+        params = {"limit": PAGE, "continue": following}
+
+
+async def create(remote: Remote, document: Mapping[str, Any]) -> Document:
+    """Create a job; a field that the server does not know is refused, not dropped."""
+    params = {"fieldManager": "torchyard", "fieldValidation": "Strict"}
+    return _document(await remote.api.request("POST", jobs_path(remote.namespace), params=params, body=document))
+
+
+async def set_suspend(remote: Remote, name: str, suspend: bool) -> Document:
+    """Set `spec.suspend`."""
+    path = f"{jobs_path(remote.namespace)}/{name}"
+    body = {"spec": {"suspend": suspend}}
+    return _document(await remote.api.request("PATCH", path, body=body, content_type=MERGE_PATCH))
+
+
+async def delete(remote: Remote, name: str) -> None:
+    """Ask for deletion; the pods go with the job."""
+    body = {"propagationPolicy": "Background"}
+    await remote.api.request("DELETE", f"{jobs_path(remote.namespace)}/{name}", body=body)
+
+
+async def events(remote: Remote, job: TrainingJob) -> list[Event]:
+    """What happened to a job, oldest first."""
+    params = {"fieldSelector": f"involvedObject.uid={job.metadata.uid}"}
+    answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/events", params=params)
+    found = [
+        Event(
+            time=each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp") or "",
+            type=each.get("type") or "Normal",
+            reason=each.get("reason") or "",
+            message=each.get("message") or "",
+        )
+        for each in _document(answer).get("items") or []
+    ]
+    return sorted(found, key=lambda event: event.time)
+
+
+async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
+    """The pods of a job as the engine sees them, by index; those that only look like the job's are left out."""
+    params = {"labelSelector": f"{names.JOB_UID}={job.metadata.uid}"}
+    answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/pods", params=params)
+    listed = msgspec.json.decode(answer, type=Listed[KubePod]).items or []
+    known = [seen.pod for pod in listed if (seen := facts.read(pod)) is not None and seen.job_uid == job.metadata.uid]
+    return sorted(known, key=lambda pod: (pod.index, pod.incarnation))
+
+
+def typed(document: Document) -> TrainingJob:
+    """A job to show; of one that the operator cannot run, what can be shown of it."""
+    job = received(document)
+    if isinstance(job, TrainingJob):
+        return job
+    assert isinstance(job, InvalidJob), "the API server keeps no object without a name"
+    said = msgspec.structs.replace(job.status, message=job.status.message or job.problem)
+    return TrainingJob(metadata=job.metadata, spec=TrainingJobSpec(), status=said)
+
+
+def _document(answer: bytes) -> Document:
+    document: Document = msgspec.json.decode(answer)
+    return document

@@ -1,0 +1,35 @@
+"""Whether a command means this machine or a cluster, decided without importing or asking anything."""
+
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+
+from torchyard.cli.arguments import run_names
+
+
+def place(parser: ArgumentParser) -> None:
+    """--context and -n, as kubectl has them."""
+    parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
+    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
+
+
+def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
+    """Whether a command is for the cluster: it says so, or this machine has no such run and there is a kubeconfig.
+
+    Args:
+        name: of the run or job; None: all of them are meant.
+        context: what --context says.
+        namespace: what -n says.
+    """
+    if context is not None or namespace is not None:
+        return True
+    known = run_names()
+    return is_configured() and (name not in known if name is not None else not known)
+
+
+def is_configured() -> bool:
+    """Whether some cluster is known here."""
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return "KUBERNETES_SERVICE_HOST" in os.environ or any(
+        Path(file).expanduser().is_file() for file in files.split(os.pathsep) if file
+    )
