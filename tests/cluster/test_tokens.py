@@ -1,0 +1,133 @@
+"""Tokens that a real API server signs and reviews: who may speak for which pod, to a real operator over TLS."""
+
+import json
+import ssl
+
+import aiohttp
+import pytest
+from operators import until
+
+from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Tokens, review_document
+
+JOB = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "spec": {"command": ["torchrun", "train.py"], "nodes": 1},
+}
+POD = {
+    "metadata": {"name": "bystander"},
+    "spec": {
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "schedulingGates": [{"name": "torchyard.dev/never"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "bystander",
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+def sign(api, namespace):
+    """A token as the kubelet asks for it, bound to a pod."""
+
+    async def signed(pod, audience=AUDIENCE):
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        spec = {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound if pod else None}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+        answer = await api.request("POST", path, body={"spec": spec})
+        return json.loads(answer)["status"]["token"]
+
+    return signed
+
+
+@pytest.fixture
+async def bystander(api, namespace):
+    """A pod of no TrainingJob."""
+    return json.loads(await api.request("POST", f"/api/v1/namespaces/{namespace}/pods", body=POD))
+
+
+@pytest.fixture
+async def members(api, namespace, operator):
+    """The pods of two jobs of one pod each, by the job's name."""
+    jobs = f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+    for name in ("first", "second"):
+        await api.request("POST", jobs, body=JOB | {"metadata": {"name": name}})
+    found = {}
+
+    async def both():
+        pods = json.loads(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
+        found.update({pod["metadata"]["labels"]["torchyard.dev/job"]: pod for pod in pods})
+        return len(found) == 2
+
+    await until(both, 20)
+    return found
+
+
+@pytest.fixture
+async def sync(operator, certificates, address):
+    """Call the operator as an agent does; the status of its answer, and what it says."""
+    trust = ssl.create_default_context(cafile=certificates / "ca.crt")
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+
+        async def call(token, **fields):
+            body = {"protocol": 1, "instance": "i", "sequence": 1, "state": "starting"} | fields
+            url = f"https://{address}:{operator.intake_port}/v1/sync"
+            async with session.post(url, json=body, headers={"Authorization": f"Bearer {token}"}) as response:
+                return response.status, await response.json()
+
+        yield call
+
+
+async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, operator):
+    for pod in members.values():
+        status, answer = await sync(await sign(pod))
+        assert (status, answer["command"]) == (200, {"verb": "wait"})
+    assert await operator.figure("torchyard_intake_reviews_total") == 2
+
+    refused = {
+        "of no job": await sign(bystander),
+        "for the API server": await sign(members["first"], "https://kubernetes.default.svc"),
+        "signed by nobody": (await sign(members["first"])).rpartition(".")[0] + ".c2lnbmVk",
+    }
+    for what, token in refused.items():
+        status, answer = await sync(token)
+        assert (status, answer["error"]) == (403, "The token is not the one of a pod that this operator runs."), what
+    assert await operator.figure("torchyard_intake_syncs_total") == 2
+
+
+async def test_a_token_of_another_jobs_pod_speaks_for_its_own_pod_alone(members, sign, sync):
+    first, second = await sign(members["first"]), await sign(members["second"])
+    assert (await sync(first, instance="of first", state="ready"))[0] == 200
+    # The body says nothing of who speaks. A new instance supersedes the one before it, in the pod of its token only.
+    assert (await sync(second, instance="of second", state="ready"))[0] == 200
+    assert (await sync(second, instance="pretender", sequence=2, state="exiting"))[0] == 200
+    assert (await sync(second, instance="of second", sequence=3, state="ready"))[0] == 409
+    assert (await sync(first, instance="of first", sequence=2, state="ready"))[0] == 200
+
+
+async def test_the_token_of_a_deleted_pod_is_worth_nothing(members, sign, sync, api, namespace):
+    token = await sign(members["first"])
+    assert (await sync(token))[0] == 200
+    pod = f"/api/v1/namespaces/{namespace}/pods/{members['first']['metadata']['name']}"
+    await api.request("DELETE", pod, body={"gracePeriodSeconds": 0})
+
+    async def refused():
+        return (await sync(token))[0] == 403
+
+    await until(refused, 10)
+
+
+async def test_the_api_server_names_the_pod_in_its_review(api, namespace, bystander, sign):
+    async def review(text, audience):
+        return await api.request("POST", REVIEW_PATH, body=review_document(text, audience))
+
+    tokens = Tokens(review, lambda _uid: (namespace, "job"))
+    assert await tokens.authenticate(await sign(bystander)) == bystander["metadata"]["uid"]
+    elsewhere = Tokens(review, lambda _uid: ("elsewhere", "job"))
+    assert await elsewhere.authenticate(await sign(bystander)) is None
+    assert await tokens.authenticate(await sign(bystander, "other")) is None
+    assert tokens.counters.reviews == 1, "a token for somebody else is not even shown to the API server"
