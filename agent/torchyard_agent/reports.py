@@ -12,6 +12,7 @@ from torchyard_agent.files import is_number, is_text, is_whole, read_json
 
 _TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time")
 _MAX_METRICS = 32
+_MAX_ARTIFACTS = 8
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
@@ -24,6 +25,7 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
     "phase": is_text,
     "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
     "warnings": lambda value: isinstance(value, list),
+    "artifacts": lambda value: isinstance(value, list),
     "saves": lambda value: isinstance(value, bool),
 }
 
@@ -95,6 +97,8 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
             whole = dict(report)
             whole["metrics"] = dict(list(report.get("metrics", {}).items())[:_MAX_METRICS])
             whole["warnings"] = [str(text)[:200] for text in report.get("warnings", [])[-5:]]
+            if "artifacts" in report:
+                whole["artifacts"] = report["artifacts"][:_MAX_ARTIFACTS]
             out.append(whole)
         else:
             out.append({name: report[name] for name in _TRIMMED if name in report})

@@ -1,9 +1,13 @@
 """What a built-in trainer writes into its report file is what the operator reads out of it."""
 
+import hashlib
 import json
 
+import msgspec
+
+from torchyard.api.status import Artifact
 from torchyard.engine.view import RankReport
-from torchyard.intake import sanitise
+from torchyard.intake import figures, sanitise
 from torchyard_trainers.core.report import Reporter
 
 
@@ -16,6 +20,9 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
     saved = {"step": 100, "time": 1763706000.0, "path": "/x/step-00000100", "bytes": 12345, "saveSeconds": 0.2}
     reporter.checkpoint(saved)
     reporter.warn("the learning rate is high")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    reporter.artifact("model.safetensors", weights)
     reporter.stop()
     written = json.loads((tmp_path / "report.1.json").read_text())
 
@@ -28,6 +35,15 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
     assert read.throughput == {"stepsPerSecond": 3.0, "samplesPerSecond": 768.0}
     assert read.checkpoint == saved
     assert read.warnings == ("the learning rate is high",)
+    assert read.artifacts == (
+        Artifact(
+            name="model.safetensors",
+            uri=str(weights),
+            sha256=hashlib.sha256(b"weights").hexdigest(),
+            bytes=len(b"weights"),
+        ),
+    )
+    assert read == figures.well_formed_report(msgspec.Raw(msgspec.json.encode(written)))
     assert read.counter == written["counter"] > 0
     assert read.time == written["time"]
     assert read.phase_since == written["phaseSince"]

@@ -76,9 +76,9 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     step = max(report.step for report in reports)
     throughput = _throughput(lead.throughput)
     if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
-        throughput = replace(throughput, steps_per_second=round(rate, 6))
+        throughput = replace(throughput, steps_per_second=_short(rate))
     checkpoint = _checkpoint(reports, status.checkpoint)
-    metrics = sorted((name[:MAX_NAME], value) for name, value in lead.metrics.items() if _finite(value))[:MAX_METRICS]
+    metrics = sorted((name[:MAX_NAME], _short(value)) for name, value in lead.metrics.items() if _finite(value))
     if checkpoint is not None:
         checkpoint = replace(checkpoint, steps_at_risk=max(0, step - checkpoint.step))
     attempts = status.attempts
@@ -88,9 +88,10 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
         status,
         progress=_progress(view, status, lead, step, throughput),
         throughput=throughput,
-        metrics=dict(metrics) or status.metrics,
+        metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
         checkpoint=checkpoint,
         attempts=attempts,
+        artifacts=list(lead.artifacts) or status.artifacts,
     )
 
 
@@ -140,7 +141,7 @@ def _throughput(told: Mapping[str, float]) -> Throughput:
 
     def figure(name: str) -> float | None:
         value = told.get(name)
-        return round(float(value), 6) if value is not None and _finite(value) and value >= 0 else None
+        return _short(value) if value is not None and _finite(value) and value >= 0 else None
 
     return Throughput(
         steps_per_second=figure("stepsPerSecond"),
@@ -201,6 +202,11 @@ def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
         temperature_c=max(value for value in heat if value is not None) if heat else None,
         power_w=round(math.fsum(value for value in power if value is not None), 1) if power else None,
     )
+
+
+def _short(value: float) -> float:
+    """Six digits: more are noise to people, and bytes of every status."""
+    return float(f"{value:.6g}")
 
 
 def _finite(value: Any) -> bool:

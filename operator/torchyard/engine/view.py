@@ -6,6 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import Artifact
 from torchyard.engine.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -84,6 +85,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
 
 
 class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -38,6 +38,7 @@ class _Report(Struct, rename="camel"):
     throughput: Numbers = {}
     checkpoint: dict[str, int | float | str | None] | None = None
     warnings: Warnings = []
+    artifacts: list[Any] = []
 
 
 class _Gpu(Struct, rename="camel"):
@@ -89,6 +90,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         throughput=read.throughput,
         checkpoint=sanitise.checkpoint(read.checkpoint),
         warnings=tuple(read.warnings),
+        artifacts=sanitise.artifacts(read.artifacts),
     )
 
 

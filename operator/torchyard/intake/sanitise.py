@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.status import MAX_METRICS
+from torchyard.api.status import MAX_METRICS, Artifact
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
 
 MAX_REPORTS = 256
@@ -25,6 +25,7 @@ MAX_WORD = 128
 MAX_TRACEBACK = 4096
 MAX_DUMP = 6 * 1024
 MAX_WARNINGS = 8
+MAX_ARTIFACTS = 8
 # Python integers have no end; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
 
@@ -64,7 +65,7 @@ def report(raw: object) -> RankReport | None:
     """One rank's report; None if it lacks what every program must say: round, rank and step."""
     if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "rank", "step")):
         return None
-    read = _fields(raw, RankReport, without=("metrics", "throughput", "checkpoint", "warnings", "phase"))
+    read = _fields(raw, RankReport, without=("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase"))
     return msgspec.structs.replace(
         read,
         phase=line(raw.get("phase"), 32),
@@ -72,6 +73,7 @@ def report(raw: object) -> RankReport | None:
         throughput=numbers(raw.get("throughput")),
         checkpoint=checkpoint(raw.get("checkpoint")),
         warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
+        artifacts=artifacts(raw.get("artifacts")),
     )
 
 
@@ -81,6 +83,21 @@ def checkpoint(raw: object) -> dict[str, Any] | None:
         return None
     known = {name: raw[name] for name in ("step", "time", "bytes", "saveSeconds") if _finite(raw.get(name))}
     return known | {"path": line(raw.get("path"), 1024)}
+
+
+def artifacts(raw: object) -> tuple[Artifact, ...]:
+    """What a report says was made, by name; what has no name or a name twice is left out."""
+    named: dict[str, Artifact] = {}
+    for each in raw[:MAX_ARTIFACTS] if isinstance(raw, list) else ():
+        if isinstance(each, dict) and (name := line(each.get("name"), MAX_WORD)):
+            size = each.get("bytes")
+            named[name] = Artifact(
+                name=name,
+                uri=line(each.get("uri"), 1024),
+                sha256=line(each.get("sha256"), 64),
+                bytes=int(size) if isinstance(size, int) and _whole(size) else None,
+            )
+    return tuple(named.values())
 
 
 def round_exit(raw: object) -> RoundExit | None:

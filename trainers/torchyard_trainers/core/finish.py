@@ -26,6 +26,7 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
         scratch.replace(final / "model.safetensors")
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))
+        session.reporter.artifact("model.safetensors", final / "model.safetensors")
         mark_done(root, work.total_steps, metrics)
         say(summary["text"])
 

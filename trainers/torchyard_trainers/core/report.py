@@ -3,6 +3,7 @@
 The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it moves.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 PERIOD_SECONDS = 1.0
 MAX_METRICS = 32
 MAX_WARNINGS = 8
+MAX_ARTIFACTS = 8
 
 
 class Reporter:
@@ -51,6 +53,7 @@ class Reporter:
             "metrics": {},
             "throughput": {},
             "warnings": [],
+            "artifacts": [],
             "saves": saves,
         }
 
@@ -95,6 +98,15 @@ class Reporter:
     def checkpoint(self, values: Mapping[str, Any]) -> None:
         """Replace the checkpoint block: step, time, path, bytes, saveSeconds."""
         self._update({"checkpoint": dict(values)})
+
+    def artifact(self, name: str, path: Path) -> None:
+        """Tell a file that is finished: name, place, size and SHA-256."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        made = {"name": name, "uri": str(path), "sha256": digest, "bytes": path.stat().st_size}
+        with self._lock:
+            others = [known for known in self._facts["artifacts"] if known["name"] != name]
+            self._facts["artifacts"] = [*others, made][-MAX_ARTIFACTS:]
 
     def warn(self, text: str) -> None:
         """Add a warning; the newest few stay."""
