@@ -1,5 +1,6 @@
 """`torchyard ps`: every run, a line each."""
 
+import gc
 import time
 from argparse import ArgumentParser
 from typing import Literal
@@ -16,6 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(output: Literal["json", "yaml", "wide"] | None) -> int:
     """List the runs of this machine, newest first."""
+    gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
     from torchyard.cli.runs import Run, load
     from torchyard.cli.status import document
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
