@@ -33,9 +33,9 @@ COPY images/operator.lock /build/packages.lock
 RUN ["sh", "/build/packages.sh"]
 
 FROM base AS operator
-COPY --from=operator-packages /opt/torchyard/ /opt/torchyard/
-COPY --from=ours /torchyard-agent.pyz /torchyard-agent.pyz
-COPY --from=ours /opt/torchyard/ /opt/torchyard/
+COPY --from=operator-packages /image/ /
+COPY --from=ours /agent/ /
+COPY --from=ours /image/ /
 ENV PATH=/opt/torchyard/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 ENTRYPOINT ["torchyard"]
@@ -47,7 +47,7 @@ LABEL org.opencontainers.image.title="TorchYard operator" \
   org.opencontainers.image.version="$VERSION"
 
 FROM scratch AS agent
-COPY --from=ours /torchyard-agent.pyz /torchyard-agent.pyz
+COPY --from=ours /agent/ /
 ARG VERSION
 LABEL org.opencontainers.image.title="TorchYard agent" \
   org.opencontainers.image.description="One file, to be mounted as an image volume: the first process of every training container." \
@@ -60,8 +60,8 @@ COPY images/cpu.sh /build/
 RUN ["sh", "/build/packages.sh", "/build/cpu.sh"]
 
 FROM base AS trainer-cpu
-COPY --from=trainer-cpu-packages /opt/torchyard/ /opt/torchyard/
-COPY --from=ours /opt/torchyard/ /opt/torchyard/
+COPY --from=trainer-cpu-packages /image/ /
+COPY --from=ours /image/ /
 ENV PATH=/opt/torchyard/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=1
 USER 65532:65532
 CMD ["python3"]
@@ -100,8 +100,8 @@ FROM cuda AS trainer
 # torch.compile compiles with it, in the pod.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ python3-dev \
   && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
-COPY --from=trainer-packages /opt/torchyard/ /opt/torchyard/
-COPY --from=cuda-ours /opt/torchyard/ /opt/torchyard/
+COPY --from=trainer-packages /image/ /
+COPY --from=cuda-ours /image/ /
 ENV PATH=/opt/torchyard/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=1 \
   TORCH_NCCL_ASYNC_ERROR_HANDLING=3 TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 \
   PYTORCH_ALLOC_CONF=expandable_segments:True NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -5,7 +5,8 @@ export SOURCE_DATE_EPOCH=315532800
 python3 -m hatchling build --target wheel --directory /build/wheels
 python3 -m venv --without-pip /opt/torchyard
 uv pip install --quiet --no-cache --no-index --no-deps --python /opt/torchyard/bin/python /build/wheels/*.whl
-PYTHONPATH=/build/src/agent:$PYTHONPATH python3 -m torchyard_agent.build /torchyard-agent.pyz
-chmod 0555 /torchyard-agent.pyz
-touch --date=@315532800 /torchyard-agent.pyz
+mkdir /agent
+PYTHONPATH=/build/src/agent:$PYTHONPATH python3 -m torchyard_agent.build /agent/torchyard-agent.pyz
+chmod 0555 /agent/torchyard-agent.pyz
+touch --date=@315532800 /agent/torchyard-agent.pyz
 exec sh /build/finish.sh

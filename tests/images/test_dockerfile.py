@@ -50,7 +50,7 @@ def test_what_downloads_is_never_shipped():
 def test_our_own_files_come_last():
     """A change of ours re-loads one small layer."""
     for name in ("operator", "trainer-cpu", "trainer"):
-        copies = re.findall(r"^COPY --from=(\S+) /opt/torchyard/", STAGES[name][1], re.MULTILINE)
+        copies = re.findall(r"^COPY --from=(\S+) /image/", STAGES[name][1], re.MULTILINE)
         assert [copy.endswith("ours") for copy in copies] == [False, True]
 
 
