@@ -188,11 +188,13 @@ async def test_a_pod_that_asks_too_often_is_told_when_to_come_back(world):
         assert world.book.counters.limited == 3
 
 
-async def test_an_address_that_sends_bad_tokens_is_not_looked_at_for_a_while(world):
+async def test_an_address_that_sends_bad_tokens_is_not_looked_at_for_a_while_but_its_good_pods_are(world):
     async with world.listening(refusals_per_second=0.01, refusals_burst=3):
-        peer = await world.connect()
+        peer, pod = await world.connect(), await world.connect()
+        assert (await pod.say().hear())[0] == 200
         answers = [(await peer.say(token=f"guess-{number}").hear())[0] for number in range(5)]
         assert answers == [403, 403, 403, 429, 429]
+        assert (await pod.say(sequence=2).hear())[0] == 200
 
 
 async def test_connections_are_bounded_in_all_and_for_each_address(world):

@@ -15,9 +15,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     syncs_per_second: float = 5.0
     """Of one pod, lasting; every poll that is held for a while and every piece of news is one sync."""
     syncs_burst: float = 40.0
-    refusals_per_second: float = 1.0
-    """Refused tokens of one address; whoever sends more is not looked at for a while."""
-    refusals_burst: float = 100.0
+    refusals_per_second: float = 20.0
+    """Refused tokens of one address, lasting; tokens that were never good are not looked at while it sends more."""
+    refusals_burst: float = 200.0
 
 
 class Buckets:

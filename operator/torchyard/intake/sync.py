@@ -14,6 +14,7 @@ Authenticate = Callable[[str], Awaitable[str | None]]
 
 PATH = "/v1/sync"
 MAX_TOKEN_CHARACTERS = 16 * 1024
+MAX_WELCOME = 50_000
 
 ELSEWHERE = Response(
     503, {"error": "This operator does not lead now: ask again, another one answers."}, retry_after=1, close=True
@@ -33,6 +34,7 @@ class Sync:
     def __init__(self, book: Book, authenticate: Authenticate, serving: Callable[[], bool], limits: Limits) -> None:
         self._book, self._authenticate, self._serving = book, authenticate, serving
         self._syncs = Buckets(limits.syncs_per_second, limits.syncs_burst, time.monotonic)
+        self._welcome: set[int] = set()
         self._refusals = Buckets(limits.refusals_per_second, limits.refusals_burst, time.monotonic)
 
     async def handle(self, request: Request) -> Response:
@@ -69,7 +71,8 @@ class Sync:
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_CHARACTERS:
             counters.refused += 1
             return _error(401, "`Authorization: Bearer <token>` is missing.")
-        if wait := self._refusals.wait(request.peer):
+        # Pods that were heard before pay for nobody who shares their address.
+        if hash(token) not in self._welcome and (wait := self._refusals.wait(request.peer)):
             return self._limited(f"Too many tokens from {request.peer} were refused.", wait)
         try:
             pod_uid = await self._authenticate(token)
@@ -80,6 +83,9 @@ class Sync:
             self._refusals.take(request.peer)
             counters.refused += 1
             return _error(403, "The token is not the one of a pod that this operator runs.")
+        if len(self._welcome) >= MAX_WELCOME:
+            self._welcome.clear()
+        self._welcome.add(hash(token))
         return pod_uid
 
     def _limited(self, sentence: str, wait: float) -> Response:
