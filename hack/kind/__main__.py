@@ -53,6 +53,9 @@ def main(argv: list[str]) -> int:
     except Unavailable as reason:
         say(f"no test bed on this machine: {reason}.")
         return SKIP
+    except KeyboardInterrupt:
+        say("interrupted; nothing half-finished counts")
+        return 130
     except RuntimeError as error:
         say(f"failed: {error}")
         return 1

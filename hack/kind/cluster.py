@@ -3,7 +3,6 @@
 import json
 import shutil
 import string
-from pathlib import Path
 
 import docker
 from binaries import TOOLS, programs
@@ -63,17 +62,13 @@ def offer_gpus() -> None:
         kubectl("patch", "node", node, "--subresource=status", "--type=merge", "--patch", patch)
 
 
-def exists() -> bool:
-    """Whether Docker has any container of this cluster."""
-    return bool(run("docker", "ps", "--all", "--quiet", "--filter", f"label=io.x-k8s.kind.cluster={NAME}").strip())
-
-
 def delete() -> None:
     """Remove the cluster, its network and what its pods left on the shared volume."""
     MADE_FROM.unlink(missing_ok=True)
-    if exists():
+    label = f"label=io.x-k8s.kind.cluster={NAME}"
+    if containers := run("docker", "ps", "--all", "--quiet", "--filter", label).split():
         with step("deleting the cluster"):
-            run(BIN / "kind", "delete", "cluster", "--name", NAME, "--kubeconfig", KUBECONFIG)
+            run("docker", "rm", "--force", "--volumes", *containers)
     shutil.rmtree(SHARED, ignore_errors=True)
     KUBECONFIG.unlink(missing_ok=True)
 
@@ -118,8 +113,3 @@ def environment() -> dict[str, str]:
     """What a shell needs for this cluster, PATH aside."""
     found = {"KUBECONFIG": str(KUBECONFIG)}
     return {**found, "DOCKER_HOST": docker.host()} if docker.running() else found
-
-
-def folder_of_tools() -> Path:
-    """The folder with kind, kubectl, helm and kwok."""
-    return BIN

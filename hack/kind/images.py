@@ -8,7 +8,7 @@ from cache import HERE, KIND
 from cluster import NODES, WORKERS
 from load import load
 from node_image import base_image, present, stock
-from shell import run, step
+from shell import run, say, step
 
 ROOT = HERE.parent.parent
 TARGETS = ("operator", "trainer-cpu")
@@ -37,8 +37,9 @@ def ensure_loaded(image: str) -> None:
     known = {identity: known.get(identity, {}) for identity in containers.values()}
     missing = tuple(node for node in WORKERS if known[containers[node]].get(image) != digest)
     if missing:
-        with step(f"loading {image}"):
-            load(image, missing)
+        with step(f"loading {image}", usual="1-2 min for the trainer's first, else seconds"):
+            sent = load(image, missing)
+        say(f"{image}: {sent / 1e6:.1f} MB sent to {len(missing)} nodes")
     for node in missing:
         known[containers[node]][image] = digest
     LOADED.write_text(json.dumps(known))

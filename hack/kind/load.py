@@ -1,7 +1,7 @@
 """Load an image into kind's nodes: only the layers that a node does not have, so that a change of ours costs kilobytes.
 
-`kind load` sends every layer to every node each time. Here each node gets an OCI image layout that leaves out what its
-containerd holds already; containerd finds those layers in its own store.
+`kind load` sends every layer to every node each time, and a node keeps each twice, packed and unpacked. Here a node
+gets an OCI image layout without what its containerd has unpacked already, and packed layers go once they are unpacked.
 """
 
 import hashlib
@@ -10,11 +10,14 @@ import json
 import subprocess
 import tarfile
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cache import KIND
-from shell import run
+from shell import run, succeeds
 
 LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 
@@ -25,28 +28,48 @@ def load(image: str, nodes: tuple[str, ...]) -> int:
     Raises:
         RuntimeError: containerd refused the image.
     """
-    with tempfile.NamedTemporaryFile(dir=KIND, suffix=".tar") as file:
+    with tempfile.NamedTemporaryFile(dir=KIND, suffix=".tar") as file, ThreadPoolExecutor() as threads:
         run("docker", "save", "--output", file.name, image)
-        with tarfile.open(file.name) as saved:
-            return sum(_send(saved, image, node) for node in nodes)
+        return sum(threads.map(lambda node: _send(file.name, image, node), nodes))
 
 
-def _send(saved: tarfile.TarFile, image: str, node: str) -> int:
+def _send(archive: str, image: str, node: str) -> int:
     ctr = ["docker", "exec", "-i", node, "ctr", "--namespace=k8s.io"]
-    present = set(run(*ctr, "content", "ls", "--quiet").split())
+    name, before = f"docker.io/{image}", f"docker.io/{image}.before"
+    digests = _layers(image)
+    unpacked = set(run(*ctr, "snapshots", "ls").split())
+    present = {digest for digest, chain in zip(digests, chain_ids(digests), strict=True) if chain in unpacked}
+    # Until the new image is unpacked the old one keeps the layers that both have.
+    kept = succeeds(*ctr, "images", "tag", "--force", name, before)
     argv = [*ctr, "images", "import", "--all-platforms", "--snapshotter=overlayfs", "-"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importer:
+    with (
+        tarfile.open(archive) as saved,
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importer,
+    ):
         assert importer.stdin is not None
         assert importer.stdout is not None
-        try:
+        sent = 0
+        with suppress(BrokenPipeError):
             sent = write_layout(saved, image, present, importer.stdin)
             importer.stdin.close()
-        except BrokenPipeError:
-            sent = 0
         said = importer.stdout.read().decode(errors="replace")
     if importer.returncode != 0:
         raise RuntimeError(f"loading {image} into {node}: exit code {importer.returncode}\n{said[-2000:]}")
+    if kept:
+        run(*ctr, "images", "rm", before)
+    succeeds(*ctr, "content", "rm", *digests)
     return sent
+
+
+def _layers(image: str) -> list[str]:
+    """Digests of an image's unpacked layers, the base first."""
+    found: list[str] = json.loads(run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image))
+    return found
+
+
+def chain_ids(digests: list[str]) -> list[str]:
+    """What names each layer together with all below it (OCI image specification, "Layer ChainID")."""
+    return list(accumulate(digests, lambda below, digest: _sha256(f"{below} {digest}".encode())))
 
 
 def write_layout(saved: tarfile.TarFile, image: str, present: set[str], out: BinaryIO) -> int:

@@ -84,6 +84,10 @@ def _build(name: str) -> None:
             images = _control_plane(context / "images", folders, base, f"{name}-base")
         with step("putting them into the node image", usual="1 min"):
             _preload(images, f"{name}-base", name)
+    older = run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "torchyard/node").split()
+    for image in set(older) - {name, f"{name}-base"}:
+        # One that a cluster runs on is kept by Docker until the next time.
+        succeeds("docker", "rmi", image)
 
 
 def _lay_out(root: Path, folders: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ import json
 import tarfile
 
 import pytest
-from load import write_layout
+from load import chain_ids, write_layout
 
 IMAGE = "torchyard/operator:dev"
 BASE, OURS = b"debian " * 4000, b"a change of ours"
@@ -75,3 +75,9 @@ def test_equal_layers_are_sent_once(times):
     files, _ = layout(docker_save([OURS] * times, links=range(1, times)))
 
     assert sum(content == OURS for content in files.values()) == 1
+
+
+def test_a_layer_is_known_by_all_below_it():
+    # The specification's own example: ChainID(A|B|C) = Digest(ChainID(A|B) + " " + C).
+    below = sha256(b"sha256:a sha256:b")
+    assert chain_ids(["sha256:a", "sha256:b", "sha256:c"]) == ["sha256:a", below, sha256(f"{below} sha256:c".encode())]
