@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -20,21 +21,23 @@ def refused(code: int, reason: str = "", message: str = "", **fields: object) ->
 
 
 @contextlib.asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[str]:
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Its base URL."""
     app = web.Application(client_max_size=2**24)
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
 
-def kubeconfig(folder: Path, url: str, user: dict | None = None, namespace: str | None = None) -> Path:
+def kubeconfig(
+    folder: Path, url: str, user: dict | None = None, *, namespace: str | None = None, cluster: dict | None = None
+) -> Path:
     """A kubeconfig file with one context, `test`."""
     context = {"cluster": "test", "user": "test"} | ({"namespace": namespace} if namespace else {})
     file = folder / "kubeconfig"
@@ -42,7 +45,7 @@ def kubeconfig(folder: Path, url: str, user: dict | None = None, namespace: str 
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {"server": url}}],
+        "clusters": [{"name": "test", "cluster": {"server": url} | (cluster or {})}],
         "users": [{"name": "test", "user": user or {}}],
         "contexts": [{"name": "test", "context": context}],
     }

@@ -29,7 +29,7 @@ class Server:
         self.streams = asyncio.Queue()
         self.page = 500
 
-    async def request(self, verb, path, *, params=None, timeout=0):
+    async def request(self, verb, path, *, params=None, timeout=0):  # noqa: ASYNC109 -- the client's own signature
         assert (verb, path) == ("GET", PATH)
         if self.errors:
             raise self.errors.pop(0)

@@ -130,8 +130,8 @@ def test_a_server_that_does_not_answer_has_refused_nothing():
 def test_a_right_that_is_missing_is_named_whatever_the_write_was():
     error = no(
         403,
-        'trainingjobs.torchyard.dev "a" is forbidden: User "x" cannot patch resource "trainingjobs/status" in API group '
-        '"torchyard.dev" in the namespace "team"',
+        'trainingjobs.torchyard.dev "a" is forbidden: User "x" cannot patch resource "trainingjobs/status" '
+        'in API group "torchyard.dev" in the namespace "team"',
     )
     assert forbidden(error).message == "patch trainingjobs/status.torchyard.dev in namespace team"
     assert forbidden(no(409, "something else")) is None

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 LEAST_RATE = 1.0
+# A bucket filled in parts falls short of a whole token by its rounding, and no clock can wait for the rest.
+ONE_TOKEN = 1.0 - 1e-9
 RECOVERY = 0.1
 
 
@@ -77,7 +79,7 @@ class Budget:
     def _serve(self) -> None:
         now = self._now()
         self._fill(now)
-        while self._waiting and self._free > 0 and self._tokens >= 1.0:
+        while self._waiting and self._free > 0 and self._tokens >= ONE_TOKEN:
             namespace, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
             if turns:

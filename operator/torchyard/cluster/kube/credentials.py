@@ -7,6 +7,7 @@ import ssl
 import time
 from pathlib import Path
 
+import yaml
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from kubernetes.client import Configuration
 from kubernetes.config import (
@@ -112,10 +113,10 @@ def _load(context: str | None) -> tuple[Configuration, str]:
             return configuration, _namespace(files, context)
         load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         return configuration, NAMESPACE_FILE.read_text().strip()
-    except (ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
         what = f"context `{context}` of {files}" if context is not None else files
         raise ValueError(
-            f"No usable Kubernetes configuration ({what}): {error}: set KUBECONFIG, or give --context one that"
+            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split())}: set KUBECONFIG, or give --context one that"
             " `kubectl config get-contexts` lists."
         ) from error
 
