@@ -12,6 +12,10 @@ from pathlib import Path
 from msgspec import Struct
 
 
+class FolderGoneError(FileNotFoundError):
+    """A run's folder was moved away or removed, before its lock was there."""
+
+
 class RunFolder(Struct, frozen=True):
     """`$TORCHYARD_HOME/runs/<name>/`."""
 
@@ -96,7 +100,7 @@ def take_lock(path: Path) -> int | None:
     The kernel gives the lock back when the last holder is dead, however it died.
 
     Raises:
-        FileNotFoundError: its folder is gone.
+        FolderGoneError: the file has no folder.
     """
     while True:
         descriptor = _open_lock(path)
@@ -118,7 +122,7 @@ def holding_lock(path: Path) -> Iterator[None]:
     """Lock a file, waiting for whoever holds it.
 
     Raises:
-        FileNotFoundError: its folder is gone.
+        FolderGoneError: the file has no folder.
     """
     held = False
     while not held:
@@ -147,7 +151,10 @@ def is_locked(path: Path) -> bool:
 
 
 def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise FolderGoneError(*error.args, str(path)) from error
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -14,7 +14,7 @@ import yaml
 
 from torchyard.api.codec import job_document, read_job, read_status, status_document
 from torchyard.api.resource import TrainingJob
-from torchyard.cluster.local.folder import RunFolder, holding_lock, write_atomic
+from torchyard.cluster.local.folder import FolderGoneError, RunFolder, holding_lock, write_atomic
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
 MAX_EVENTS_BYTES = 1024 * 1024
@@ -86,6 +86,8 @@ def editing(folder: RunFolder) -> Iterator[None]:
     try:
         with holding_lock(folder.path / "job.lock"):
             yield
+    except FolderGoneError:  # even if another run has its name by now
+        raise NoRunError(folder) from None
     except FileNotFoundError:
         if folder.path.is_dir():
             raise
