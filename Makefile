@@ -39,7 +39,7 @@ check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/lint-imports
 
 test-unit: $(INSTALLED) ## unit and property tests
-	$(BIN)/pytest -q -m "not e2e and not learning"
+	$(BIN)/pytest -q -m "not e2e and not learning and not cluster"
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
 	$(BIN)/pytest -q -m e2e
@@ -62,9 +62,16 @@ kind-down: ## delete it; what was built stays cached
 generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
 	$(BIN)/python hack/generate.py
 
-lock: ## resolve dependencies again into requirements.lock
-	$(BIN)/uv pip compile --system-certs --quiet pyproject.toml --all-extras --universal --python-version 3.11 \
-	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
+COMPILE = $(BIN)/uv pip compile --system-certs --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-annotate --no-header
+# What an image installs is a part of what was tested.
+COMPILE_PART = $(COMPILE) --constraints requirements.lock
+
+lock: ## resolve dependencies again into requirements.lock and the images' parts of it
+	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
+	$(COMPILE_PART) pyproject.toml --extra operator --output-file images/operator.lock
+	$(COMPILE_PART) pyproject.toml --extra trainers --output-file images/trainer.lock
+	$(COMPILE_PART) images/build.in --output-file images/build.lock
 
 format: $(INSTALLED) ## format and mend what can be mended by machine
 	$(BIN)/ruff format .
