@@ -116,8 +116,8 @@ def _load(context: str | None) -> tuple[Configuration, str]:
     except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
         what = f"context `{context}` of {files}" if context is not None else files
         raise ValueError(
-            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split())}: set KUBECONFIG, or give --context one that"
-            " `kubectl config get-contexts` lists."
+            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split())}: set KUBECONFIG, or give"
+            " --context one that `kubectl config get-contexts` lists."
         ) from error
 
 
