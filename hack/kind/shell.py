@@ -90,8 +90,8 @@ def install_debian(*packages: str) -> None:
     Raises:
         Unavailable: this is no Debian, or we are not root.
     """
-    missing = [name for name in packages if not succeeds("dpkg-query", "--show", "--showformat=${Version}", name)]
-    if not missing and shutil.which("dpkg-query"):
+    missing = [name for name in packages if not _installed(name)]
+    if not missing:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise Unavailable(f"needs {', '.join(packages)}, and can install them only as root on Debian")
@@ -99,3 +99,11 @@ def install_debian(*packages: str) -> None:
     with step(f"installing {', '.join(missing)}", usual="under a minute"):
         run("apt-get", "update", "-q", env=quiet)
         run("apt-get", "install", "-q", "-y", "--no-install-recommends", *missing, env=quiet)
+
+
+def _installed(package: str) -> bool:
+    """Whether a Debian package is there; one that others only suggest is known to dpkg, too, and not installed."""
+    if not shutil.which("dpkg-query"):
+        return False
+    argv = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout == "installed"
