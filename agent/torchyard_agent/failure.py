@@ -25,6 +25,7 @@ _SECONDARY_TEXT = re.compile(
 _OWN_FAULT = re.compile(
     r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC", re.IGNORECASE
 )
+_CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
 _LAST_LINE = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Failed|Timeout))(?:: (?P<message>.*))?$"
 )
@@ -39,6 +40,11 @@ def is_secondary(exception: Optional[str], message: str, code: int) -> bool:
     return bool(_SECONDARY_TYPES.search(exception)) or (
         exception.rpartition(".")[2] == "RuntimeError" and bool(_SECONDARY_TEXT.search(message))
     )
+
+
+def is_sigkill(failure: Dict[str, Any]) -> bool:
+    """Whether SIGKILL ended the worker, or a process of its own as torch's DataLoader words it."""
+    return failure["code"] == 128 + signal.SIGKILL or bool(_CHILD_KILLED.search(failure["message"]))
 
 
 def record(
@@ -68,6 +74,7 @@ def record(
             "phase": found["phase"] if is_text(found.get("phase")) else None,
             "step": found["step"] if is_whole(found.get("step")) else None,
             "nextMicroBatch": found["nextMicroBatch"] if is_whole(found.get("nextMicroBatch")) else None,
+            "outOfMemory": False,
         }
     )
 

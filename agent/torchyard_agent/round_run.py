@@ -15,6 +15,7 @@ from torchyard_agent import failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
+from torchyard_agent.memory import Memory
 from torchyard_agent.process import catches, is_alive
 from torchyard_agent.reports import Reports, from_patterns
 from torchyard_agent.settings import Settings
@@ -82,6 +83,7 @@ class RoundRun:
         procs = 1 if plain else int(spec["procs"])
         first = int(spec["nodeRank"]) * procs
         self.ranks = list(range(first, first + procs))
+        self.memory = Memory()
         self.launcher = 0
         self.cold = False
         self.preempted = False
@@ -123,6 +125,7 @@ class RoundRun:
             if log.metrics:
                 self.reports.add(local_rank, from_patterns(log.metrics))
         self.reports.read()
+        self.memory.follow()
         return fresh
 
     def workers(self) -> Dict[int, int]:
@@ -207,6 +210,8 @@ class RoundRun:
             if printed:
                 known.update(printed)
                 known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
+        if failure.is_sigkill({**cause, **known}) and self.memory.killed_about(cause["time"]):
+            known.update(outOfMemory=True, message=self.memory.describe())
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
     def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:

@@ -127,7 +127,7 @@ def test_a_well_formed_exit_is_read_word_for_word():
         "failure": {
             "rank": 1, "localRank": 0, "pid": 4711, "code": 137, "exception": None, "message": "killed by SIGKILL",
             "traceback": "", "time": 1763705999.8, "secondary": False, "phase": "step", "step": 12,
-            "nextMicroBatch": 16,
+            "nextMicroBatch": 16, "outOfMemory": True,
         },
         "lines": ["step 12", "loss 0.3"],
     }  # fmt: skip
@@ -136,5 +136,5 @@ def test_a_well_formed_exit_is_read_word_for_word():
     assert read.lines == ("step 12", "loss 0.3")
     assert read.failure == Failure(
         rank=1, local_rank=0, pid=4711, code=137, message="killed by SIGKILL", time=1763705999.8, phase="step", step=12,
-        next_micro_batch=16,
+        next_micro_batch=16, out_of_memory=True,
     )  # fmt: skip

@@ -157,6 +157,19 @@ def test_only_the_lost_pod_is_replaced_under_a_new_name():
     assert (world.status.state, world.status.round, world.status.nodes.lost) == ("Running", 2, 1)
 
 
+def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_named_so_and_tried_once_more():
+    world = World(2).to_running()
+    killed = {"rank": 1, "exception": "", "message": "limit 1.0 GiB, peak 1.0 GiB", "out_of_memory": True}
+    fail(world, 1, 137, **killed)
+    world.step()
+    assert (world.status.attempts[-1].reason, world.status.attempts[-1].cause.exit_code) == ("OOMKilled", 137)
+    recover(world)
+    fail(world, 1, 137, **killed)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "OOMKilled")
+    assert "limit 1.0 GiB, peak 1.0 GiB" in world.status.message
+
+
 def test_the_incarnation_is_persisted_before_the_replacement_is_created():
     world = World(2).to_running()
     world.vanish(world.at(1))

@@ -164,7 +164,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
     meaning = exits.meaning(ended.code)
     failure = ended.failure or Failure()
     preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
-    reason = "Preempted" if preempted else meaning.reason
+    reason = "Preempted" if preempted else "OOMKilled" if failure.out_of_memory else meaning.reason
     if preempted and pod is not None and pod.reason in DISPLACED:
         reason = pod.reason
     raised = failure.exception or failure.message
