@@ -72,7 +72,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 fault = f"step {done}: {totals.fault}"
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
-            found = work.after_step(session, done)
+            found = work.after_step(session, done, totals.metrics)
             values = {**totals.metrics, "learningRate": work.learning_rate(step), **found, **guard.metrics}
             progress = Progress(done, progress.metrics | values)
             pace = speed.tick(time.monotonic())

@@ -65,8 +65,11 @@ class Workload(Protocol):
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
         """Run the forward pass."""
 
-    def after_step(self, session: Session, step: int) -> dict[str, float]:
-        """Act after `step` finished steps (evaluate, renew a baseline); give new metrics, the same on every rank."""
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        """Act after `step` finished steps (evaluate, renew a baseline); give new metrics, the same on every rank.
+
+        `means` are those of the last step over the global batch: its loss, its statistics, its gradient norm.
+        """
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Measure the model on the fixed evaluation set, the same on every rank."""

@@ -88,7 +88,7 @@ class Cvrp:
         assert per_instance.shape == batch.weights.shape
         return Terms((per_instance * batch.weights).sum(), {"trainCost": (cost.mean(1) * batch.weights).sum().detach()})
 
-    def after_step(self, session: Session, step: int) -> dict[str, float]:
+    def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """Challenge the baseline and evaluate, each at its own pace."""
         metrics: dict[str, float] = {}
         last = step == self.total_steps
