@@ -34,7 +34,7 @@ class Zygote:
     Attributes:
         state: `starting`, `ready`, or `failed` with a `reason`.
         importing: the module it imports while `starting`.
-        since: when it was started, monotonic seconds.
+        since: when it began to import it, monotonic seconds.
         pid: its process id.
         socket: becomes readable when `receive` has something to tell.
     """
@@ -83,6 +83,7 @@ class Zygote:
                 self.state = "ready"
             elif "importing" in message:
                 self.importing = message["importing"]
+                self.since = time.monotonic()
             elif "failed" in message:
                 self.state, self.reason = "failed", message["failed"]
         return messages
@@ -146,7 +147,7 @@ class WarmStart:
             self.notice = f"warm start is off: {reason}"
 
     def give_up_after(self, seconds: float) -> None:
-        """Kill a zygote that imports for longer than that: an import may hang (a dead file server), and rounds wait."""
+        """Kill a zygote that imports one module for longer: an import may hang (a dead file server), and rounds wait."""
         if self.zygote is None or not self.starting or time.monotonic() - self.zygote.since < seconds:
             return
         os.kill(self.zygote.pid, signal.SIGKILL)
