@@ -99,11 +99,19 @@ class Reporter:
         """Replace the checkpoint block: step, time, path, bytes, saveSeconds."""
         self._update({"checkpoint": dict(values)})
 
-    def artifact(self, name: str, path: Path) -> None:
-        """Tell a file that is finished: name, place, size and SHA-256."""
+    def artifact(self, name: str, path: Path, *, verified: bool | None = None) -> None:
+        """Tell a file that is finished: name, place, size, SHA-256; `verified`: it was compared with the model."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        made = {"name": name, "uri": str(path), "sha256": digest, "bytes": path.stat().st_size}
+        facts = {"name": name, "uri": str(path), "sha256": digest, "bytes": path.stat().st_size}
+        self._made(facts if verified is None else facts | {"verified": verified})
+
+    def refused(self, name: str) -> None:
+        """Tell what was not published, because it is not what the model is."""
+        self._made({"name": name, "verified": False})
+
+    def _made(self, made: dict[str, Any]) -> None:
+        name = made["name"]
         with self._lock:
             others = [known for known in self._facts["artifacts"] if known["name"] != name]
             self._facts["artifacts"] = [*others, made][-MAX_ARTIFACTS:]

@@ -1,0 +1,149 @@
+"""Formats `onnx` and `pt2`: a program as a graph, one file each, with a free batch dimension."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torchyard_trainers.core.export.gate import ExportError, Runner, compare
+from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.program import Program
+
+# Tracing learns nothing from more; a batch of one would be taken for a constant.
+TRACED_CASES = 4
+Writer = Callable[[Program, Path], None]
+Reader = Callable[[Program, Path], Runner]
+
+
+def write_onnx(material: Material, folder: Path) -> dict[str, Any]:
+    """Write `PROGRAM.onnx` for each program."""
+    import onnx
+
+    return _write(material, folder, "onnx", _to_onnx) | {"versions": {"onnx": onnx.__version__}}
+
+
+def write_pt2(material: Material, folder: Path) -> dict[str, Any]:
+    """Write `PROGRAM.pt2` for each program: load it with `torch.export.load`."""
+    return _write(material, folder, "pt2", _to_pt2)
+
+
+def verify_onnx(material: Material, folder: Path) -> dict[str, Any]:
+    """Reload each program with ONNX Runtime on the CPU and compare. Raises `ExportError`."""
+    return _verify(material, folder, "onnx", _from_onnx)
+
+
+def verify_pt2(material: Material, folder: Path) -> dict[str, Any]:
+    """Reload each program with `torch.export` and compare. Raises `ExportError`."""
+    return _verify(material, folder, "pt2", _from_pt2)
+
+
+def _write(material: Material, folder: Path, form: str, writer: Writer) -> dict[str, Any]:
+    for name, program in material.programs.items():
+        try:
+            with _plain_torch():
+                writer(program, folder / f"{name}.{form}")
+        except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
+            raise ExportError(f"{form} {name}: the model cannot be written as a graph ({_root(error)})") from error
+    return {
+        "programs": {
+            name: {
+                "file": f"{name}.{form}",
+                "inputs": {key: _kind(tensor) for key, tensor in program.inputs.items()},
+                "outputs": {
+                    key: _kind(tensor) for key, tensor in zip(program.outputs, material.expected[name], strict=True)
+                },
+            }
+            for name, program in material.programs.items()
+        }
+    }
+
+
+def _verify(material: Material, folder: Path, form: str, reader: Reader) -> dict[str, Any]:
+    verdicts = {}
+    for name, program in material.programs.items():
+        with _plain_torch():
+            run = reader(program, folder / f"{name}.{form}")
+            verdicts[name] = compare(f"{form} {name}", program, material.expected[name], run).report()
+    return verdicts
+
+
+def _traced(program: Program) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
+    cases = torch.export.Dim("cases", min=1)
+    inputs = tuple(tensor[:TRACED_CASES].clone() for tensor in program.inputs.values())
+    return inputs, tuple({0: cases} for _ in inputs)
+
+
+def _to_onnx(program: Program, path: Path) -> None:
+    inputs, free = _traced(program)
+    # A fused kernel of attention lays its result out in its own way, which the exporter's view of it does not know.
+    with sdpa_kernel(SDPBackend.MATH):
+        torch.onnx.export(
+            program.module,
+            inputs,
+            str(path),
+            input_names=list(program.inputs),
+            output_names=list(program.outputs),
+            dynamic_shapes=free,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _from_onnx(program: Program, path: Path) -> Runner:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        found = session.run(list(program.outputs), {name: tensor.numpy() for name, tensor in inputs.items()})
+        return [torch.from_numpy(each) for each in found]
+
+    return run
+
+
+def _to_pt2(program: Program, path: Path) -> None:
+    inputs, free = _traced(program)
+    torch.export.save(torch.export.export(program.module, inputs, dynamic_shapes=free, strict=False), path)
+
+
+def _from_pt2(_program: Program, path: Path) -> Runner:
+    module = torch.export.load(path).module()
+
+    @torch.no_grad()
+    def run(inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        found = module(*inputs.values())
+        return [found] if isinstance(found, Tensor) else list(found)
+
+    return run
+
+
+def _root(error: BaseException) -> str:
+    """Give the first line of what an error began with: exporters wrap it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def _kind(tensor: Tensor) -> dict[str, Any]:
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": ["cases", *tensor.shape[1:]]}
+
+
+@contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Let tracing choose its own algorithms: determinism is a promise of training, and stops some of its rewrites."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)

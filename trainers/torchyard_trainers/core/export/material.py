@@ -1,0 +1,61 @@
+"""What is exported: a model on the CPU, its programs, and what is known of it. Made once, read by every format."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from torchyard_trainers.core.export.gate import record
+from torchyard_trainers.core.export.program import CASES, Exportable, Page, Playable, Program
+from torchyard_trainers.core.workload import Workload
+
+
+class Material(NamedTuple):
+    """One model about to leave.
+
+    Attributes:
+        weights: the whole state of the model, on the CPU.
+        programs: what the model computes, by name.
+        expected: what each program's module gives on its recorded inputs.
+        page: how a browser shows it, if it can be shown.
+        facts: step, metrics and origin, measured or read, for the manifest.
+    """
+
+    weights: dict[str, Tensor]
+    programs: dict[str, Program]
+    expected: dict[str, tuple[Tensor, ...]]
+    page: Page | None
+    facts: Mapping[str, Any]
+
+
+def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool) -> Material:
+    """Load the weights into a fresh model and record what it computes.
+
+    Args:
+        work: a workload that trains nothing: its model is built anew.
+        weights: of `state_dict()`, unsharded.
+        facts: see `Material`.
+        programs: whether a format needs the workload's programs.
+    """
+    if not programs:
+        return Material(weights, {}, {}, None, facts)
+    assert isinstance(work, Exportable)
+    model = fresh_model(work, weights)
+    found = work.programs(model, CASES)
+    for program in found.values():
+        _check(program)
+    page = work.page() if isinstance(work, Playable) else None
+    return Material(weights, found, {name: record(program) for name, program in found.items()}, page, facts)
+
+
+def fresh_model(work: Workload, weights: dict[str, Tensor]) -> nn.Module:
+    """Build the model on the CPU without any strategy, with the given weights, ready to be used."""
+    model = work.build()
+    model.load_state_dict(weights)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _check(program: Program) -> None:
+    sizes = {len(tensor) for tensor in program.inputs.values()}
+    assert len(sizes) == 1, f"recorded inputs differ in their number: {sizes}"
+    assert not program.module.training, "a program is exported in eval mode"

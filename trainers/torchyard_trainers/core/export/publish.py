@@ -1,0 +1,116 @@
+"""Writes the formats of a model below `<checkpoint_dir>/export`: each is written, read back, compared, then published.
+
+    export/<format>/...             what the format consists of
+    export/<format>/manifest.json   origin, measured metrics, size and SHA-256 of every other file, what the gate found
+
+A format appears whole, in place of its former version, or not at all.
+"""
+
+import hashlib
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.export.formats import FORMATS
+from torchyard_trainers.core.export.gate import ExportError
+from torchyard_trainers.core.export.material import Material, prepare
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import Session, Workload
+
+EXPORTS = "export"
+MANIFEST = "manifest.json"
+
+
+def export(
+    fresh: Callable[[], Workload],
+    session: Session,
+    root: Path,
+    formats: Sequence[str],
+    facts: Mapping[str, Any],
+    *,
+    verify: bool,
+) -> None:
+    """Export the model of a session. Collective; rank 0 writes.
+
+    Args:
+        fresh: makes the workload once more; the model of this one is unsharded and uncompiled.
+        session: whose weights to take.
+        root: the checkpoint folder.
+        formats: names, as `check_formats` let them pass.
+        facts: origin and measured metrics, for the manifest.
+        verify: read each format back and compare it.
+
+    Raises:
+        ExportError: a format does not hold what the model is; it is not published, those before it are.
+    """
+    session.reporter.phase("export")
+    gathered = session.parallel.full_state()
+
+    def write_all() -> None:
+        whole = {name: tensor.cpu() for name, tensor in gathered.items()}
+        programs = any(FORMATS[name].needs is not None for name in formats)
+        material = prepare(fresh(), whole, facts, programs=programs)
+        for name in formats:
+            try:
+                _publish(material, name, root, session.reporter, verify=verify)
+            except ExportError:
+                session.reporter.refused(f"{EXPORTS}/{name}")
+                raise
+
+    session.world.from_leader(write_all)
+
+
+def _publish(material: Material, name: str, root: Path, reporter: Reporter, *, verify: bool) -> None:
+    form, began = FORMATS[name], time.monotonic()
+    target = root / EXPORTS / name
+    scratch = target.with_name(f".{name}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    written = form.write(material, scratch)
+    verified = form.verify(material, scratch, written) if verify else None
+    manifest = {
+        "schema": 1,
+        "format": name,
+        "time": time.time(),
+        **material.facts,
+        **written,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, **written.get("versions", {})},
+        "files": _digests(scratch),
+        "verified": verified,
+    }
+    write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
+    files = sorted(manifest["files"], key=lambda file: -manifest["files"][file]["bytes"])
+    _replace(target, scratch)
+    # What a folder consists of is in its manifest, and so is its digest; a page has many files.
+    for file in [*(files if name != "web" else ()), MANIFEST]:
+        reporter.artifact(f"{EXPORTS}/{name}/{file}", target / file, verified=True if verify else None)
+    size = sum(facts["bytes"] for facts in manifest["files"].values())
+    gate = "verified" if verify else "not verified"
+    say(f"exported {target}: {size} bytes, {gate}, in {time.monotonic() - began:.1f} s")
+
+
+def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
+    return found
+
+
+def _replace(target: Path, new: Path) -> None:
+    """Put a folder in the place of another; between the two renames there is none."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

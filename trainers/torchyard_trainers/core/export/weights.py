@@ -1,0 +1,54 @@
+"""Format `safetensors`: the weights alone, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchyard_trainers.core.export.gate import ExportError
+from torchyard_trainers.core.export.material import Material
+
+FILE = "model.safetensors"
+
+
+def save(weights: dict[str, Tensor], path: Path) -> None:
+    """Write tensors to a file that appears whole or not at all."""
+    from safetensors.torch import save_file
+
+    scratch = path.with_name(f".{path.name}.tmp")
+    save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, scratch)
+    scratch.replace(path)
+
+
+def write(material: Material, folder: Path) -> dict[str, Any]:
+    """Write `model.safetensors`; give what the manifest says of it."""
+    save(material.weights, folder / FILE)
+    return {"parameters": sum(tensor.numel() for tensor in material.weights.values())}
+
+
+def verify(material: Material, folder: Path) -> dict[str, Any]:
+    """Read the file again and compare every bit.
+
+    Raises:
+        ExportError: a tensor is missing or differs.
+    """
+    from safetensors.torch import load_file
+
+    found = load_file(folder / FILE)
+    wrong = [
+        name for name in sorted(material.weights.keys() | found.keys()) if not _same(material.weights, found, name)
+    ]
+    if wrong:
+        raise ExportError(f"safetensors: {', '.join(wrong[:5])} read back other than written; it is not published")
+    return {"tensors": len(found)}
+
+
+def _same(written: dict[str, Tensor], found: dict[str, Tensor], name: str) -> bool:
+    if name not in written or name not in found:
+        return False
+    want, got = written[name].cpu(), found[name]
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return False
+    # As bytes: a NaN is equal to itself here.
+    return torch.equal(want.contiguous().reshape(-1).view(torch.uint8), got.reshape(-1).view(torch.uint8))
