@@ -147,7 +147,7 @@ class WarmStart:
             self.notice = f"warm start is off: {reason}"
 
     def give_up_after(self, seconds: float) -> None:
-        """Kill a zygote that imports one module for longer: an import may hang (a dead file server), and rounds wait."""
+        """Kill a zygote that imports one module for longer: it may hang (a dead file server), and rounds wait."""
         if self.zygote is None or not self.starting or time.monotonic() - self.zygote.since < seconds:
             return
         os.kill(self.zygote.pid, signal.SIGKILL)
