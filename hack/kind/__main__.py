@@ -1,6 +1,8 @@
-"""The test bed: `python hack/kind up | images | env | down`, which `make kind-up` and its sisters call."""
+"""The test bed: `python hack/kind up | images | env | down | with COMMAND...`, which the targets of the Makefile call."""
 
+import os
 import shlex
+import subprocess
 import sys
 
 import cluster
@@ -36,20 +38,46 @@ def down() -> None:
     docker.stop()
 
 
-COMMANDS = {"up": up, "images": load, "env": env, "down": down}
+COMMANDS = {"up": up, "images": load, "down": down}
+
+
+def with_cluster(argv: list[str]) -> int:
+    """Run a program on the cluster of KUBECONFIG, else on ours with our images; leaves the machine as it found it."""
+    if os.environ.get("KUBECONFIG"):
+        return subprocess.run(argv, check=False).returncode
+    was_up = docker.answers() and cluster.is_up()
+    try:
+        with lock():
+            up()
+            load()
+        path = f"{cluster.BIN}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(argv, env={**os.environ, **cluster.environment(), "PATH": path}, check=False).returncode
+    finally:
+        if not was_up:
+            with lock():
+                down()
+
+
+def run(argv: list[str]) -> int:
+    """One command; its exit code."""
+    match argv:
+        case ["env"]:
+            env()
+        case ["with", _, *_]:
+            return with_cluster(argv[1:])
+        case [name] if name in COMMANDS:
+            with lock():
+                COMMANDS[name]()
+        case _:
+            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|with COMMAND...}}")
+            return 2
+    return 0
 
 
 def main(argv: list[str]) -> int:
     """Run one command; 77 says that this machine cannot carry a test bed, which a test run turns into a skip."""
-    if len(argv) != 1 or argv[0] not in COMMANDS:
-        say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}}}")
-        return 2
     try:
-        if argv == ["env"]:
-            env()
-        else:
-            with lock():
-                COMMANDS[argv[0]]()
+        return run(argv)
     except Unavailable as reason:
         say(f"no test bed on this machine: {reason}.")
         return SKIP
@@ -59,7 +87,6 @@ def main(argv: list[str]) -> int:
     except RuntimeError as error:
         say(f"failed: {error}")
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -81,11 +81,15 @@ def _config() -> str:
     return template.substitute(shared=SHARED, containerd_patches=json.dumps(patches))
 
 
+def is_up() -> bool:
+    """Whether all its nodes run, Ready or not."""
+    return set(NODES) <= set(run("docker", "ps", "--filter", "status=running", "--format", "{{.Names}}").split())
+
+
 def _fits(fingerprint: str) -> bool:
     if not (MADE_FROM.exists() and MADE_FROM.read_text() == fingerprint):
         return False
-    running = run("docker", "ps", "--filter", "status=running", "--format", "{{.Names}}").split()
-    if not set(NODES) <= set(running):
+    if not is_up():
         return False
     ready = ("wait", "--for=condition=Ready", "nodes", *NODES, "--timeout=20s", "--request-timeout=20s")
     return succeeds(BIN / "kubectl", "--kubeconfig", KUBECONFIG, *ready, timeout=40)
