@@ -1,4 +1,4 @@
-"""The test bed: `python hack/kind up | images | env | down | with COMMAND...`, which the targets of the Makefile call."""
+"""The test bed: `python hack/kind up | images | env | down | with COMMAND...`, which targets of the Makefile call."""
 
 import os
 import shlex
