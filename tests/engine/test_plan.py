@@ -170,6 +170,15 @@ def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_named_so_and_trie
     assert "limit 1.0 GiB, peak 1.0 GiB" in world.status.message
 
 
+def test_a_pod_that_is_lost_stands_for_the_first_of_its_ranks():
+    world = World(3, procs_per_node=4).to_running()
+    world.end_pod(world.at(1), 137, "OOMKilled")
+    world.settle()
+    cause = world.status.attempts[-1].cause
+    assert (cause.rank, cause.pod, cause.node) == (4, "job-0-1", "node-1")
+    assert "rank 4, pod job-0-1, node node-1, exit code 137" in world.status.message
+
+
 def test_the_incarnation_is_persisted_before_the_replacement_is_created():
     world = World(2).to_running()
     world.vanish(world.at(1))

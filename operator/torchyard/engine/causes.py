@@ -3,6 +3,7 @@
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchyard.api import exits
 from torchyard.api.catalogue import CATALOGUE
@@ -42,9 +43,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause()
 
 
-def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
-    view: View, uid: str, node_rank: int, number: int, *, peers_run: bool
-) -> Outcome:
+def outcome(view: View, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
     """How the member `uid` fares in round `number`.
 
     Args:
@@ -54,6 +53,25 @@ def outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
         number: of the round.
         peers_run: some member is known to have taken the round up.
     """
+    found = _outcome(view, uid, node_rank, number, peers_run=peers_run)
+    if found.state != "failed" or found.cause.rank is not None:
+        return found
+    # What took the whole pod took all its ranks; the first of them stands for them.
+    return replace(found, cause=replace(found.cause, rank=node_rank * procs(view, uid)))
+
+
+def procs(view: View, uid: str) -> int:
+    """Worker processes of a member's pod."""
+    asked = view.job.spec.procs_per_node
+    if isinstance(asked, int):
+        return asked
+    agent = view.agents.get(uid)
+    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
+
+
+def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
+    view: View, uid: str, node_rank: int, number: int, *, peers_run: bool
+) -> Outcome:
     pod = next((pod for pod in view.pods if pod.uid == uid), None)
     agent = view.agents.get(uid)
     ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None

@@ -179,7 +179,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             node_rank=rank,
             master_address=meet.master_address,
             master_port=meet.master_port,
-            procs=_procs(view, uid),
+            procs=causes.procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
         )
         for rank, uid in enumerate(meet.members)
@@ -197,14 +197,6 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
         for uid in status.rendezvous.members
         if uid in present
     )
-
-
-def _procs(view: View, uid: str) -> int:
-    asked = view.job.spec.procs_per_node
-    if isinstance(asked, int):
-        return asked
-    agent = view.agents.get(uid)
-    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
 
 
 def _lack(pod: Pod | None, agent: Agent | None) -> str:

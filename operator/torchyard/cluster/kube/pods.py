@@ -18,11 +18,14 @@ from torchyard.cluster.kube.objects import KubePod
 from torchyard.cluster.kube.stuck import Stuck
 from torchyard.cluster.kube.why import placement
 from torchyard.cluster.kube.why.placement import Demands
+from torchyard.engine.causes import DISPLACED
 from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
 
 SELECTOR = f"{names.MANAGED_BY}={names.MANAGER}"
 GIB = 1024**3
+# Longer than an operator takes to close a round, with the API server away for a moment.
+VANISHED_SECONDS = 60.0
 
 
 class Pods:
@@ -49,6 +52,7 @@ class Pods:
         self._all: dict[str, Facts] = {}  # by pod uid
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
+        self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = Stuck(api, pod=self._stuck_pod, changed=self._tell)
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
@@ -82,8 +86,9 @@ class Pods:
         return all(informer.synced.is_set() for informer in self._informers.values())
 
     def of(self, job_uid: str) -> tuple[Pod, ...]:
-        """The pods of a job, by index."""
-        found = sorted(self._jobs.get(job_uid, {}).values(), key=lambda each: (each.pod.index, each.pod.incarnation))
+        """The pods of a job, by index; for a while also those that vanished, as ended: a loss has a name and a node."""
+        known = (*self._jobs.get(job_uid, {}).values(), *self._vanished.get(job_uid, {}).values())
+        found = sorted(known, key=lambda each: (each.pod.index, each.pod.incarnation))
         return tuple(self._pod(facts) for facts in found)
 
     def owner(self, pod_uid: str) -> Key | None:
@@ -125,6 +130,7 @@ class Pods:
         if after is None:
             assert before is not None
             self._gone(before.uid)
+            self._remember(before)
             self._tell(before)
             return
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
@@ -133,6 +139,16 @@ class Pods:
         if news and not (after.demands is not None and self._nodes.measure()):
             self._tell(after)
         self._consider(after.uid)
+
+    def _remember(self, facts: Facts) -> None:
+        """A pod whose object went before its containers had ended: deleted by force, or together with its node."""
+        pod = facts.pod
+        if not pod.alive:
+            return
+        reason, message = (pod.reason, pod.message) if pod.reason in DISPLACED else ("PodLost", "its pod vanished")
+        ended = replace(pod, phase="Failed", deleting=True, finished=self._clock(), reason=reason, message=message)
+        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
+        asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, facts.job_uid, facts.uid)
 
     def _tell(self, facts: Facts) -> None:
         self._changed((facts.namespace, facts.job_name))

@@ -1,0 +1,54 @@
+"""What the plan is shown of pods that vanish: a round must be able to say which pod it lost, and where it was."""
+
+import asyncio
+
+import pytest
+from pod_json import container, placed, pod, text
+
+from torchyard.cluster.kube import pods as kube_pods
+
+RUNNING = placed(container("running", startedAt="2026-11-21T10:00:05Z"), phase="Running")
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API"}
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def known(told):
+    return kube_pods.Pods(None, (), changed=told.append, gone=told.append, clock=lambda: 100.0)
+
+
+def appear(known, **changes):
+    """A pod is seen; its uid."""
+    document = pod(**changes)
+    known.put("team", text(document))
+    return document["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason"), [([], "PodLost"), ([EVICTED], "Evicted")], ids=["by force", "by an eviction"]
+)
+async def test_a_pod_that_vanished_is_shown_as_lost_with_its_name_and_node(known, told, conditions, reason):
+    uid = appear(known, spec={"nodeName": "node-7"}, status=RUNNING | {"conditions": conditions})
+    known.forget(uid)
+    (lost,) = known.of("job-uid")
+    assert (lost.name, lost.node, lost.alive, lost.deleting) == ("cvrp-0-1", "node-7", False, True)
+    assert (lost.reason, lost.finished) == (reason, 100.0)
+    assert told[-2:] == [uid, ("team", "cvrp")]
+    assert len(known) == 0
+
+
+async def test_it_is_not_kept_for_ever(known, monkeypatch):
+    monkeypatch.setattr(kube_pods, "VANISHED_SECONDS", 0.01)
+    known.forget(appear(known, spec={"nodeName": "node-7"}, status=RUNNING))
+    async with asyncio.timeout(5):
+        while known.of("job-uid"):  # noqa: ASYNC110 -- nobody is told of it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pod_that_had_ended_leaves_nothing(known):
+    known.forget(appear(known, status={"phase": "Succeeded"}))
+    assert known.of("job-uid") == ()
