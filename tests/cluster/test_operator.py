@@ -110,14 +110,20 @@ async def test_a_stopped_leader_that_wakes_up_writes_nothing_and_ends(api, jobs,
     await two.ready()
     one.signal(signal.SIGSTOP)
     await until(two.leads, 20)
-    await api.request("POST", jobs, body=JOB)  # news that the first one finds when it wakes up
-    await until(lambda: _is(api, jobs, "Pending"), 5)
+    # News that the first one finds when it wakes up; nothing happens to it any more once its pods have found no node.
+    unplaced = {**JOB["spec"], "scheduling": {"nodeSelector": {"torchyard.dev/nowhere": "true"}}}
+    await api.request("POST", jobs, body={**JOB, "spec": unplaced})
+    await until(lambda: _because(api, jobs, "NoMatchingNode"), 15)
     before = await _versions(api, jobs, namespace)
     one.signal(signal.SIGCONT)
     assert await one.ended() == 1
     assert "holds the lease that was" in one.log.read_text()
     assert await _versions(api, jobs, namespace) == before
     assert await two.leads()
+
+
+async def _because(api, jobs, reason) -> bool:
+    return json.loads(await api.request("GET", f"{jobs}/job")).get("status", {}).get("reason") == reason
 
 
 async def _versions(api, jobs, namespace) -> list:
