@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
 def run_name(parser: argparse.ArgumentParser) -> None:
     """NAME: one run."""
-    parser.add_argument("name", metavar=RUN_NAME, help="name of the run")
+    parser.add_argument("name", metavar=RUN_NAME, help="name of the job or run")
 
 
 def output(parser: argparse.ArgumentParser, *forms: str, help: str) -> None:  # noqa: A002 - argparse's own word

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from torchyard.cli.arguments import run_name
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import say
-from torchyard.cli.remote.place import place
+from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -16,8 +16,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(name: str, context: str | None, namespace: str | None) -> int:
     """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`."""
-    from torchyard.cli.remote.place import on_cluster
-
     if not on_cluster(name, context, namespace):
         from torchyard.cli.rm import command as remove
 

@@ -5,23 +5,38 @@ from typing import Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
+    place(parser)
     common.output(parser, "json", help="one JSON object a line")
 
 
-def command(name: str, output: Literal["json"] | None) -> int:
-    """Show what happened to a run, oldest first."""
+def command(name: str, context: str | None, namespace: str | None, output: Literal["json"] | None) -> int:
+    """Show what happened to a job, oldest first."""
     import msgspec
 
-    from torchyard.cli.runs import find
     from torchyard.cli.words import clean
-    from torchyard.cluster.local.run import events
+    from torchyard.cluster.local.run import Event
 
-    for event in events(find(name)):
+    found: list[Event]
+    if on_cluster(name, context, namespace):
+        from torchyard.cli.remote import jobs
+        from torchyard.cli.remote.session import Remote, ask
+
+        async def ask_for(remote: Remote) -> list[Event]:
+            return await jobs.events(remote, jobs.typed(await jobs.get(remote, name)))
+
+        found = ask(ask_for, context, namespace)
+    else:
+        from torchyard.cli.runs import find
+        from torchyard.cluster.local.run import events
+
+        found = list(events(find(name)))
+    for event in found:
         if output is not None:
             print(msgspec.json.encode(event).decode())
         else:

@@ -30,7 +30,7 @@ def command(name: str, context: str | None, namespace: str | None) -> int:
     if not on_cluster(name, context, namespace):
         from torchyard.cli.status import command as status
 
-        return status(name, None)
+        return status(name, None, None, None)
     import time
 
     from torchyard.cli.remote import jobs, show

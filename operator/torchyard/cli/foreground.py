@@ -43,18 +43,10 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
     Raises:
         RefusalError: the file is invalid or the name is taken.
     """
-    from torchyard.api.validate import validate_file
+    from torchyard.cli.files import job_of
     from torchyard.cluster.local.runs import create_run, expire_runs
 
-    result = validate_file(file, sets)
-    if result.problems:
-        for problem in result.problems:
-            say(str(problem))
-        count = len(result.problems)
-        raise RefusalError(f"{file} is invalid: {count} problem{'s' if count > 1 else ''}, named above")
-    if len(result.jobs) != 1:
-        raise RefusalError(f"{file} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
-    job = result.jobs[0]
+    job = job_of(file, sets)
     folder = named(name or job.metadata.name)
     try:
         expire_runs()

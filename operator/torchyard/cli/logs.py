@@ -12,6 +12,7 @@ from pathlib import Path
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import say
+from torchyard.cli.remote.place import on_cluster, place
 from torchyard.cli.words import clean
 
 MAX_LINE_BYTES = 64 * 1024
@@ -22,16 +23,24 @@ NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
+    place(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends, through new rounds")
     parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
 
 
-def command(name: str, rank: int | None, follow: bool, tail: int | None) -> int:
-    """Show the output of a run's ranks, each line after its rank and pod.
+def command(
+    *, name: str, context: str | None, namespace: str | None, rank: int | None, follow: bool, tail: int | None
+) -> int:
+    """Show the output of a job's ranks, each line after its rank and pod.
 
-    The rank that failed first comes first.
+    The rank that failed first comes first. On a cluster: of the pods that are still there.
     """
+    if on_cluster(name, context, namespace):
+        from torchyard.cli.remote.logs import show
+        from torchyard.cli.remote.session import ask
+
+        return ask(lambda remote: show(remote, name, rank=rank, follow=follow, tail=tail), context, namespace)
     from torchyard.cli.runs import find, load
 
     folder = find(name)

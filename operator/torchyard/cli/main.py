@@ -28,14 +28,20 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "run": Command("run", "Run a job file on this machine and watch it."),
+    "submit": Command("submit", "Submit a job file to a cluster."),
     "validate": Command("validate", "Check job files without running them."),
-    "ps": Command("ps", "List runs."),
-    "status": Command("status", "Show what a run is doing, and why."),
-    "logs": Command("logs", "Show the output of a run's ranks."),
-    "events": Command("events", "Show what happened to a run."),
-    "stop": Command("stop", "Save a run and stop it."),
-    "resume": Command("resume", "Go on with a stopped or interrupted run and watch it."),
-    "rm": Command("rm", "Delete a run with its logs and checkpoints."),
+    "ps": Command("ps", "List jobs."),
+    "status": Command("status", "Show what a job is doing."),
+    "explain": Command("explain", "Explain why a job is where it is, and what to do."),
+    "logs": Command("logs", "Show the output of a job's ranks."),
+    "events": Command("events", "Show what happened to a job."),
+    "wait": Command("wait", "Wait until a job is over, or got somewhere else."),
+    "stop": Command("stop", "Save a run of this machine and stop it."),
+    "suspend": Command("suspend", "Save a job and give its pods up."),
+    "resume": Command("resume", "Go on with a job that was stopped, suspended or interrupted."),
+    "rm": Command("rm", "Delete a run of this machine with its logs and checkpoints."),
+    "delete": Command("delete", "Delete a job with its pods."),
+    "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
     "operator": Command("operator", "Look after the TrainingJobs of a cluster."),
     "crd": Command("crd", "Print the CustomResourceDefinition of TrainingJob."),
@@ -150,7 +156,7 @@ def overview() -> str:
     return f"""\
 Usage: {PROGRAM} COMMAND [OPTIONS] [ARGS]...
 
-Training jobs that keep training, on this machine with no Kubernetes.
+Training jobs that keep training: on a cluster, or on this machine with no Kubernetes.
 
 Commands:
 {commands}
@@ -160,7 +166,8 @@ Options:
   --version  Print the version.
   --help     Show this text; `{PROGRAM} COMMAND --help` explains a command.
 
-Runs are kept in $TORCHYARD_HOME (default ~/.torchyard).
+A name means the run of this machine ($TORCHYARD_HOME, default ~/.torchyard) if there is one, else the job of
+the cluster that kubectl would speak to; -n NAMESPACE and --context CONTEXT mean the cluster.
 Exit codes: 0 succeeded, 1 failed, 64 invalid input, 75 saved and stopped."""
 
 

@@ -4,20 +4,24 @@ from argparse import ArgumentParser
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
-from torchyard.cli.output import Format
+from torchyard.cli.output import Format, emit, say
+from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
-    common.output(parser, "json", "yaml", help="print the final object on stdout")
+    place(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout: on this machine the final one")
 
 
-def command(name: str, output: Format | None) -> int:
-    """Go on with a stopped or interrupted run from its newest checkpoint, and watch it until it is over.
+def command(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Go on with a stopped, suspended or interrupted job from its newest checkpoint.
 
-    Exit codes as for `run`.
+    A run of this machine is watched until it is over; exit codes as for `run`.
     """
+    if on_cluster(name, context, namespace):
+        return _of_cluster(name, context, namespace, output)
     from torchyard.cli.foreground import watch
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.runs import suspend_run
@@ -25,7 +29,6 @@ def command(name: str, output: Format | None) -> int:
     folder = find(name)
     run = load(folder)
     if run.job.status.state == "Succeeded":
-        from torchyard.cli.output import emit, say
         from torchyard.cli.status import document
 
         say(f"{name}: it has succeeded already")
@@ -44,3 +47,22 @@ def command(name: str, output: Format | None) -> int:
         raise RefusalError(f"the run {name!r} is controlled by another process", fix)
     suspend_run(folder, suspend=False)
     return watch(folder, output)
+
+
+def _of_cluster(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    from torchyard.api.status import TERMINAL_STATES
+    from torchyard.cli.remote import jobs
+    from torchyard.cli.remote.session import Remote, ask
+
+    async def resume(remote: Remote) -> int:
+        state = jobs.typed(await jobs.get(remote, name)).status.state
+        if state in TERMINAL_STATES:
+            fix = f"`torchyard delete {name}{remote.flags}` and submit it again to start over"
+            raise RefusalError(f"{name} in {remote.where} has {state.lower()} and is over", fix)
+        kept = await jobs.set_suspend(remote, name, suspend=False)
+        if output is not None:
+            emit(kept, output)
+        say(f"{name} in {remote.where} goes on; `torchyard status {name}{remote.flags}` shows what it does")
+        return SUCCEEDED
+
+    return ask(resume, context, namespace)

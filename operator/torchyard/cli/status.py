@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import Format, emit
+from torchyard.cli.remote.place import on_cluster, place
 
 if TYPE_CHECKING:
     from torchyard.cli.runs import Run
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
+    place(parser)
     common.output(parser, "json", "yaml", help="print the whole object instead")
 
 
-def command(name: str, output: Format | None) -> int:
-    """Show what a run is doing and why: progress, checkpoint, rounds, first cause, where its files are."""
+def command(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Show what a job is doing and why: progress, checkpoint, rounds, first cause, pods or files."""
+    if on_cluster(name, context, namespace):
+        return _of_cluster(name, context, namespace, output)
     from torchyard.cli.runs import find, load
 
     run = load(find(name))
@@ -37,6 +41,25 @@ def command(name: str, output: Format | None) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(show.render(job, run.folder.path, run.controlled, ranks_of(reports), time.time()))
     return SUCCEEDED
+
+
+def _of_cluster(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    from torchyard.cli.remote import jobs, show
+    from torchyard.cli.remote.session import Remote, ask
+
+    async def status(remote: Remote) -> int:
+        kept = await jobs.get(remote, name)
+        if output is not None:
+            emit(kept, output)
+            return SUCCEEDED
+        from rich.console import Console
+
+        job = jobs.typed(kept)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        console.print(show.status(job, await jobs.pods(remote, job), remote, time.time()))
+        return SUCCEEDED
+
+    return ask(status, context, namespace)
 
 
 def document(run: "Run") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchyard.cli.arguments import run_name
 from torchyard.cli.errors import FAILED, SUCCEEDED
 from torchyard.cli.output import say
-from torchyard.cli.remote.place import place
+from torchyard.cli.remote.place import on_cluster, place
 
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
@@ -43,8 +43,6 @@ def command(name: str, context: str | None, namespace: str | None, goal: str, ti
     Exit codes: 0 it got there, 1 it cannot any more, 75 it is suspended instead, 124 the time is up.
     """
     import asyncio
-
-    from torchyard.cli.remote.place import on_cluster
 
     if not on_cluster(name, context, namespace):
         from torchyard.cli.runs import find, load
