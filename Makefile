@@ -60,8 +60,14 @@ kind-images: ## build our images from the working tree and load what changed int
 kind-env: ## print what a shell needs for it: eval "$$(make -s kind-env)"
 	@$(PYTHON) hack/kind env
 
+kind-demo: $(INSTALLED) ## all of the above, the chart installed in it, and a job on two nodes, watched
+	@$(PYTHON) hack/kind demo
+
 kind-down: ## delete it; what was built stays cached
 	@$(PYTHON) hack/kind down
+
+manifests: $(INSTALLED) ## write the installation as plain YAML into dist/, for people without Helm
+	@$(BIN)/python hack/manifests.py dist
 
 generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
 	$(BIN)/python hack/generate.py
@@ -84,4 +90,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit test-e2e test-cluster test-learning kind-up kind-images kind-env kind-down generate lock format clean
+.PHONY: help install demo test check test-unit test-e2e test-cluster test-learning kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean

@@ -1,4 +1,4 @@
-"""The test bed: `python hack/kind up | images | env | down | with COMMAND...`, which targets of the Makefile call."""
+"""The test bed: `python hack/kind up | images | env | demo | down | with COMMAND...`, which the Makefile calls."""
 
 import os
 import shlex
@@ -9,6 +9,7 @@ import cluster
 import docker
 import images
 from cache import lock
+from demo import demo
 from shell import SKIP, Unavailable, say
 
 
@@ -63,13 +64,18 @@ def run(argv: list[str]) -> int:
     match argv:
         case ["env"]:
             env()
+        case ["demo"]:
+            with lock():
+                up()
+                load()
+            return demo()
         case ["with", _, *_]:
             return with_cluster(argv[1:])
         case [name] if name in COMMANDS:
             with lock():
                 COMMANDS[name]()
         case _:
-            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|with COMMAND...}}")
+            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|demo|with COMMAND...}}")
             return 2
     return 0
 

@@ -1,0 +1,27 @@
+"""`make kind-demo`: TorchYard installed by Helm, a job on two nodes, watched until it has learned something."""
+
+import os
+import subprocess
+
+import cluster
+from cluster import BIN, KUBECONFIG
+from images import ROOT
+from shell import run, say, step
+
+NAMESPACE = "torchyard-system"
+IMAGES = "image.repository=torchyard/operator,image.tag=dev,trainerImage=torchyard/trainer-cpu:dev"
+TORCHYARD = ROOT / ".venv" / "bin" / "torchyard"
+
+
+def demo() -> int:
+    """Install the chart, submit the first example, watch it; its exit code. What was installed stays."""
+    with step("installing the chart", usual="under a minute"):
+        where = ("--kubeconfig", KUBECONFIG, "--namespace", NAMESPACE, "--create-namespace")
+        chart = ("torchyard", ROOT / "charts" / "torchyard", "--set", IMAGES)
+        run(BIN / "helm", "upgrade", "--install", *chart, *where, "--wait", "--timeout", "3m")
+    cluster.kubectl("--namespace", "default", "delete", "trainingjob", "cvrp", "--ignore-not-found")
+    argv = [TORCHYARD, "submit", ROOT / "examples" / "cvrp.yaml", "--watch", "--namespace", "default"]
+    environment = {**os.environ, **cluster.environment()}
+    code = subprocess.run([str(word) for word in argv], env=environment, check=False).returncode
+    say('look around: eval "$(make -s kind-env)"; kubectl describe tj cvrp; torchyard explain cvrp')
+    return code
