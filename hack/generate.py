@@ -8,7 +8,7 @@ from torchyard.api.crd import crd_yaml
 from torchyard.api.reference import reference_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKLOADS = ("cvrp",)
+WORKLOADS = ("cvrp", "vecrl")
 
 
 def main() -> None:

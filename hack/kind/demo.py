@@ -18,7 +18,9 @@ def demo() -> int:
     with step("installing the chart", usual="under a minute"):
         where = ("--kubeconfig", KUBECONFIG, "--namespace", NAMESPACE, "--create-namespace")
         chart = ("torchyard", ROOT / "charts" / "torchyard", "--set", IMAGES)
-        run(BIN / "helm", "upgrade", "--install", *chart, *where, "--wait", "--timeout", "3m")
+        # Tests may have left the resource, which a release otherwise refuses to own.
+        take = ("--take-ownership", "--force-conflicts")
+        run(BIN / "helm", "upgrade", "--install", *chart, *where, *take, "--wait", "--timeout", "3m")
     cluster.kubectl("--namespace", "default", "delete", "trainingjob", "cvrp", "--ignore-not-found")
     argv = [TORCHYARD, "submit", ROOT / "examples" / "cvrp.yaml", "--watch", "--namespace", "default"]
     environment = {**os.environ, **cluster.environment()}
