@@ -11,6 +11,7 @@ import torch.distributed.fsdp  # noqa: F401 - imported for the children
 
 import torchyard_trainers.core.worker
 import torchyard_trainers.cvrp.task  # noqa: F401 - imported for the children
+import torchyard_trainers.vecrl.task  # noqa: F401 - imported for the children
 
 with suppress(ImportError):
     import tensorboard.summary.writer.event_file_writer  # noqa: F401 - imported for the children

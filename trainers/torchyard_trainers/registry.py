@@ -1,12 +1,16 @@
 """The built-in workloads by name. Nothing heavy is imported before a workload is chosen."""
 
 import json
+from importlib import import_module
 from typing import Any
 
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 
-KNOWN = ("cvrp", "vecrl", "vlm", "vla", "lm")
+# The class of each workload in its own folder's task.py.
+WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL"}
+KNOWN = (*WORKLOADS, "vlm", "vla", "lm")
+_EITHER = " or ".join(WORKLOADS)
 MODES = ("train", "eval")
 
 
@@ -25,10 +29,8 @@ def check(config: Config) -> None:
 
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
-    from torchyard_trainers.cvrp import params
-    from torchyard_trainers.cvrp.task import Cvrp
-
-    return Cvrp(params.settle(params.read(config.trainer.params), config.parallelism))
+    params, task = _parts(config.trainer.name)
+    return task(params.settle(params.read(config.trainer.params), config.parallelism))
 
 
 def schema(name: str) -> str:
@@ -36,16 +38,21 @@ def schema(name: str) -> str:
     require(name)
     import msgspec
 
-    from torchyard_trainers.cvrp.params import Params
-
-    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Params)}
+    params = import_module(f"torchyard_trainers.{name}.params")
+    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(params.Params)}
     return json.dumps(tree, indent=2) + "\n"
 
 
 def require(name: str) -> None:
     """Refuse an unknown workload."""
-    if name == "cvrp":
+    if name in WORKLOADS:
         return
     if name in KNOWN:
-        raise ConfigError(f"trainer.name: {name} is not implemented in this version; use cvrp")
-    raise ConfigError(f"trainer.name: {name!r} is unknown; use cvrp")
+        raise ConfigError(f"trainer.name: {name} is not implemented in this version; use {_EITHER}")
+    raise ConfigError(f"trainer.name: {name!r} is unknown; use {_EITHER}")
+
+
+def _parts(name: str) -> tuple[Any, Any]:
+    """Give a workload's parameters (a module) and its task (a class)."""
+    task = getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
+    return import_module(f"torchyard_trainers.{name}.params"), task

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 # Field -> the values that exist in this version; no values: the field must be left at its default.
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "trainer.name": ("cvrp",),
+    "trainer.name": ("cvrp", "vecrl"),
     "trainer.mode": ("train", "eval"),
     "elastic": (),
     "launcher.kind": ("agent",),

@@ -1,0 +1,1 @@
+"""Workload `vecrl`: PPO on vectorised environments that are tensors on the device."""

@@ -1,0 +1,101 @@
+"""This rank's environments and its copy of the policy that acts: rollouts on demand, and the state to repeat them.
+
+A rollout is a function of (acting weights, state of the environments, number of the rollout). A checkpoint holds those
+and never the rollout itself: a run that resumes between two of its minibatches plays it again, bit for bit.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
+from torchyard_trainers.vecrl.environment import Environment, State, build_environment
+from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.policy import Policy
+from torchyard_trainers.vecrl.rollout import FACTS, Luck, Path, Rollout, act, judge, luck
+
+
+class Collector:
+    """Environments [rank::world] of all, under a plain copy of the policy, whatever the strategy of training."""
+
+    def __init__(self, settings: Settings, policy: Policy) -> None:
+        """Take a policy that is not yet sharded, and start every environment."""
+        self._settings = settings
+        self.actor = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+        environment = build_environment(settings, torch.device("cpu"))
+        keys = sample_keys(stream_key(settings.seed, "start"), torch.arange(settings.environments))
+        self._state: State = environment.reset(uniform(split_keys(keys, environment.draws)))
+        self._running = torch.zeros(settings.environments, environment.agents)
+        self._environment: Environment | None = None
+        self._collected: tuple[int, Rollout, dict[str, float]] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Give what a checkpoint must hold: where the newest rollout began. A restore fills it in place."""
+        return {"actor": self.actor.state_dict(), "environments": self._state, "running": self._running}
+
+    def environment(self, session: Session) -> Environment:
+        """Give the environment on the session's device."""
+        if self._environment is None:
+            device = session.world.device
+            self._environment = build_environment(self._settings, device)
+            self.actor.to(device)
+            self._state = {name: tensor.to(device) for name, tensor in self._state.items()}
+            self._running = self._running.to(device)
+        return self._environment
+
+    def rollout(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
+        """Give rollout `number` of this rank and its facts over all ranks; it is played if it was not yet.
+
+        Collective when it is played: all ranks ask for it at the same point.
+        """
+        if self._collected is None or self._collected[0] != number:
+            self._collected = (number, *self._collect(session, number))
+        return self._collected[1:]
+
+    def advance(self, session: Session, number: int) -> dict[str, float]:
+        """Let rollout `number` start where the one before it ended, under the weights of now; give facts of that one.
+
+        Collective.
+        """
+        rollout, facts = self.rollout(session, number - 1)
+        count = self._settings.environments
+        self._state = {name: everywhere(tensor, session.world, count) for name, tensor in rollout.path.state.items()}
+        self._running = everywhere(rollout.running, session.world, count)
+        self.actor.load_state_dict(session.parallel.full_state())
+        self._collected = None
+        return facts
+
+    @torch.no_grad()
+    def _collect(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
+        settings, world, environment = self._settings, session.world, self.environment(session)
+        (slots,) = split(settings.environments, world.size, world.rank)
+        ids = torch.tensor(slots.positions, device=world.device)
+        state = {name: tensor[ids] for name, tensor in self._state.items()}
+        chance = luck(settings, environment, ids, number * settings.horizon)
+        weights = torch.tensor(slots.weights, device=world.device)
+        with session.precision.forward():
+            path = self._play(environment, state, chance)
+            rollout = judge(
+                self.actor, environment, path, running=self._running[ids], weights=weights, settings=settings
+            )
+        facts = world.total(rollout.facts.clone()).tolist()
+        return rollout, dict(zip(FACTS, facts, strict=True))
+
+    def _play(self, environment: Environment, state: State, chance: Luck) -> Path:
+        return act(self.actor, environment, state, chance)
+
+
+def everywhere(own: Tensor, world: World, count: int) -> Tensor:
+    """Put the rows [rank::world] of all ranks together, on every rank: [n, ...] -> [count, ...], bit for bit."""
+    if world.size == 1:
+        return own
+    real = len(range(world.rank, count, world.size))
+    bits = own.view(torch.int32) if own.dtype == torch.float32 else own
+    whole = torch.zeros(count, *own.shape[1:], dtype=torch.int64, device=own.device)
+    whole[world.rank :: world.size] = bits[:real].long()
+    return world.total(whole).to(bits.dtype).view(own.dtype)

@@ -1,0 +1,246 @@
+"""Parameters of the `vecrl` workload. Imports no torch: the operator's schema is made from this file."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.exits import ConfigError
+
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+def doc(text: str) -> Meta:
+    """Describe a field; the text reaches the JSON Schema."""
+    return Meta(description=text)
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """PPO (Schulman 2017) on many environments at once. What is absent comes from the preset."""
+
+    preset: Annotated[
+        Literal["tiny", "large"],
+        doc("Sizes to start from: tiny learns on a CPU in half a minute, large fills a GPU."),
+    ] = "tiny"
+    environment: Annotated[
+        Literal["cartpole", "snake", "bandit"],
+        doc("cartpole: gymnasium's CartPole-v1; snake: several snakes on a torus; bandit: a smoke test."),
+    ] = "cartpole"
+    environment_steps: Annotated[
+        Count | None, doc("Steps of all environments together; rounded up to whole rollouts.")
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, environments, actions and order of samples.")
+    ] = 1
+    environments: Annotated[
+        Count | None, doc("Environments over all ranks, each a sample; parallelism.globalBatchSize overrides it.")
+    ] = None
+    horizon: Annotated[Count | None, doc("Steps of each environment in a rollout, a multiple of minibatches.")] = None
+    epochs: Annotated[Count | None, doc("Passes over a rollout.")] = None
+    minibatches: Annotated[
+        Count | None, doc("Optimizer steps of a pass; each sees every environment at other times of the rollout.")
+    ] = None
+    gamma: Annotated[Share | None, doc("Discount of a step.")] = None
+    gae_lambda: Annotated[Share | None, doc("Decay of generalised advantage estimation (Schulman 2015).")] = None
+    clip: Annotated[Positive, doc("Half width of the range that the ratio of probabilities is clipped to.")] = 0.2
+    value_coefficient: Annotated[Annotated[float, Meta(ge=0)], doc("Weight of the value loss.")] = 0.5
+    entropy_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("Weight of the entropy bonus.")] = None
+    max_grad_norm: Annotated[Positive, doc("Norm that gradients are clipped to.")] = 0.5
+    lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
+    lr_final: Annotated[Share | None, doc("Learning rate after the last step; a straight line in between.")] = None
+    model: Annotated[
+        Literal["mlp", "cnn"] | None,
+        doc("mlp: hidden layers on the observation; cnn: three convolutions before them, for snake."),
+    ] = None
+    width: Annotated[Annotated[int, Meta(ge=4, le=8192)] | None, doc("Units of a hidden layer.")] = None
+    layers: Annotated[Annotated[int, Meta(ge=1, le=16)] | None, doc("Hidden layers of policy and of value.")] = None
+    policies: Annotated[
+        Literal["shared", "independent"],
+        doc("shared: one policy plays all agents of an environment; independent: each agent has weights of its own."),
+    ] = "shared"
+    grid: Annotated[Annotated[int, Meta(ge=4, le=64)] | None, doc("snake: cells along a side of the torus.")] = None
+    agents: Annotated[Annotated[int, Meta(ge=1, le=16)] | None, doc("snake: snakes on a torus.")] = None
+    food: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, doc("snake: pieces of food on a torus.")] = None
+    view: Annotated[
+        Annotated[int, Meta(ge=3, le=64)] | None,
+        doc("snake: side of the square that a snake sees around its head, at most grid."),
+    ] = None
+    arms: Annotated[Annotated[int, Meta(ge=2, le=64)] | None, doc("bandit: arms, one of which pays.")] = None
+    eval_episodes: Annotated[Count | None, doc("Greedy episodes of an evaluation.")] = None
+    eval_every: Annotated[Count | None, doc("Rollouts between evaluations.")] = None
+    log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 64
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Parameters with every preset value filled in."""
+
+    environment: str
+    environment_steps: int
+    seed: int
+    environments: int
+    horizon: int
+    epochs: int
+    minibatches: int
+    gamma: float
+    gae_lambda: float
+    clip: float
+    value_coefficient: float
+    entropy_coefficient: float
+    max_grad_norm: float
+    lr: float
+    lr_final: float
+    model: str
+    width: int
+    layers: int
+    policies: str
+    eval_episodes: int
+    eval_every: int
+    log_every: int
+    compile: bool
+    grid: int = 0
+    agents: int = 1
+    food: int = 0
+    view: int = 0
+    arms: int = 0
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Optimizer steps made with one rollout."""
+        return self.epochs * self.minibatches
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of the whole run."""
+        return -(-self.environment_steps // (self.environments * self.horizon))
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {
+        "cartpole": {
+            "environment_steps": 500_000,
+            "environments": 128,
+            "horizon": 64,
+            "epochs": 4,
+            "minibatches": 4,
+            "gamma": 0.98,
+            "gae_lambda": 0.95,
+            "entropy_coefficient": 0.01,
+            "lr": 3e-3,
+            "lr_final": 0.0,
+            "model": "mlp",
+            "width": 64,
+            "layers": 2,
+            "eval_episodes": 100,
+            "eval_every": 15,
+        },
+        "snake": {
+            "environment_steps": 250_000,
+            "environments": 128,
+            "horizon": 32,
+            "epochs": 2,
+            "minibatches": 8,
+            "gamma": 0.98,
+            "gae_lambda": 0.95,
+            "entropy_coefficient": 0.01,
+            "lr": 1e-3,
+            "lr_final": 0.0,
+            "model": "mlp",
+            "width": 128,
+            "layers": 2,
+            "grid": 12,
+            "agents": 4,
+            "food": 4,
+            "view": 7,
+            "eval_episodes": 100,
+            "eval_every": 20,
+        },
+        "bandit": {
+            "environment_steps": 16_384,
+            "environments": 64,
+            "horizon": 16,
+            "epochs": 2,
+            "minibatches": 2,
+            "gamma": 0.9,
+            "gae_lambda": 0.9,
+            "entropy_coefficient": 0.0,
+            "lr": 1e-2,
+            "lr_final": 1e-3,
+            "model": "mlp",
+            "width": 16,
+            "layers": 1,
+            "arms": 4,
+            "eval_episodes": 100,
+            "eval_every": 8,
+        },
+    },
+}
+PRESETS["large"] = {
+    "cartpole": PRESETS["tiny"]["cartpole"]
+    | {"environment_steps": 50_000_000, "environments": 16_384, "horizon": 32, "lr": 5e-3},
+    "snake": PRESETS["tiny"]["snake"]
+    | {
+        "environment_steps": 100_000_000,
+        "environments": 4096,
+        "grid": 20,
+        "view": 20,
+        "model": "cnn",
+        "width": 64,
+        "layers": 1,
+    },
+    "bandit": PRESETS["tiny"]["bandit"] | {"environment_steps": 4_194_304, "environments": 16_384},
+}
+
+# Fields that only one environment has.
+_OWN = {"grid": "snake", "agents": "snake", "food": "snake", "view": "snake", "arms": "bandit"}
+
+
+def read(raw: dict[str, Any]) -> Params:
+    """Check the `params` of a config.
+
+    Raises:
+        ConfigError: naming the field, the value and what is expected.
+    """
+    return convert(raw, Params, at="trainer.params")
+
+
+def settle(params: Params, parallelism: Parallelism) -> Settings:
+    """Fill in the preset and check what fields require of each other.
+
+    Raises:
+        ConfigError: fields contradict each other.
+    """
+    given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    for name, owner in _OWN.items():
+        if name in given and params.environment != owner:
+            raise ConfigError(f"trainer.params.{name}: is of environment {owner}, not {params.environment}; remove it")
+    preset = dict(PRESETS[params.preset][params.environment])
+    if params.environment == "snake" and params.view is None:
+        preset["view"] = min(preset["view"], given.get("grid", preset["grid"]))
+    if parallelism.global_batch_size is not None:
+        given["environments"] = parallelism.global_batch_size
+    settings = msgspec.convert({**preset, **given, "compile": parallelism.compile}, Settings)
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    at = "trainer.params"
+    if settings.horizon % settings.minibatches:
+        raise ConfigError(
+            f"{at}.horizon: {settings.horizon} is no multiple of minibatches ({settings.minibatches}); change one"
+        )
+    if settings.model == "cnn" and settings.environment != "snake":
+        raise ConfigError(f"{at}.model: cnn sees a grid, and {settings.environment} has none; use mlp")
+    if settings.policies == "independent" and settings.agents == 1:
+        raise ConfigError(f"{at}.policies: independent needs several agents, and there is 1; use shared")
+    if settings.environment == "snake":
+        if settings.view > settings.grid:
+            raise ConfigError(f"{at}.view: {settings.view} is wider than grid ({settings.grid}); give at most that")
+        if 4 * (settings.agents + settings.food) > settings.grid**2:
+            raise ConfigError(
+                f"{at}.grid: {settings.grid} x {settings.grid} cells are too few for {settings.agents} snakes and "
+                f"{settings.food} pieces of food; give at least 4 cells for each"
+            )

@@ -1,0 +1,98 @@
+"""Policy and value of an agent: two networks beside each other, the same for all agents or one for each."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchyard_trainers.vecrl.environment import Environment
+from torchyard_trainers.vecrl.params import Settings
+
+CHANNELS = (8, 16, 16)
+
+
+class Policy(nn.Module):
+    """Actor and critic; observations are [B, A, D] for A agents, of any dtype."""
+
+    def __init__(self, settings: Settings, environment: Environment) -> None:
+        super().__init__()
+        self.actor = network(settings, environment, environment.actions, gain=0.01)
+        self.critic = network(settings, environment, 1, gain=1.0)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Give logits [B, A, actions] and values [B, A], float32."""
+        return self.logits(observations), self.values(observations)
+
+    def logits(self, observations: Tensor) -> Tensor:
+        """Give unnormalised log-probabilities [B, A, actions], float32."""
+        return self.actor(observations.float()).float()
+
+    def values(self, observations: Tensor) -> Tensor:
+        """Give expected discounted returns [B, A], float32."""
+        return self.critic(observations.float()).float().squeeze(-1)
+
+
+def network(settings: Settings, environment: Environment, outputs: int, *, gain: float) -> nn.Sequential:
+    """Build a network [B, A, D] -> [B, A, outputs] with orthogonal weights; `gain` is that of the last layer."""
+    players = environment.agents if settings.policies == "independent" else 1
+    parts: list[nn.Module] = []
+    inputs = environment.observed
+    if settings.model == "cnn":
+        assert environment.planes is not None
+        parts.append(Picture(environment.planes, players))
+        inputs += (CHANNELS[-1] - environment.planes[0]) * environment.planes[1] * environment.planes[2]
+    for _ in range(settings.layers):
+        parts += [Linear(inputs, settings.width, players, gain=math.sqrt(2)), nn.Tanh()]
+        inputs = settings.width
+    return nn.Sequential(*parts, Linear(inputs, outputs, players, gain=gain))
+
+
+class Linear(nn.Module):
+    """An affine map [B, A, inputs] -> [B, A, outputs] with weights [players, outputs, inputs].
+
+    One player's weights serve all agents; else there are as many players as agents, and each has its own.
+    """
+
+    def __init__(self, inputs: int, outputs: int, players: int, *, gain: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(players, outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(players, outputs))
+        for weight in self.weight:
+            nn.init.orthogonal_(weight, gain)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See the class."""
+        if len(self.weight) == 1:
+            return F.linear(inputs, self.weight[0], self.bias[0])
+        return torch.einsum("bai,aoi->bao", inputs, self.weight) + self.bias
+
+
+class Picture(nn.Module):
+    """Three 3 x 3 convolutions with ReLU over the planes an observation begins with; the rest of it is kept as it is.
+
+    [B, A, C * H * W + rest] -> [B, A, 16 * H * W + rest], edges padded with zeros.
+    """
+
+    def __init__(self, planes: tuple[int, int, int], players: int) -> None:
+        super().__init__()
+        self.planes, self.players = planes, players
+        counts = (planes[0], *CHANNELS)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(players * before, players * after, 3, padding=1, groups=players)
+            for before, after in zip(counts, CHANNELS, strict=False)
+        )
+        for convolution in self.convolutions:
+            for weight in convolution.weight.chunk(players):
+                nn.init.orthogonal_(weight, math.sqrt(2))
+            nn.init.zeros_(convolution.bias)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """See the class."""
+        batch, agents, _ = observations.shape
+        size = math.prod(self.planes)
+        picture = observations[..., :size].reshape(-1, self.players * self.planes[0], *self.planes[1:])
+        for convolution in self.convolutions:
+            picture = F.relu(convolution(picture))
+        features = picture.reshape(batch, agents, -1)
+        return torch.cat([features, observations[..., size:].to(features.dtype)], -1)

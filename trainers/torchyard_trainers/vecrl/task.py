@@ -1,0 +1,198 @@
+"""PPO as a workload of the training loop: an optimizer step is a minibatch, a sample of it is an environment.
+
+Every minibatch holds all environments, each at a share of its times that a key of its own chose. So a rank needs the
+rollouts of its own environments only, at any world size, and samples of one minibatch are spread over all of them.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.world import World
+from torchyard_trainers.vecrl.collector import Collector
+from torchyard_trainers.vecrl.environment import build_environment
+from torchyard_trainers.vecrl.evaluation import qualities
+from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.policy import Policy
+from torchyard_trainers.vecrl.ppo import Minibatch, losses
+
+
+class VecRL:
+    """The workload `vecrl`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take settled parameters."""
+        self.settings = settings
+        self.total_steps = settings.rollouts * settings.steps_per_rollout
+        self.global_batch = settings.environments
+        self.log_every = settings.log_every
+        self.max_grad_norm = settings.max_grad_norm
+        own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
+        self.identity: Mapping[str, str | int | float] = {
+            "trainer.name": "vecrl",
+            **{f"trainer.params.{name}": getattr(settings, name) for name in own},
+            "global batch (trainer.params.environments)": settings.environments,
+        }
+        self._collector: Collector | None = None
+        self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps; tells which minibatch is next
+        self._episodes = torch.zeros((), dtype=torch.int64)
+        self._order: tuple[int, Tensor] | None = None
+        self._clock = 0.0
+
+    @property
+    def collector(self) -> Collector:
+        """Environments and acting policy; there once the model is built."""
+        assert self._collector is not None
+        return self._collector
+
+    def build(self) -> nn.Module:
+        """See `Workload`."""
+        torch.manual_seed(stream_key(self.settings.seed, "weights") % 2**63)
+        policy = Policy(self.settings, build_environment(self.settings, torch.device("cpu")))
+        self._collector = Collector(self.settings, policy)
+        return policy
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """See `Workload`."""
+        assert isinstance(model, Policy)
+        return [model.actor, model.critic]
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """See `Workload`."""
+        return Adam(parameters, lr=self.settings.lr, eps=1e-5, fused=True)
+
+    def learning_rate(self, step: int) -> float:
+        """Give the rate of a step: one for all minibatches of a rollout, on a line from `lr` to `lr_final`."""
+        settings = self.settings
+        share = min(step // settings.steps_per_rollout / settings.rollouts, 1.0)
+        return settings.lr + (settings.lr_final - settings.lr) * share
+
+    def begin(self, session: Session) -> dict[str, float]:
+        """Measure the untrained policy."""
+        metrics = self.evaluate(session)
+        (value,) = metrics.values()
+        return {**metrics, "evalUntrained": value, "episodes": 0.0}
+
+    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+        """PPO's loss on one share of the newest rollout."""
+        minibatch = self._minibatch(session, batch.ids % self.global_batch)
+        shape = minibatch.action.shape
+        logits, value = session.parallel.forward(minibatch.observation.flatten(0, 1))
+        return losses(
+            logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, batch.weights, self.settings
+        )
+
+    def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
+        """After the last minibatch of a rollout: tell what it showed, renew the acting policy, evaluate at times."""
+        settings = self.settings
+        self._done.fill_(step)
+        number, left = divmod(step, settings.steps_per_rollout)
+        if left:
+            return {}
+        facts = self.collector.advance(session, number)
+        self._episodes += int(facts["episodes"])
+        metrics = self._told(facts) | self._pace(session)
+        if number % settings.eval_every == 0 or step == self.total_steps:
+            session.reporter.phase("eval")
+            metrics |= self.evaluate(session)
+            self._clock = time.monotonic()
+        return metrics
+
+    def evaluate(self, session: Session) -> dict[str, float]:
+        """Mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
+        environment = self.collector.environment(session)
+        policy = Policy(self.settings, environment).to(session.world.device)
+        policy.load_state_dict(session.parallel.full_state())
+        with session.precision.forward():
+            found = qualities(policy, environment, session.world, self.settings.eval_episodes)
+        return {environment.measure: float(found.mean())}
+
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        """Mean quality of greedy episodes, negative: higher is better."""
+        found = metrics.get("evalReturn", metrics.get("evalLength"))
+        return None if found is None else -found
+
+    def state(self) -> dict[str, Any]:
+        """See `Workload`."""
+        return {**self.collector.state(), "done": self._done, "episodes": self._episodes}
+
+    def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """See `Workload`."""
+        settings = self.settings
+        measure = "evalLength" if settings.environment == "snake" else "evalReturn"
+        told = {
+            name: metrics[name] for name in (measure, "evalUntrained", "episodeReturn", "episodes") if name in metrics
+        }
+        steps = settings.rollouts * settings.horizon * settings.environments
+        what = "length" if settings.environment == "snake" else "return"
+        text = (
+            f"{settings.environment}: mean greedy {what} {metrics[measure]:.2f} over {settings.eval_episodes} episodes "
+            f"after {steps} environment steps; untrained {metrics.get('evalUntrained', math.nan):.2f}"
+        )
+        return {
+            "trainer": "vecrl",
+            "environment": settings.environment,
+            "environmentSteps": steps,
+            **told,
+            "text": text,
+        }
+
+    def _minibatch(self, session: Session, environments: Tensor) -> Minibatch:
+        """Gather the share of `environments` [m] that is next."""
+        settings, world = self.settings, session.world
+        number, index = divmod(int(self._done), settings.steps_per_rollout)
+        epoch, part = divmod(index, settings.minibatches)
+        (path, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
+        length = settings.horizon // settings.minibatches
+        rows = (environments - world.rank).clamp(min=0) // world.size
+        times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]
+        rows = rows[:, None]
+        count = settings.environments * settings.horizon * advantage.shape[-1]
+        mean = facts["advantage"] / count
+        deviation = math.sqrt(max(facts["advantageSquared"] / count - mean**2, 0.0))
+        return Minibatch(
+            path.observation[times, rows],
+            path.action[times, rows],
+            log_probability[times, rows],
+            (advantage[times, rows] - mean) / (deviation + 1e-8),
+            target[times, rows],
+        )
+
+    def _times(self, world: World, epoch: int) -> Tensor:
+        """Give the times of each environment of this rank in the order of an epoch: [n, horizon]."""
+        if self._order is None or self._order[0] != epoch:
+            settings = self.settings
+            (slots,) = split(settings.environments, world.size, world.rank)
+            ids = torch.tensor(slots.positions, device=world.device) + epoch * settings.environments
+            keys = split_keys(sample_keys(stream_key(settings.seed, "order"), ids), settings.horizon)
+            self._order = (epoch, keys.argsort(-1))
+        return self._order[1]
+
+    def _told(self, facts: Mapping[str, float]) -> dict[str, float]:
+        """Turn sums over a rollout into metrics; a mean of no episode is not told."""
+        settings = self.settings
+        count = settings.environments * settings.horizon * settings.agents
+        spread = facts["targetSquared"] / count - (facts["target"] / count) ** 2
+        error = facts["advantageSquared"] / count - (facts["advantage"] / count) ** 2
+        metrics = {"episodes": float(self._episodes), "rolloutEpisodes": facts["episodes"]}
+        if facts["episodes"]:
+            metrics["episodeReturn"] = facts["return"] / facts["episodes"]
+        if spread > 0:
+            metrics["explainedVariance"] = 1 - error / spread
+        return metrics
+
+    def _pace(self, session: Session) -> dict[str, float]:
+        """Give steps of all environments a second since the rollout before, by the mean clock of all ranks."""
+        now, before, self._clock = time.monotonic(), self._clock, time.monotonic()
+        seconds = session.world.total(torch.tensor([now - before], dtype=torch.float64)).item() / session.world.size
+        if not before:
+            return {}
+        return {"envStepsPerSecond": self.settings.environments * self.settings.horizon / seconds}
