@@ -170,10 +170,10 @@ class Yard:
         """Exists once the newest round's worker that was to be held stands still."""
         return self.root / f"held-{self.rounds}"
 
-    def train(self, settings: dict[str, Any], world: int = 1, **more: Any) -> None:
-        """Run a round that must end well."""
+    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = 90, **more: Any) -> None:
+        """Run a round that must end well within `seconds`."""
         gang = self.start(settings, world, **more)
-        codes = gang.wait()
+        codes = gang.wait(seconds)
         assert codes == [0] * world, gang.output()
 
     def losses(self) -> dict[int, float]:

@@ -39,7 +39,10 @@ CVRP = {"name": "cvrp"}
         ({"trainer": CVRP, "parallelism": {"strategy": "hsdp"}}, "hsdp: not implemented in this version"),
         ({"trainer": CVRP, "parallelism": {"strategy": "dpp"}}, "parallelism.strategy: invalid enum value 'dpp'"),
         ({"trainer": CVRP, "parallelism": {"microBatchSize": "big"}}, "parallelism.microBatchSize"),
-        ({"trainer": CVRP, "parallelism": {"compile": True}}, "parallelism.compile: not implemented"),
+        (
+            {"trainer": CVRP, "parallelism": {"activationCheckpointing": "half"}},
+            "activationCheckpointing: invalid enum",
+        ),
         ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "health.nonFinite: invalid enum value 'ignore'"),
         ({"trainer": {"name": "vlm"}}, "trainer.name: vlm is not implemented in this version; use cvrp"),
         ({"trainer": {"name": "crvp"}}, "trainer.name: 'crvp' is unknown; use cvrp"),

@@ -26,6 +26,13 @@ def undisturbed(fork_server, tmp_path_factory):
     return losses
 
 
+@pytest.fixture
+def calm(fork_server, tmp_path):
+    """Folders of a second run, which nothing disturbs."""
+    (tmp_path / "calm").mkdir()
+    return Yard(fork_server, tmp_path / "calm")
+
+
 def assert_same(losses, expected):
     assert losses.keys() == expected.keys()
     assert losses == pytest.approx(expected, abs=1e-5)
@@ -92,14 +99,12 @@ def test_training_goes_on_beside_a_save_that_a_kill_then_loses(yard, undisturbed
 
 
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2)])
-def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, fork_server, tmp_path, strategy, world):
+def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, calm, strategy, world):
     settings = config(
         params={"steps": 16, "baseline": "rollout", "batch": 24},
         parallelism={"strategy": strategy},
         checkpoint={"interval": {"steps": 3}},
     )
-    (tmp_path / "calm").mkdir()
-    calm = Yard(fork_server, tmp_path / "calm")
     calm.train(settings, world)
     folder = re.escape(str(yard.checkpoints))
     last = world - 1
@@ -116,4 +121,20 @@ def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, fork_server, t
         assert codes[victim] == -9
         assert all(code == 76 for rank, code in enumerate(codes) if rank != victim), gang.output()
     yard.train(settings, world)
+    assert yard.weights() == calm.weights()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Environment and time of runs that compile: the second one finds what the first made."""
+    return {"env": {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}, "seconds": 500}
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_compiled_blocks_make_the_same_steps_and_resume_with_the_same_bits(yard, calm, undisturbed, compiled, strategy):
+    parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}
+    calm.train(at_most(12, parallelism=parallelism), 2, **compiled)
+    assert_same(calm.losses(), undisturbed["shared"])
+    yard.train(at_most(5, parallelism=parallelism), 2, **compiled)
+    yard.train(at_most(12, parallelism=parallelism), 2, **compiled)
     assert yard.weights() == calm.weights()

@@ -77,10 +77,14 @@ class Parallelism(Model, frozen=True, kw_only=True):
         doc("Samples a forward pass on one rank; auto: the largest that divides the work evenly."),
     ] = "auto"
     activation_checkpointing: Annotated[
-        Literal["none", "selective", "full"], doc("Recompute activations in the backward pass to save memory.")
+        Literal["none", "selective", "full"],
+        doc(
+            "Recompute activations of each block in the backward pass to save memory: selective keeps the results of "
+            "matrix products and attention, full keeps a block's inputs only."
+        ),
     ] = "none"
     cpu_offload: Annotated[bool, doc("Keep parameters and optimizer state in host memory between uses.")] = False
-    compile: Annotated[bool, doc("Compile the model with torch.compile.")] = False
+    compile: Annotated[bool, doc("Compile each block of the model with torch.compile.")] = False
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 
 

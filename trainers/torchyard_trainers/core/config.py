@@ -75,10 +75,19 @@ class Health(Section):
     stall_seconds: Annotated[float, Meta(gt=0)] | None = None
 
 
+class Export(Section):
+    """Formats of the model that are written when training is done, or by mode `export`."""
+
+    formats: list[str] = field(default_factory=list)
+    verify: bool = True
+
+
 class Logging(Section):
     """Where curves go besides the report."""
 
     tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
 
 
 class Config(Section):
@@ -92,6 +101,8 @@ class Config(Section):
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     health: Health = field(default_factory=Health)
     logging: Logging = field(default_factory=Logging)
+    export: Export | None = None
+    preflight: bool = False
 
 
 def load(path: Path) -> Config:
@@ -135,9 +146,7 @@ def reject_unimplemented(config: Config) -> None:
     parallelism = config.parallelism
     missing = {
         "parallelism.strategy: hsdp": parallelism.strategy == "hsdp",
-        "parallelism.activationCheckpointing": parallelism.activation_checkpointing != "none",
         "parallelism.cpuOffload": parallelism.cpu_offload,
-        "parallelism.compile": parallelism.compile,
     }
     for field_name, used in missing.items():
         if used:

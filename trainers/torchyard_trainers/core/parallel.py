@@ -4,6 +4,8 @@ Losses are sums over the rank's samples divided by the *global* count; both wrap
 the loop multiplies by the world size. Then every strategy at every size computes the same step.
 """
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchyard_trainers.core.activations import checkpoint_activations
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.precision import Precision
@@ -72,13 +75,35 @@ def spread(
     precision: Precision,
     world: World,
 ) -> Parallel:
-    """Move a freshly built model to the device and wrap it; `blocks` are its units of sharding, in order of use."""
+    """Move a freshly built model to the device and wrap it; `blocks` are its units of sharding, in order of use.
+
+    The order is: recompute activations, compile each block, replicate or shard. A compiled block then knows what is
+    computed again, and gathers no parameters by itself.
+    """
     model = model.to(world.device)
+    checkpoint_activations(blocks, settings.activation_checkpointing)
+    if settings.compile:
+        compile_blocks(blocks)
     if strategy == "ddp":
         return Parallel(strategy, _replicate(model, world), model)
     if strategy == "fsdp":
         _shard(model, blocks, settings, precision, world)
     return Parallel(strategy, model, model)
+
+
+def compile_blocks(blocks: list[nn.Module]) -> None:
+    """Compile block by block: equal blocks are compiled once, so the time does not grow with the depth.
+
+    Each shape gets code of its own. Code for all shapes at once would depend on which came first, and a resumed run
+    meets them in another order: its bits would differ.
+
+    Raises:
+        ConfigError: there is no compiler for the code that is generated.
+    """
+    if not (torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")):
+        raise ConfigError("parallelism.compile: true needs a C++ compiler (g++) on a CPU; install one or leave it out")
+    for block in blocks:
+        block.compile(dynamic=False)
 
 
 def _replicate(model: nn.Module, world: World) -> nn.Module:
