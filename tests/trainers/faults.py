@@ -5,6 +5,8 @@ import math
 import os
 import threading
 
+import torch
+
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.workload import Terms
 from torchyard_trainers.cvrp.task import Cvrp
@@ -38,3 +40,11 @@ def train_with_a_hang(sample: int) -> None:
 
     Cvrp.loss = hangs
     main([])
+
+
+def preflight_with_versions(versions: list[str]) -> None:
+    """Check, but each rank says it has another version of torch."""
+    torch.__version__ = versions[int(os.environ["RANK"])]
+    code = main([])
+    if code:
+        os._exit(code)

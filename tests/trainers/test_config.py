@@ -46,7 +46,7 @@ CVRP = {"name": "cvrp"}
         ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "health.nonFinite: invalid enum value 'ignore'"),
         ({"trainer": {"name": "vlm"}}, "trainer.name: vlm is not implemented in this version; use cvrp"),
         ({"trainer": {"name": "crvp"}}, "trainer.name: 'crvp' is unknown; use cvrp"),
-        ({"trainer": {"name": "cvrp", "mode": "bench"}}, "trainer.mode: bench is not implemented in this version"),
+        ({"trainer": {"name": "cvrp", "mode": "bnch"}}, "trainer.mode: 'bnch' is unknown; use one of train"),
         ({"trainer": {"name": "cvrp", "params": {"custmers": 5}}}, "trainer.params: object contains unknown field"),
         ({"trainer": {"name": "cvrp", "params": {"lr": -1}}}, "trainer.params.lr: expected `float` > 0.0 (is -1)"),
         (

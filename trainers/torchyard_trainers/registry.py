@@ -11,7 +11,7 @@ from torchyard_trainers.core.exits import ConfigError
 WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL"}
 KNOWN = (*WORKLOADS, "vlm", "vla", "lm")
 _EITHER = " or ".join(WORKLOADS)
-MODES = ("train", "eval")
+MODES = ("train", "eval", "bench", "export", "preflight")
 
 
 def check(config: Config) -> None:
@@ -23,7 +23,7 @@ def check(config: Config) -> None:
     require(config.trainer.name)
     if config.trainer.mode not in MODES:
         raise ConfigError(
-            f"trainer.mode: {config.trainer.mode} is not implemented in this version; use one of {', '.join(MODES)}"
+            f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}"
         )
 
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
-from torchyard_trainers.core.shards import Shards, shards_for
+from torchyard_trainers.core.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
+BEST = "best"
 
 
 class Saved(NamedTuple):
@@ -103,7 +104,7 @@ class Checkpoints:
 
         Args:
             fill: loads a folder's shards into the model; called on every rank with the same folder.
-            also: another checkpoint folder, or one step folder of it, to start from.
+            also: what to start from otherwise; see `resolve`.
 
         Raises:
             CheckpointError: there are committed checkpoints but none can be read.
@@ -113,7 +114,7 @@ class Checkpoints:
             self._world.from_leader(lambda step=found.record["step"]: self._disown(step))
         if found.record is not None or also is None:
             return found
-        elsewhere = read_newest(also, self._world, shards_for(also, self._world), fill)
+        elsewhere = read_newest(also, self._world, reader_of(resolve(also).root, self._world), fill)
         if elsewhere.record is None:
             raise CheckpointError(f"checkpoint.resumeFrom: {also} holds no readable checkpoint {elsewhere.skipped}")
         return elsewhere
@@ -183,7 +184,7 @@ class Checkpoints:
 
 
 def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None]) -> Restored:
-    """Load the newest whole checkpoint of a folder (or of one step folder), else the next older one. Collective.
+    """Load the newest whole checkpoint of a folder (see `resolve` for others), else the next older one. Collective.
 
     Raises:
         CheckpointError: there are committed checkpoints but none can be read.
@@ -234,7 +235,29 @@ def compare_identity(path: Path, identity: dict[str, Any]) -> None:
         )
 
 
+class Place(NamedTuple):
+    """A checkpoint folder, and which of its checkpoints are meant: all, one `step` folder, or the `best` ones first."""
+
+    root: Path
+    step: Path | None
+    best: bool
+
+
+def resolve(path: Path) -> Place:
+    """Read what names checkpoints: a checkpoint folder, one of its step folders, or `best` below the former."""
+    if commits.is_step(path):
+        return Place(path.parent, path, best=False)
+    if path.name == BEST and not path.is_dir():
+        return Place(path.parent, None, best=True)
+    return Place(path, None, best=False)
+
+
 def _candidates_at(path: Path) -> list[commits.Candidate]:
-    if (path / commits.COMMIT).exists():
-        return [candidate for candidate in commits.candidates(path.parent) if candidate.folder == path]
-    return commits.candidates(path)
+    place = resolve(path)
+    found = commits.candidates(place.root)
+    if place.step is not None:
+        return [candidate for candidate in found if candidate.folder == place.step]
+    if place.best:
+        scored = [(score, each) for each in found if (score := commits.read_score(each.folder)) is not None]
+        return [each for _, each in sorted(scored, key=lambda pair: (pair[0], -pair[1].step))]
+    return found

@@ -42,6 +42,11 @@ def step_folder(root: Path, step: int) -> Path:
     return root / f"step-{step:08d}"
 
 
+def is_step(path: Path) -> bool:
+    """Whether a path is called what folders of steps are."""
+    return _STEP.fullmatch(path.name) is not None
+
+
 def unfinished_folder(root: Path, step: int, round_number: int, job: str) -> Path:
     """Name the folder in which one round writes a step."""
     return root / f".{step_folder(root, step).name}.round-{round_number}.{_mark(job)}"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity
+from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity, resolve
 from torchyard_trainers.core.commits import read_commit
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
@@ -117,5 +117,6 @@ def _compare_elsewhere(path: Path, identity: dict[str, Any]) -> None:
 
 
 def _home(path: Path) -> Path | None:
-    """Find the run.json of a checkpoint folder or of one of its step folders."""
-    return next((folder / "run.json" for folder in (path, path.parent) if (folder / "run.json").is_file()), None)
+    """Find the run.json of a checkpoint folder or of one of its checkpoints."""
+    home = resolve(path).root / "run.json"
+    return home if home.is_file() else None

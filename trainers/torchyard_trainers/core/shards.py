@@ -42,6 +42,13 @@ def shards_for(root: Path, world: World) -> "DcpShards":
     return DcpShards(world) if world.shares(root) else LeaderShards(world)
 
 
+def reader_of(root: Path, world: World) -> "DcpShards":
+    """Choose how to read from `root`, which may be read-only or not there: nothing is written. Collective."""
+    names = world.from_leader(lambda: sorted(path.name for path in root.iterdir()) if root.is_dir() else [])
+    seen = all(world.gather(all((root / name).exists() for name in names)))
+    return DcpShards(world) if seen else LeaderShards(world)
+
+
 class DcpShards:
     """One file a rank and an index; replicated tensors are written once."""
 

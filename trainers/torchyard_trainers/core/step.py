@@ -41,9 +41,9 @@ def optimize(
     ids = samples_of_step(step, work.global_batch)
     micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
     if rehearse and parallel.strategy == "ddp" and world.size > 2:
-        _accumulate(work, session, ids, micro_batches[-1:])
+        accumulate(work, session, ids, micro_batches[-1:])
         optimizer.zero_grad(set_to_none=True)
-    sums = _accumulate(work, session, ids, micro_batches)
+    sums = accumulate(work, session, ids, micro_batches)
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
     facts = torch.stack(
         [*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())]
@@ -61,7 +61,7 @@ def optimize(
     return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
 
 
-def _accumulate(
+def accumulate(
     work: Workload, session: Session, ids: list[int], micro_batches: Sequence[Slots]
 ) -> dict[str, torch.Tensor]:
     """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""

@@ -12,8 +12,12 @@ from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.evaluate import evaluate
 from torchyard_trainers.core.exits import ConfigError, GpuMemoryError, HungError
+from torchyard_trainers.core.export.formats import check_formats
+from torchyard_trainers.core.modes.bench import bench
+from torchyard_trainers.core.modes.evaluate import evaluate
+from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
+from torchyard_trainers.core.modes.preflight import preflight
 from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -22,6 +26,13 @@ from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import join
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
+# `preflight` is the one mode that needs no model.
+MODES: dict[str, Callable[[loop.Workload, Session, loop.Run], object]] = {
+    "train": train,
+    "eval": evaluate,
+    "bench": bench,
+    "export": export_checkpoint,
+}
 
 
 def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -> None:
@@ -36,7 +47,9 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
         raise ConfigError("no config: set TORCHYARD_CONFIG or give --config FILE")
     config = configuration.load(Path(source))
     registry.check(config)
-    run_dir = _folder("TORCHYARD_RUN_DIR")
+    run_dir = _path("TORCHYARD_RUN_DIR")
+    if run_dir is not None:
+        run_dir.mkdir(parents=True, exist_ok=True)
     round_text = os.environ.get("TORCHYARD_ROUND")
     reporter = Reporter(
         run_dir,
@@ -48,21 +61,26 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
     watchdog = Watchdog(lambda: reporter.facts, Patience(config.health.stall_seconds), on_hang).start()
     try:
         task = registry.build(config)
+        if config.export is not None or config.trainer.mode == "export":
+            check_formats(task, formats_of(config.export))
         strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
         with join(config.device, needs_group=strategy != "single") as world:
             run = loop.Run(
                 config=config,
                 world=world,
                 reporter=reporter,
-                checkpoint_dir=options.checkpoint_dir or _folder("TORCHYARD_CHECKPOINT_DIR") or Path("checkpoints"),
+                checkpoint_dir=options.checkpoint_dir or _path("TORCHYARD_CHECKPOINT_DIR") or Path("checkpoints"),
                 run_dir=run_dir,
                 round_number=int(round_text) if round_text else None,
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
             micro_batch = largest_micro_batch(config.parallelism.micro_batch_size, os.environ.get(MICRO_BATCH))
+            mode = MODES.get(config.trainer.mode)
+            if mode is None or (config.preflight and run.round_number in (None, 1)):
+                preflight(run)
             try:
-                session = open_session(task, run, strategy, micro_batch)
-                (evaluate if config.trainer.mode == "eval" else loop.train)(task, session, run)
+                if mode is not None:
+                    mode(task, open_session(task, run, strategy, micro_batch), run)
             except torch.OutOfMemoryError as error:
                 raise out_of_memory(task.global_batch, world.size, micro_batch) from error
         reporter.phase("drain")
@@ -103,10 +121,6 @@ def out_of_memory(global_batch: int, world_size: int, micro_batch: int | None) -
     return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
 
 
-def _folder(variable: str) -> Path | None:
+def _path(variable: str) -> Path | None:
     value = os.environ.get(variable)
-    if not value:
-        return None
-    path = Path(value)
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return Path(value) if value else None

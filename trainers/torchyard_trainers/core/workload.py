@@ -1,7 +1,7 @@
 """The seam between the loop and what is learned: everything below it is one workload's own folder."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.waits import Waits
 from torchyard_trainers.core.world import World
 
 
@@ -36,6 +37,7 @@ class Session:
     world: World
     reporter: Reporter
     micro_batch: int | None  # samples of one forward pass on one rank; None: all that the rank has
+    waits: Waits = field(default_factory=Waits)  # `with session.waits:` where a workload gets its samples
 
 
 class Workload(Protocol):

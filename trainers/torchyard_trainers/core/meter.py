@@ -1,0 +1,71 @@
+"""How fast steps are made and how well the machine is used: the report's `throughput`, and a few metrics beside it."""
+
+import resource
+import time
+from collections.abc import Mapping
+
+import torch
+
+from torchyard_trainers.core.curves import Speed
+from torchyard_trainers.core.flops import flops_of_sample
+from torchyard_trainers.core.peaks import peak_of
+from torchyard_trainers.core.workload import Session, Workload
+
+
+class Meter:
+    """Ticks after every step.
+
+    Attributes:
+        flops: of forward and backward pass of one sample; None: nobody asked and no peak is known to hold it against.
+    """
+
+    def __init__(self, work: Workload, session: Session, *, count: bool = False) -> None:
+        """Count FLOPs where the device's peak is known, or where `count` says so. Collective then."""
+        self._session = session
+        self._speed = Speed(work.global_batch)
+        self._peak = device_peak(session)
+        self.flops = flops_of_sample(work, session) if count or self._peak else None
+        self._waited, self._since = session.waits.seconds, time.monotonic()
+
+    def tick(self, now: float, values: Mapping[str, float]) -> dict[str, float]:
+        """Count a finished step at `now` (monotonic seconds); give the throughput of the whole gang.
+
+        `tokens` of the step's values, tokens a sample, make tokens a second.
+        """
+        pace = self._speed.tick(now)
+        samples = pace.get("samplesPerSecond")
+        if samples is not None and "tokens" in values:
+            pace["tokensPerSecond"] = samples * values["tokens"]
+        if samples is not None and self._peak is not None and self.flops is not None:
+            pace["mfu"] = utilisation(self.flops, samples, self._peak, self._session.world.size)
+        return pace
+
+    def metrics(self) -> dict[str, float]:
+        """Give peak memory of this process, and the share of time since the last call that steps waited for data."""
+        now, waited = time.monotonic(), self._session.waits.seconds
+        elapsed, wait = now - self._since, waited - self._waited
+        self._waited, self._since = waited, now
+        found = {"memoryPeakBytes": peak_memory(self._session.world.device)}
+        if waited and elapsed > 0:
+            found["dataWaitShare"] = min(1.0, wait / elapsed)
+        return found
+
+
+def utilisation(flops_of_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
+    """Model FLOPs utilisation (PaLM, appendix B): achieved over possible, 0 to 1."""
+    return flops_of_sample * samples_per_second / (peak * devices)
+
+
+def device_peak(session: Session) -> float | None:
+    """Give the peak of this rank's device in the precision of the run, None if it is not known."""
+    device = session.world.device
+    if device.type != "cuda":
+        return None
+    return peak_of(torch.cuda.get_device_name(device), session.precision.name)
+
+
+def peak_memory(device: torch.device) -> float:
+    """Give the most memory this process ever had: of its GPU where it has one, else of the machine; bytes."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -1,0 +1,109 @@
+"""Mode `bench`: how fast this job trains here. Makes real steps on real samples and keeps none of them."""
+
+import json
+import platform
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.meter import Meter, device_peak, peak_memory, utilisation
+from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.step import optimize, set_learning_rate
+from torchyard_trainers.core.workload import Session, Workload
+
+# Compilers, allocators and caches settle in the first steps; the clock starts after them.
+WARM_UP_STEPS = 5
+MEASURED_STEPS = 20
+MEASURED_SECONDS = 20.0
+
+
+def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
+    """Measure steps a second after a warm-up: at least 20 steps and 20 s of them, at most the `steps` of the params.
+
+    What is measured goes to the report, to stdout and to `bench.json` with the environment it was measured in.
+    """
+    session.reporter.phase("eval")
+    work.begin(session)
+    session.reporter.phase("compile")
+    meter = Meter(work, session, count=True)
+    seconds, waited = _step_times(work, session)
+    found = _figures(work, session, meter, seconds, waited)
+    session.reporter.metrics({name: value for name, value in found.items() if name not in _THROUGHPUT})
+    session.reporter.throughput({name: value for name, value in found.items() if name in _THROUGHPUT})
+    finish_reading(run, len(seconds), found)
+    if session.world.leads:
+        facts = {"schema": 1, "figures": found, "environment": environment(work, session)}
+        path = run.checkpoint_dir / "bench.json"
+        write_atomically(path, json.dumps(facts, indent=1))
+        session.reporter.artifact("bench.json", path)
+        say(f"{found['stepsPerSecond']:.4g} steps/s, {found['samplesPerSecond']:.4g} samples/s, see {path}")
+    return found
+
+
+_THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
+
+
+def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
+    """Give the seconds of each measured step, and those that all of them together waited for data."""
+    optimizer = work.optimizer(session.parallel.module.parameters())
+    session.reporter.phase("step")
+    times: list[float] = []
+    step, began, waited, enough = 0, time.monotonic(), 0.0, False
+    while not enough:
+        if step == WARM_UP_STEPS:
+            began, waited = time.monotonic(), session.waits.seconds
+        started = time.monotonic()
+        set_learning_rate(optimizer, work.learning_rate(step))
+        # Rank 0 looks at its clock, and all hear of it with the sums of the step.
+        long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
+        totals = optimize(work, session, optimizer, step, {"enough": session.world.leads and long}, rehearse=step == 0)
+        work.after_step(session, step + 1, totals.metrics)
+        if step >= WARM_UP_STEPS:
+            times.append(time.monotonic() - started)
+        step += 1
+        session.reporter.progress(step, work.total_steps)
+        enough = bool(times) and (totals.flags["enough"] or step >= work.total_steps)
+    return times, session.waits.seconds - waited
+
+
+def _figures(work: Workload, session: Session, meter: Meter, seconds: list[float], waited: float) -> dict[str, float]:
+    """Give what was measured. A step counts with its median time, so that an evaluation among them does not."""
+    median = statistics.median(seconds)
+    samples = work.global_batch / median
+    assert meter.flops is not None
+    found = {
+        "stepsPerSecond": 1 / median,
+        "samplesPerSecond": samples,
+        "stepSeconds": median,
+        "stepSecondsP95": sorted(seconds)[int(0.95 * (len(seconds) - 1))],
+        "measuredSteps": float(len(seconds)),
+        "dataWaitShare": min(1.0, waited / sum(seconds)),
+        "flopsPerSample": float(meter.flops),
+        "flopsPerSecond": meter.flops * samples,
+        "memoryPeakBytes": peak_memory(session.world.device),
+    }
+    peak = device_peak(session)
+    if peak is not None:
+        found["mfu"] = utilisation(meter.flops, samples, peak, session.world.size)
+    return found
+
+
+def environment(work: Workload, session: Session) -> dict[str, Any]:
+    """Say where and how it was measured: a figure without that is none."""
+    device = session.world.device
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "world": session.world.size,
+        "threads": torch.get_num_threads(),
+        "strategy": session.parallel.strategy,
+        "precision": session.precision.name,
+        "globalBatch": work.global_batch,
+        "microBatch": session.micro_batch,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,43 @@
+"""The checkpoint that eval, bench and export look at: the newest one, the best one or a given one."""
+
+from pathlib import Path
+from typing import Any
+
+from torchyard_trainers.core.checkpoint import read_newest, resolve
+from torchyard_trainers.core.exits import CheckpointError
+from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.shards import Shards, reader_of
+from torchyard_trainers.core.workload import Session, Workload
+
+
+def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, Any], Path]:
+    """Load the weights and the workload's state of a checkpoint; give its record and its folder. Collective.
+
+    `checkpoint.resumeFrom` names it; without it, it is the newest of the job's own folder. No checkpoint is changed,
+    and the optimizer's state stays where it is.
+
+    Raises:
+        CheckpointError: there is none, or none that can be read.
+    """
+    session.reporter.phase("restore")
+    module = session.parallel.module
+    wanted = run.config.checkpoint.resume_from
+    root = Path(wanted) if wanted else run.checkpoint_dir
+
+    def fill(storage: Shards, folder: Path) -> None:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+        state = {"model": get_model_state_dict(module), "workload": work.state()}
+        storage.load(state, folder)
+        set_model_state_dict(module, state["model"])
+
+    found = read_newest(root, session.world, reader_of(resolve(root).root, session.world), fill)
+    if found.record is None or found.folder is None:
+        raise CheckpointError(
+            f"trainer.mode: {run.config.trainer.mode} needs a checkpoint, but {root} holds none; name the job or the "
+            "folder that has one in checkpoint.resumeFrom"
+        )
+    for skipped in found.skipped:
+        session.reporter.warn(f"checkpoint passed over: {skipped}")
+    session.reporter.progress(found.record["step"], found.record["step"])
+    return found.record, found.folder

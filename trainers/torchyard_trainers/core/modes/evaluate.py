@@ -1,0 +1,24 @@
+"""Mode `eval`: measure a checkpoint without training it or touching it."""
+
+from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.modes.chosen import load_chosen
+from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.workload import Session, Workload
+
+
+def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
+    """Evaluate the chosen checkpoint; the metrics go to the report and, on rank 0, to stdout.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    record, folder = load_chosen(work, session, run)
+    session.reporter.phase("eval")
+    metrics = work.evaluate(session)
+    session.reporter.metrics(metrics)
+    finish_reading(run, record["step"], metrics)
+    if session.world.leads:
+        numbers = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+        say(f"evaluated {folder}: {numbers}")
+    return metrics

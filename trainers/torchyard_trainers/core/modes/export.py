@@ -1,0 +1,74 @@
+"""Mode `export`, and what training exports when it is done."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchyard_trainers import registry
+from torchyard_trainers.core import loop
+from torchyard_trainers.core.config import Export
+from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export
+from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.modes.chosen import load_chosen
+from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.workload import Session, Workload
+
+
+def export_checkpoint(work: Workload, session: Session, run: Run) -> dict[str, float]:
+    """Export the chosen checkpoint, with metrics measured on these very weights.
+
+    Raises:
+        CheckpointError: there is none.
+        ExportError: a format does not hold what the model is.
+    """
+    record, _folder = load_chosen(work, session, run)
+    session.reporter.phase("eval")
+    metrics = work.evaluate(session)
+    session.reporter.metrics(metrics)
+    _export(session, run, record["step"], metrics, formats_of(run.config.export))
+    finish_reading(run, record["step"], metrics)
+    return metrics
+
+
+def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
+    """Train, then write the formats the job asks for; a round that finds all of it done leaves it.
+
+    Raises:
+        ExportError: a format does not hold what the model is; the weights and DONE are there.
+        TrainerError: and others that carry their exit code.
+    """
+    metrics = loop.train(work, session, run)
+    if run.config.export is None:
+        return metrics
+    formats = formats_of(run.config.export)
+    missing = session.world.from_leader(
+        lambda: [name for name in formats if not _is_there(run, name, work.total_steps)]
+    )
+    if missing:
+        _export(session, run, work.total_steps, metrics, missing)
+    return metrics
+
+
+def formats_of(settings: Export | None) -> list[str]:
+    """Give the formats to write: `safetensors` is always among them."""
+    return list(dict.fromkeys(["safetensors", *(settings.formats if settings is not None else [])]))
+
+
+def _export(session: Session, run: Run, step: int, metrics: Mapping[str, float], formats: Sequence[str]) -> None:
+    config = run.config
+    facts: dict[str, Any] = {
+        "job": config.job.name,
+        "trainer": {"name": config.trainer.name, "params": config.trainer.params},
+        "step": step,
+        "metrics": dict(metrics),
+    }
+    verify = config.export is None or config.export.verify
+    export(lambda: registry.build(config), session, run.checkpoint_dir, formats, facts, verify=verify)
+
+
+def _is_there(run: Run, name: str, step: int) -> bool:
+    try:
+        manifest = json.loads((run.checkpoint_dir / EXPORTS / name / MANIFEST).read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("step") == step

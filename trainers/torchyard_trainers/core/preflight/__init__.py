@@ -1,0 +1,1 @@
+"""Checks of what a run needs, each of one thing."""
