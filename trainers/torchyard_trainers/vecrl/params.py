@@ -137,7 +137,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "eval_every": 15,
         },
         "snake": {
-            "environment_steps": 250_000,
+            "environment_steps": 150_000,
             "environments": 128,
             "horizon": 32,
             "epochs": 2,

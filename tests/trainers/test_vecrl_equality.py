@@ -1,0 +1,125 @@
+"""Rollouts, too, depend on no world size, strategy or micro-batch; a kill between two minibatches changes no bit."""
+
+import re
+
+import pytest
+from gangs import Yard, until
+
+pytestmark = pytest.mark.e2e
+
+SNAKE = {"environment": "snake", "grid": 6, "agents": 2, "food": 2, "view": 3}
+
+
+def settings(rollouts=3, *, params=None, **sections):
+    """A run of four steps a rollout; 10 environments do not divide by 3 or 4."""
+    small = {
+        "environment": "cartpole",
+        "environmentSteps": rollouts * 10 * 8,
+        "environments": 10,
+        "horizon": 8,
+        "epochs": 2,
+        "minibatches": 2,
+        "width": 8,
+        "layers": 1,
+        "lr": 1e-3,
+        "lrFinal": 1e-3,
+        "evalEpisodes": 6,
+        "evalEvery": 1,
+        "logEvery": 1,
+        "seed": 7,
+    }
+    return {
+        "trainer": {"name": "vecrl", "params": small | (params or {})},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fork_server, tmp_path_factory):
+    """What one process measured that was never stopped."""
+    measured = {}
+    for name, params in {"cartpole": {}, "snake": SNAKE}.items():
+        yard = Yard(fork_server, tmp_path_factory.mktemp(name))
+        yard.train(settings(params=params))
+        measured[name] = yard.metrics()
+    return measured
+
+
+TIMED = {"envStepsPerSecond", "stepsPerSecond", "samplesPerSecond"}
+
+
+def assert_same(yard, expected):
+    """Every line of every metric, but for the clock's."""
+    found = {line["step"]: line for line in yard.metrics()}
+    assert sorted(found) == [line["step"] for line in expected]
+    for line in expected:
+        for name, value in line.items():
+            if name in TIMED or "time" in name.lower():
+                continue
+            assert found[line["step"]][name] == pytest.approx(value, abs=1e-5, rel=1e-4), (line["step"], name)
+
+
+@pytest.mark.parametrize(
+    ("world", "parallelism"),
+    [
+        (2, {"strategy": "ddp"}),
+        (3, {"strategy": "ddp", "microBatchSize": 2}),
+        (2, {"strategy": "fsdp"}),
+        (3, {"strategy": "fsdp", "microBatchSize": 1}),
+    ],
+)
+def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
+    yard.train(settings(parallelism=parallelism), world)
+    assert_same(yard, undisturbed["cartpole"])
+
+
+def test_one_two_and_three_processes_resume_each_other(yard, undisturbed):
+    yard.train(settings(1, params=SNAKE))
+    yard.train(settings(2, params=SNAKE, parallelism={"strategy": "fsdp"}), world=2)
+    yard.train(settings(3, params=SNAKE), world=3)
+    assert_same(yard, undisturbed["snake"])
+
+
+def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tmp_path):
+    few = {"environments": 2, "evalEpisodes": 2}
+    (tmp_path / "one").mkdir()
+    one = Yard(fork_server, tmp_path / "one")
+    one.train(settings(1, params=few))
+    yard.train(settings(1, params=few), world=3)
+    assert_same(yard, one.metrics())
+
+
+@pytest.mark.parametrize(
+    ("params", "strategy", "world"),
+    [
+        ({}, "single", 1),
+        (SNAKE, "single", 1),
+        (SNAKE | {"policies": "independent", "model": "cnn"}, "ddp", 2),
+        ({}, "ddp", 3),
+        (SNAKE, "fsdp", 2),
+    ],
+)
+def test_killed_between_two_minibatches_a_run_ends_with_the_same_bits(yard, tmp_path, params, strategy, world):
+    given = settings(4, params=params, parallelism={"strategy": strategy}, checkpoint={"interval": {"steps": 3}})
+    (tmp_path / "calm").mkdir()
+    calm = Yard(yard.server, tmp_path / "calm")
+    calm.train(given, world)
+    folder = re.escape(str(yard.checkpoints))
+    # Checkpoints of steps 3, 6 and 9 lie at three different minibatches of their rollouts.
+    for step in (6, 9):
+        gang = yard.start(given, world, hold=(0, rf"os.rename {folder}/\.step-{step:08d}\."))
+        until(yard.held.exists)
+        gang.kill()
+        gang.wait()
+    yard.train(given, world)
+    assert yard.weights() == calm.weights()
+    assert [line["loss"] for line in yard.metrics()][-1] == calm.metrics()[-1]["loss"]
+
+
+def test_another_horizon_is_another_run_and_is_refused(yard):
+    yard.train(settings(1))
+    gang = yard.start(settings(2, params={"horizon": 4}))
+    assert gang.wait() == [65]
+    assert "trainer.params.horizon" in gang.output()
