@@ -1,12 +1,15 @@
 """Any cluster that KUBECONFIG names: a namespace for every test, operators for it, evidence when it fails."""
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,12 +63,27 @@ def installed(kubeconfig) -> None:
 
     async def install() -> None:
         async with connected() as api:
+            await _alone(api)
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
             params = {"fieldManager": "torchyard-tests", "force": "true"}
             await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
             await operators.until(lambda: _served(api), 30, lambda: "the API server does not serve TrainingJobs")
 
     asyncio.run(install())
+
+
+async def _alone(api: Api) -> None:
+    """Two operators of one namespace would take turns at every job."""
+    leases = json.loads(await api.request("GET", "/apis/coordination.k8s.io/v1/leases"))["items"]
+    for lease in leases:
+        meta, spec = lease["metadata"], lease["spec"]
+        renewed = datetime.fromisoformat(spec.get("renewTime") or "1970-01-01T00:00:00+00:00")
+        fresh = (datetime.now(UTC) - renewed).total_seconds() < spec.get("leaseDurationSeconds", 15)
+        if meta["name"] == "torchyard" and fresh and spec.get("holderIdentity") and meta["namespace"][:3] != "ty-":
+            pytest.fail(
+                f"an operator is at work in namespace {meta['namespace']} and may look after these tests, too: "
+                "uninstall it, or test on another cluster"
+            )
 
 
 async def _served(api: Api) -> bool:
@@ -82,19 +100,32 @@ async def api(installed) -> AsyncIterator[Api]:
         yield api
 
 
-@pytest.fixture
-async def namespace(api, request) -> AsyncIterator[str]:
-    """A namespace of this test alone, under restricted Pod Security; it goes when the test is over."""
+@contextlib.asynccontextmanager
+async def fresh_namespace(api: Api) -> AsyncIterator[str]:
+    """A namespace under restricted Pod Security; it goes afterwards."""
     name = f"ty-{secrets.token_hex(4)}"
     labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": "restricted"}
     await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
-    await operators.until(lambda: _has_account(api, name), 30, lambda: f"{name} has no default service account")
-    yield name
-    if request.node.stash.get(FAILED, False):
-        folder = ROOT / "build" / "evidence" / f"{request.node.name[:80]}-{name}".replace("/", "_")
-        await collect(api, name, folder)
-        sys.stderr.write(f"\nevidence of this failure: {folder}\n")
-    await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+    try:
+        await operators.until(lambda: _has_account(api, name), 30, lambda: f"{name} has no default service account")
+        yield name
+    finally:
+        await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+async def namespace(api, request) -> AsyncIterator[str]:
+    """A namespace of this test alone."""
+    async with fresh_namespace(api) as name:
+        yield name
+        if request.node.stash.get(FAILED, False):
+            await _keep_evidence(api, name, request.node.name)
+
+
+async def _keep_evidence(api: Api, namespace: str, what: str) -> None:
+    folder = ROOT / "build" / "evidence" / f"{what[:80]}-{namespace}".replace("/", "_")
+    await collect(api, namespace, folder)
+    sys.stderr.write(f"\nevidence of this failure: {folder}\n")
 
 
 async def _has_account(api: Api, namespace: str) -> bool:
@@ -127,6 +158,28 @@ def address(kubeconfig) -> str:
 def certificates(tmp_path_factory, address) -> Path:
     """A folder of certificates for this machine."""
     return operators.make_certificates(tmp_path_factory.mktemp("tls"), address)
+
+
+@pytest.fixture(scope="session")
+def in_a_namespace(installed, certificates, address, tmp_path_factory) -> Callable[..., Any]:
+    """Runs `work(api, namespace, make_operator)` once for several tests, in a namespace of its own."""
+
+    def run(work: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+        async def whole() -> Any:
+            folder = tmp_path_factory.mktemp("operator")
+            async with connected() as api, fresh_namespace(api) as name:
+                with operators.several() as make:
+                    try:
+                        return await work(
+                            api, name, lambda **given: make(folder, name, tls=certificates, address=address, **given)
+                        )
+                    except BaseException:
+                        await _keep_evidence(api, name, work.__qualname__)
+                        raise
+
+        return asyncio.run(whole())
+
+    return run
 
 
 @pytest.fixture

@@ -1,0 +1,82 @@
+"""TrainingJobs of one namespace, as their users see them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from operators import until
+
+from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.cluster.kube.errors import NotFound
+
+ENDED = {"Succeeded", "Failed"}
+
+
+class Jobs:
+    """The jobs of a namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+        self.path = f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+        self.core = f"/api/v1/namespaces/{namespace}"
+
+    async def submit(self, name: str, **spec: Any) -> None:
+        body = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": spec}
+        await self.api.request("POST", self.path, body=body)
+
+    async def edit(self, name: str, **spec: Any) -> None:
+        await self.api.request("PATCH", f"{self.path}/{name}", body={"spec": spec}, content_type=MERGE_PATCH)
+
+    async def status(self, name: str) -> dict[str, Any]:
+        return json.loads(await self.api.request("GET", f"{self.path}/{name}")).get("status", {})
+
+    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 60.0) -> dict:
+        """The status once it is so."""
+        last: dict[str, Any] = {}
+
+        async def holds() -> bool:
+            nonlocal last
+            last = await self.status(name)
+            return bool(last) and condition(last)
+
+        await until(holds, seconds, lambda: f"{name}: {json.dumps(last, indent=1)}")
+        return last
+
+    async def trains(self, name: str, seconds: float = 90.0, *, beyond: int = 0) -> dict[str, Any]:
+        """The status once steps beyond this one are made."""
+
+        def running(status: dict[str, Any]) -> bool:
+            assert status.get("state") != "Failed", status.get("message")
+            return status.get("state") == "Running" and status.get("progress", {}).get("step", 0) > beyond
+
+        return await self.until(name, running, seconds)
+
+    async def ends(self, name: str, seconds: float = 180.0) -> dict[str, Any]:
+        return await self.until(name, lambda status: status.get("state") in ENDED, seconds)
+
+    async def pods(self, name: str) -> dict[str, dict[str, Any]]:
+        """Pods of a job by name."""
+        params = {"labelSelector": f"torchyard.dev/job={name}"}
+        found = json.loads(await self.api.request("GET", f"{self.core}/pods", params=params))["items"]
+        return {each["metadata"]["name"]: each for each in found}
+
+    async def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and message of the events of a job, in the order they were made."""
+        params = {"fieldSelector": f"involvedObject.name={name},involvedObject.kind=TrainingJob"}
+        found = json.loads(await self.api.request("GET", f"{self.core}/events", params=params))["items"]
+        return [(each["reason"], each["message"]) for each in sorted(found, key=_version)]
+
+    async def make(self, kind: str, name: str, **fields: Any) -> None:
+        """Another object of the namespace, by its plural."""
+        await self.api.request("POST", f"{self.core}/{kind}", body={"metadata": {"name": name}, **fields})
+
+    async def delete_pod(self, name: str, *, grace_seconds: int | None = None) -> None:
+        body = {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
+        try:
+            await self.api.request("DELETE", f"{self.core}/pods/{name}", body=body)
+        except NotFound:
+            return
+
+
+def _version(event: dict[str, Any]) -> int:
+    return int(event["metadata"]["resourceVersion"])

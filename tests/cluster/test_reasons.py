@@ -1,0 +1,166 @@
+"""Why a job does not train, said on the job: by a real scheduler, real kubelets and a real API server."""
+
+import asyncio
+
+import pytest
+from jobs import Jobs
+from operators import until
+
+from torchyard.cluster.kube.errors import Rejected
+
+SCRIPT = "print('hello')"
+ONE = {"script": SCRIPT, "nodes": 1}
+HUGE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+# A pod that restricted Pod Security lets in.
+SAFE = {
+    "containers": [
+        {
+            "name": "x",
+            "image": "registry.k8s.io/pause:3.10",
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+    ]
+}
+
+
+@pytest.fixture
+def jobs(api, namespace, operator) -> Jobs:
+    return Jobs(api, namespace)
+
+
+async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
+    await jobs.make("persistentvolumeclaims", "unbound", spec=HUGE)
+    control_plane = {"node-role.kubernetes.io/control-plane": ""}
+    expected = {
+        "gpu": ({"nodes": 2, "gpusPerNode": 64}, "InsufficientGPU", "need 128, free at most"),
+        "cpu": ({"resources": {"cpu": "4000"}}, "InsufficientCPU", "a pod needs 4k, the largest node has"),
+        "memory": ({"resources": {"memory": "900Ti"}}, "InsufficientMemory", "a pod needs 900Ti, the largest node has"),
+        "selector": (
+            {"scheduling": {"nodeSelector": {"zone": "nowhere"}}},
+            "NoMatchingNode",
+            "no node has zone=nowhere",
+        ),
+        "product": (
+            {"gpusPerNode": 1, "gpu": {"products": ["NVIDIA-Z9000"]}},
+            "NoMatchingNode",
+            "no node has nvidia.com/gpu.product=NVIDIA-Z9000",
+        ),
+        "taint": ({"scheduling": {"nodeSelector": control_plane}}, "Untolerated", "control-plane"),
+        "claim": ({"checkpoint": {"volume": {"claim": "none"}}}, "MissingClaim", "none"),
+        "unbound": ({"checkpoint": {"volume": {"claim": "unbound"}}}, "VolumeNotBound", "unbound"),
+        "secret": ({"envFrom": [{"secret": "token"}]}, "MissingSecret", "token"),
+        "mounted-secret": (
+            {"volumes": [{"name": "x", "mountPath": "/x", "secret": "keys"}]},
+            "MissingSecret",
+            "keys",
+        ),
+        "mounted-config": (
+            {"volumes": [{"name": "x", "mountPath": "/x", "configMap": "settings"}]},
+            "MissingConfigMap",
+            "settings",
+        ),
+        "image": ({"image": "127.0.0.1:1/nothing/here:1"}, "ImagePullFailed", "127.0.0.1:1/nothing/here:1"),
+        "account": ({"serviceAccountName": "nobody"}, "MissingServiceAccount", "nobody"),
+        "priority": ({"scheduling": {"priorityClass": "highest"}}, "MissingPriorityClass", "highest"),
+    }
+    for name, (spec, _, _) in expected.items():
+        await jobs.submit(name, **{**ONE, **spec})
+
+    async def says(name: str) -> None:
+        _, reason, evidence = expected[name]
+        status = await jobs.until(name, lambda now: now.get("reason") == reason and evidence in now["message"], 90)
+        assert status["state"] == "Pending"
+
+    async with asyncio.TaskGroup() as group:
+        for name in expected:
+            group.create_task(says(name))
+
+
+async def test_what_is_missing_may_be_made_later(jobs):
+    await jobs.submit("secret", **ONE, envFrom=[{"secret": "token"}])
+    await jobs.until("secret", lambda now: now.get("reason") == "MissingSecret")
+    await jobs.make("secrets", "token", stringData={"TOKEN": "x"})
+    await jobs.submit("account", **ONE, serviceAccountName="trainer")
+    await jobs.until("account", lambda now: now.get("reason") == "MissingServiceAccount")
+    await jobs.make("serviceaccounts", "trainer")
+    for name in ("secret", "account"):
+        assert (await jobs.ends(name))["state"] == "Succeeded"
+
+
+async def test_a_quota_is_waited_for_and_named(jobs):
+    await jobs.make("resourcequotas", "team", spec={"hard": {"pods": "1"}})
+    await jobs.submit("two", script=SCRIPT, nodes=2)
+    status = await jobs.until("two", lambda now: now.get("reason") == "QuotaExceeded")
+    assert "team, pods 1/1" in status["message"]
+    assert status["state"] == "Pending"
+    await jobs.api.request("DELETE", f"{jobs.core}/resourcequotas/team")
+    assert (await jobs.ends("two"))["state"] == "Succeeded"
+
+
+async def test_a_limit_range_is_named_and_stalls_the_job(jobs):
+    limits = {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}
+    await jobs.make("limitranges", "small", spec=limits)
+    await jobs.submit("big", **ONE, resources={"memory": "4Gi"})
+    status = await jobs.until("big", lambda now: now.get("reason") == "LimitRangeExceeded")
+    assert "maximum memory usage per Container is 1Gi" in status["message"]
+    assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
+
+
+async def test_an_admission_policy_is_named_and_stalls_the_job(jobs, policy):
+    await jobs.submit("job", **ONE)
+    status = await jobs.until("job", lambda now: now.get("reason") == "AdmissionDenied")
+    assert f"{policy}: pods must carry the label team" in status["message"]
+    assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
+
+
+async def test_a_pod_that_is_not_the_jobs_is_left_alone_and_named(jobs):
+    await jobs.make("pods", "mine-0-0", spec=SAFE)
+    await jobs.submit("mine", **ONE)
+    status = await jobs.until("mine", lambda now: now.get("reason") == "NameConflict")
+    assert "pod mine-0-0 belongs to nobody we know" in status["message"]
+    await jobs.delete_pod("mine-0-0", grace_seconds=0)
+    assert (await jobs.ends("mine"))["state"] == "Succeeded"
+
+
+async def test_an_image_without_python_fails_the_job_at_once(jobs):
+    await jobs.submit("bare", **ONE, image="registry.k8s.io/pause:3.10")
+    status = await jobs.ends("bare")
+    assert (status["state"], status["reason"]) == ("Failed", "ContainerCannotStart"), status["message"]
+    assert "python3" in status["message"]
+    assert status.get("restarts", {}).get("total", 0) <= 1
+
+
+@pytest.fixture
+async def policy(api, namespace):
+    """An admission policy for this namespace alone."""
+    path = "/apis/admissionregistration.k8s.io/v1"
+    name = f"{namespace}-team"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    check = {"expression": "'team' in object.metadata.labels", "message": "pods must carry the label team"}
+    spec = {"matchConstraints": {"resourceRules": [rule], "namespaceSelector": only}, "validations": [check]}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    await api.request("POST", f"{path}/validatingadmissionpolicies", body={"metadata": {"name": name}, "spec": spec})
+    await api.request(
+        "POST", f"{path}/validatingadmissionpolicybindings", body={"metadata": {"name": name}, "spec": binding}
+    )
+    await until(lambda: _denies(api, namespace, name), 30, lambda: f"{name} is not in force")
+    yield name
+    await api.request("DELETE", f"{path}/validatingadmissionpolicybindings/{name}")
+    await api.request("DELETE", f"{path}/validatingadmissionpolicies/{name}")
+
+
+async def _denies(api, namespace, policy) -> bool:
+    """The API server takes a policy up some time after it was made."""
+    body = {"metadata": {"name": "probe", "labels": {"a": "b"}}, "spec": SAFE}
+    try:
+        await api.request("POST", f"/api/v1/namespaces/{namespace}/pods", params={"dryRun": "All"}, body=body)
+    except Rejected as error:
+        return policy in str(error)
+    return False
