@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -135,9 +136,14 @@ async def until(condition: Callable, seconds: float = 30.0, why: Callable[[], st
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that no outgoing connection takes before it is listened on: below the range those come from."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", random.randrange(15000, 32000)))  # noqa: S104, S311 -- as the operator will
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
 
 
 def own_address(towards: str) -> str:
