@@ -140,7 +140,7 @@ def free_port() -> int:
     while True:
         with socket.socket() as probe:
             try:
-                probe.bind(("0.0.0.0", random.randrange(15000, 32000)))  # noqa: S104, S311 -- as the operator will
+                probe.bind(("0.0.0.0", random.randrange(15000, 32000)))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
