@@ -4,7 +4,8 @@
 to compute, and computes again what is cheap: norms, activations, sums. Neither changes a bit of the result.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -42,9 +43,26 @@ def checkpoint_activations(blocks: Iterable[nn.Module], how: Literal["none", "se
         block.forward = _again(block.forward, options)  # type: ignore[method-assign]
 
 
+class _Switch:
+    keeps = False
+
+
+_SWITCH = _Switch()
+
+
+@contextmanager
+def keeping_activations() -> Iterator[None]:
+    """Compute nothing again meanwhile: passes then cost what the model needs, and not what memory does."""
+    _SWITCH.keeps = True
+    try:
+        yield
+    finally:
+        _SWITCH.keeps = False
+
+
 def _again(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def forward_again(*inputs: Any, **more: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if _SWITCH.keeps or not torch.is_grad_enabled():
             return forward(*inputs, **more)
         return checkpoint(forward, *inputs, **more, **options)
 

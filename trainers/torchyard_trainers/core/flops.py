@@ -7,6 +7,7 @@ computed again to save memory does not, since it teaches nothing.
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchyard_trainers.core.activations import keeping_activations
 from torchyard_trainers.core.batching import Slots
 from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.step import accumulate
@@ -17,7 +18,7 @@ def flops_of_sample(work: Workload, session: Session) -> int:
     """Give the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
     ids = samples_of_step(0, work.global_batch)
     counter = FlopCounterMode(display=False)
-    with torch.compiler.set_stance("force_eager"), counter:
+    with torch.compiler.set_stance("force_eager"), keeping_activations(), counter:
         accumulate(work, session, ids, [Slots([0], [1.0])])
     session.parallel.module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())
