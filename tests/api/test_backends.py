@@ -1,6 +1,6 @@
 """A file works on laptop and cluster; what one of them has no use for is named."""
 
-from torchyard.api.backends import ONLY, ignored
+from torchyard.api.backends import ONLY, ignored, on_this_machine
 from torchyard.api.codec import read_job
 from torchyard.api.schema import spec_schema
 
@@ -17,14 +17,30 @@ def test_a_plain_job_means_the_same_everywhere():
 def test_what_only_a_cluster_has_is_named_on_this_machine_and_the_other_way_round():
     full = spec(
         image="a",
+        launcher={"kind": "none"},
         gpusPerNode=1,
         gpu={"products": ["A"], "ids": ["GPU-1"]},
         resources={"cpu": 4},
         checkpoint={"volume": {"claim": "runs"}},
         scheduling={},
     )
-    assert ignored(full, "local") == ("image", "gpu.products", "resources", "checkpoint.volume", "scheduling")
+    assert ignored(full, "local") == (
+        "image",
+        "launcher.kind",
+        "gpu.products",
+        "resources",
+        "checkpoint.volume",
+        "scheduling",
+    )
     assert ignored(full, "cluster") == ("gpu.ids",)
+
+
+def test_on_this_machine_every_gang_has_an_agent():
+    plain = read_job(
+        {"metadata": {"name": "x"}, "spec": {"script": "1", "launcher": {"kind": "none", "warmStart": False}}}
+    )
+    launcher = on_this_machine(plain).spec.launcher
+    assert (launcher.kind, launcher.warm_start) == ("agent", False)
 
 
 def test_the_fields_exist():

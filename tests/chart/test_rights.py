@@ -22,6 +22,8 @@ ALLOWED_EVERYWHERE = {
     ("", "pods", "watch"),
     ("", "pods", "create"),
     ("", "pods", "delete"),
+    ("", "services", "get"),
+    ("", "services", "create"),
     ("", "events", "list"),
     ("", "events", "create"),
     ("", "nodes", "get"),

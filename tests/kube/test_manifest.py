@@ -85,7 +85,7 @@ def test_every_pod_meets_the_restricted_pod_security_standard(path):
     assert spec["securityContext"]["runAsUser"] > 0
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    for one in [*spec["initContainers"], *spec["containers"]]:
+    for one in [*spec.get("initContainers", ()), *spec["containers"]]:
         context = one["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["capabilities"] == {"drop": ["ALL"]}

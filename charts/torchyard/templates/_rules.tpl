@@ -10,6 +10,9 @@
   resources: [pods]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
+  resources: [services]
+  verbs: [get, create]
+- apiGroups: [""]
   resources: [events]
   verbs: [list, create]
 {{- end }}

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from torchyard.api.codec import resolved
+from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 
 Backend = Literal["cluster", "local"]
@@ -11,6 +14,7 @@ Backend = Literal["cluster", "local"]
 # A file made for one backend works on the other unchanged, so these are no faults.
 ONLY: dict[str, Backend] = {
     "image": "cluster",
+    "launcher.kind": "cluster",
     "envFrom": "cluster",
     "gpu.products": "cluster",
     "gpu.minMemory": "cluster",
@@ -34,6 +38,11 @@ def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
         for field, only in ONLY.items()
         if only != backend and (value := _get(asked, field)) not in _UNSET and value != _get(default, field)
     )
+
+
+def on_this_machine(job: TrainingJob) -> TrainingJob:
+    """The job as this machine runs it: every gang here has an agent."""
+    return replace(job, spec=replace(job.spec, launcher=replace(job.spec.launcher, kind="agent")))
 
 
 def _get(document: Mapping[str, Any] | None, field: str) -> Any:

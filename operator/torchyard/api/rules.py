@@ -165,6 +165,27 @@ _RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="",
+        field="launcher.kind",
+        what="none leaves a built-in trainer without the agent it reports through",
+        fix="use agent, or give command or script",
+        holds=lambda spec: spec.launcher.kind == "agent" or spec.trainer is None,
+        cel="!has(self.launcher) || !has(self.launcher.kind) || self.launcher.kind == 'agent' || !has(self.trainer)",
+        reads=("trainer",),
+    ),
+    Rule(
+        scope="",
+        field="workingDir",
+        what="{value} is relative, and without an agent there is nothing it is relative to",
+        fix="start it with '/', or use launcher.kind: agent",
+        holds=lambda spec: (
+            spec.launcher.kind == "agent" or spec.working_dir is None or spec.working_dir.startswith("/")
+        ),
+        cel="!has(self.launcher) || !has(self.launcher.kind) || self.launcher.kind == 'agent'"
+        " || !has(self.workingDir) || self.workingDir.startsWith('/')",
+        reads=("launcher",),
+    ),
+    Rule(
+        scope="",
         field="command",
         what="one text that holds spaces is not an argument vector",
         fix="write each argument as an item of its own: [torchrun, train.py]",
@@ -267,6 +288,25 @@ _RULES: tuple[Rule, ...] = (
         cel="self.parallelism.strategy != 'single' || (self.nodes == 1 && "
         "(type(self.procsPerNode) == string ? self.gpusPerNode <= 1 : self.procsPerNode == 1))",
         reads=("nodes", "procsPerNode", "gpusPerNode"),
+    ),
+    Rule(
+        scope="",
+        field="parallelism.strategy",
+        what="strategy hsdp shards among the processes of a node, and there is one",
+        fix="use fsdp, or set gpusPerNode or procsPerNode to 2 or more",
+        holds=lambda spec: spec.parallelism.strategy != "hsdp" or _procs(spec) > 1,
+        cel="self.parallelism.strategy != 'hsdp' || "
+        "(type(self.procsPerNode) == string ? self.gpusPerNode > 1 : self.procsPerNode > 1)",
+        reads=("procsPerNode", "gpusPerNode"),
+    ),
+    Rule(
+        scope="parallelism",
+        field="cpuOffload",
+        what="only sharded parameters can be kept in host memory",
+        fix="use strategy fsdp, hsdp or auto",
+        holds=lambda parallelism: not parallelism.cpu_offload or parallelism.strategy in {"auto", "fsdp", "hsdp"},
+        cel="!self.cpuOffload || self.strategy in ['auto', 'fsdp', 'hsdp']",
+        reads=("strategy",),
     ),
     Rule(
         scope="parallelism",

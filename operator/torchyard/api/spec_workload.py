@@ -62,7 +62,11 @@ class Parallelism(Model, frozen=True, kw_only=True):
     """AMP, DDP and FSDP as validated settings; they never change the mathematics of a step."""
 
     strategy: Annotated[
-        Literal["auto", "single", "ddp", "fsdp", "hsdp"], doc("auto: single for one process, else ddp.")
+        Literal["auto", "single", "ddp", "fsdp", "hsdp"],
+        doc(
+            "single: one process; ddp: a whole model on every rank; fsdp: sharded over all ranks; hsdp: sharded inside"
+            " a node, replicated across. auto: single for one process, else the first of ddp, hsdp and fsdp that fits."
+        ),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "bf16", "fp16", "fp32"],
@@ -83,7 +87,13 @@ class Parallelism(Model, frozen=True, kw_only=True):
             "matrix products and attention, full keeps a block's inputs only."
         ),
     ] = "none"
-    cpu_offload: Annotated[bool, doc("Keep parameters and optimizer state in host memory between uses.")] = False
+    cpu_offload: Annotated[
+        bool,
+        doc(
+            "Keep sharded parameters, gradients and optimizer state in host memory between uses; needs fsdp or hsdp, "
+            "which auto then chooses."
+        ),
+    ] = False
     compile: Annotated[bool, doc("Compile each block of the model with torch.compile.")] = False
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 

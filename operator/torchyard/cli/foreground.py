@@ -43,10 +43,14 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
     Raises:
         RefusalError: the file is invalid or the name is taken.
     """
+    from torchyard.api.backends import ignored, on_this_machine
     from torchyard.cli.files import job_of
     from torchyard.cluster.local.runs import create_run, expire_runs
 
     job = job_of(file, sets)
+    if unused := ignored(job.spec, "local"):
+        say(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
+    job = on_this_machine(job)
     folder = named(name or job.metadata.name)
     try:
         expire_runs()

@@ -13,6 +13,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.names import pod_name
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
+from torchyard.engine.agentless import is_agentless, is_spent, stands
 from torchyard.engine.causes import node_lost
 from torchyard.engine.moments import moment
 from torchyard.engine.view import Pod, View
@@ -43,7 +44,8 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
     for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        if pod.alive and not pod.deleting and not node_lost(view, pod) and not _ahead(view, status, pod):
+        stays = pod.alive and not node_lost(view, pod) and not _ahead(view, status, pod)
+        if ((stays and not is_spent(view, status, pod)) or stands(view, status, pod)) and not pod.deleting:
             found[pod.index] = pod
     return found
 
@@ -75,9 +77,10 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         for pod in view.pods
         if pod.index in missing
         and pod.incarnation >= status.incarnation
-        and (not pod.alive or pod.uid not in members or _ahead(view, status, pod))
+        and (not pod.alive or pod.uid not in members or _ahead(view, status, pod) or is_spent(view, status, pod))
     ]
     if gone or used:
+        gone = list(range(len(members))) if is_agentless(view.job) else gone
         status = replace(
             status,
             incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
@@ -92,6 +95,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     if wait_until is not None and view.now < wait_until:
         return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
     in_the_way = {pod.index for pod in view.pods if pod.alive}
+    if is_agentless(view.job) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
+        # Members find each other by the names of their indices, behind which the former gang still answers.
+        in_the_way.update(missing)
     creates = tuple(
         CreatePod(
             name=pod_name(view.job.metadata.name, status.incarnation, index),
@@ -116,7 +122,10 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
-    late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
+    if is_agentless(view.job):  # nobody is there to tell them
+        late = live
+    else:
+        late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
     return tuple(_delete(view, pod, 5.0, "the job is over") for pod in late), due if view.now < due else None
 
 
@@ -135,6 +144,8 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
         return "it knows a round that is not in the status"
     if pod.index >= wanted:
         return "the gang is smaller now"
+    if is_spent(view, status, pod):
+        return "its round is over, and without an agent it can take part in no other"
     if not pod.alive:
         return "it ended too early"
     return "another pod stands for this index" if pod.index in held else "its node does not answer"

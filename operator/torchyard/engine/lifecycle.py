@@ -10,6 +10,7 @@ from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
+from torchyard.engine.agentless import stands
 from torchyard.engine.budget import charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.gang import seats
@@ -246,6 +247,7 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
         for pod in view.pods
         if not pod.alive
         and not pod.deleting
+        and not stands(view, status, pod)
         and pod.incarnation >= status.incarnation
         and pod.index < view.job.spec.nodes
         # The end of a former round's member was part of that round's failure.

@@ -13,6 +13,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
 from torchyard.engine import ledger, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, Plan, WriteStatus
+from torchyard.engine.agentless import is_agentless, witnessed
 from torchyard.engine.bounds import bounded
 from torchyard.engine.causes import node_loss_due
 from torchyard.engine.conditions import with_conditions
@@ -28,6 +29,8 @@ def plan(view: View) -> Plan:
     if view.job.metadata.deletion_timestamp is not None:
         # Owner references take the pods down; whatever is written now would only race with that.
         return Plan()
+    if is_agentless(view.job):
+        view = witnessed(view)
     before = view.job.status
     if before.state in TERMINAL_STATES:
         return _finished(view, before)
@@ -39,7 +42,7 @@ def plan(view: View) -> Plan:
     if status.state in TERMINAL_STATES:
         commands = _exits(view, exit_code(status))
         due.append(view.now + 1.0)
-    elif view.job.spec.suspend and not status.rendezvous.open:
+    elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job)):
         commands = _exits(view, 75)
         deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is suspended")
     else:
@@ -77,6 +80,8 @@ def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
 
 
 def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
+    if is_agentless(view.job):
+        return ()
     return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
 
 

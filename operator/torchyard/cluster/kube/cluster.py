@@ -19,11 +19,13 @@ from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.jobs import Jobs, job_path
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
+from torchyard.cluster.kube.manifest.service import service as service_manifest
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import KubePod, Seen
 from torchyard.cluster.kube.pods import Pods
 from torchyard.cluster.kube.why.refused import forbidden, refused
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.engine.agentless import is_agentless
 from torchyard.engine.ports import Key, Refused, Unavailable
 from torchyard.engine.view import Pod
 
@@ -101,6 +103,8 @@ class KubeCluster:
         """
         manifest = pod_manifest(job, action, self.site)
         try:
+            if is_agentless(job) and action.index == 0:
+                await self._named(job)
             answer = await self._api.request("POST", _pods(job), body=manifest)
         except AlreadyExists:
             answer = await self._own(job, action.name)
@@ -172,6 +176,22 @@ class KubeCluster:
             raise forbidden(error) or error from error
 
     # Writes and caches.
+
+    async def _named(self, job: TrainingJob) -> None:
+        """See to it that members of a job without an agent find the first of them by name.
+
+        Raises:
+            Refused: the name of the service is somebody else's.
+        """
+        path = f"/api/v1/namespaces/{job.metadata.namespace}/services"
+        manifest = service_manifest(job)
+        try:
+            await self._api.request("POST", path, body=manifest)
+        except AlreadyExists:
+            name = manifest["metadata"]["name"]
+            owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
+            if owner is None or owner.uid != job.metadata.uid:
+                raise Refused("NameConflict", f"service {name} is not this job's") from None
 
     async def _own(self, job: TrainingJob, name: str) -> bytes:
         """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.

@@ -8,6 +8,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.kube.manifest import environment, files, names, security, volumes
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
+from torchyard.engine.agentless import is_agentless
 
 Container = dict[str, object]
 
@@ -35,15 +36,15 @@ def installer(job: TrainingJob, site: Site) -> Container:
 
 
 def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
-    """The container that trains: the agent first, the workers below it."""
-    spec = job.spec
+    """The container that trains: the agent first, if there is one, the workers below it."""
+    spec, plain = job.spec, is_agentless(job)
     command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
     agent = ["python3", f"{names.BIN}/torchyard-agent.pyz", "--listen", names.AGENT_LISTEN, "--"]
     container: Container = {
         "name": names.TRAINER,
         "image": spec.image or site.trainer_image,
-        "command": [*agent, *map(environment.verbatim, command)],
-        "env": environment.of_trainer(job, action, site),
+        "command": [*([] if plain else agent), *map(environment.verbatim, command)],
+        "env": environment.of_plain(job, action) if plain else environment.of_trainer(job, action, site),
         "resources": _resources(spec, gpus=spec.gpus_per_node),
         "volumeMounts": volumes.of_trainer(spec),
         "securityContext": security.of_container(),
@@ -51,6 +52,8 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
         # The agent writes its own; where it could not even start, the kubelet takes what was printed.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+    if plain and spec.working_dir is not None:
+        container["workingDir"] = spec.working_dir
     if spec.env_from:
         container["envFrom"] = [
             {"configMapRef": {"name": source.config_map}}

@@ -10,6 +10,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
+from torchyard.engine.agentless import MASTER_PORT
 
 Variable = dict[str, Any]
 
@@ -22,6 +23,21 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable
         *listed(env),
         {"name": "TORCHYARD_POD_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
+
+
+def of_plain(job: TrainingJob, action: CreatePod) -> list[Variable]:
+    """Every variable of a container without an agent: torchrun reads each option of its own from `PET_<OPTION>`."""
+    spec = job.spec
+    name = job.metadata.name
+    rendezvous = {
+        "PET_NNODES": str(spec.nodes),
+        "PET_NPROC_PER_NODE": str(_procs(spec)),
+        "PET_NODE_RANK": str(action.index),
+        "PET_MASTER_ADDR": f"{names.gang_host(name, 0)}.{names.gang_service(name)}",
+        "PET_MASTER_PORT": str(MASTER_PORT),
+    }
+    ours = {"TORCHYARD_JOB": name, "TORCHYARD_CHECKPOINT_DIR": f"{names.CHECKPOINTS}/{name}"}
+    return listed(_image_defaults(spec) | launch.worker_env(spec) | rendezvous | ours | _no_gpus(spec))
 
 
 def listed(env: Mapping[str, str]) -> list[Variable]:
@@ -74,10 +90,12 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
     }
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
-    if not spec.gpus_per_node:
-        # CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise.
-        env["NVIDIA_VISIBLE_DEVICES"] = "void"
-    return env
+    return env | _no_gpus(spec)
+
+
+def _no_gpus(spec: TrainingJobSpec) -> dict[str, str]:
+    """CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise."""
+    return {} if spec.gpus_per_node else {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 def _procs(spec: TrainingJobSpec) -> int:

@@ -23,3 +23,13 @@ SHM = "/dev/shm"  # noqa: S108 - in the container, where it is a volume of this 
 TMP = "/tmp"  # noqa: S108
 TERMINATION_LOG = "/dev/termination-log"
 AGENT_LISTEN = "127.0.0.1:29478"
+
+
+def gang_service(job: str) -> str:
+    """Name of the service of a job without an agent; a letter first, as names of services need."""
+    return f"ty-{job}"
+
+
+def gang_host(job: str, index: int) -> str:
+    """Host name of a member of such a job, whatever its incarnation."""
+    return f"{job}-{index}"

@@ -8,6 +8,7 @@ from torchyard.cluster.kube.manifest import names, placement, security, volumes
 from torchyard.cluster.kube.manifest.container import installer, trainer
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
+from torchyard.engine.agentless import is_agentless
 
 Manifest = dict[str, Any]
 
@@ -18,6 +19,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     It asks for nothing that the `restricted` Pod Security Standard forbids.
     """
     spec = job.spec
+    plain = is_agentless(job)
     document: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": max(1, round(seconds(spec.grace_period))),
@@ -25,11 +27,14 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": security.of_pod(spec, site),
         "tolerations": placement.tolerations(spec, site),
-        "initContainers": [installer(job, site)],
+        # Without an agent there is nothing to bring but a script.
+        **({} if plain and spec.script is None else {"initContainers": [installer(job, site)]}),
         "containers": [trainer(job, action, site)],
         "volumes": volumes.of_pod(spec, site),
     }
     chosen: Manifest = {
+        "hostname": names.gang_host(job.metadata.name, action.index) if plain else "",
+        "subdomain": names.gang_service(job.metadata.name) if plain else "",
         "serviceAccountName": spec.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "schedulingGates": [{"name": name} for name in site.scheduling_gates],
@@ -57,16 +62,19 @@ def _metadata(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
             names.INDEX: str(action.index),
             names.INCARNATION: str(action.incarnation),
         },
-        "annotations": {names.INTAKE_CA: site.ca_pem},
-        "ownerReferences": [
-            {
-                "apiVersion": job.api_version,
-                "kind": job.kind,
-                "name": job.metadata.name,
-                "uid": job.metadata.uid,
-                "controller": True,
-                # A job in foreground deletion must not wait for pods on a node that is gone.
-                "blockOwnerDeletion": False,
-            }
-        ],
+        "annotations": {} if is_agentless(job) else {names.INTAKE_CA: site.ca_pem},
+        "ownerReferences": [owner(job)],
+    }
+
+
+def owner(job: TrainingJob) -> Manifest:
+    """What makes an object go with its job."""
+    return {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        # A job in foreground deletion must not wait for pods on a node that is gone.
+        "blockOwnerDeletion": False,
     }

@@ -19,11 +19,15 @@ def of_pod(spec: TrainingJobSpec, site: Site) -> list[Entry]:
     shm: Entry = {"medium": "Memory"}
     if spec.resources.shm is not None:
         shm["sizeLimit"] = str(spec.resources.shm)
-    return [
-        {"name": _BIN, "emptyDir": {}},
-        {"name": _CONFIG, "emptyDir": {}},
+    installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
+    agents: list[Entry] = [
         {"name": _RUN, "emptyDir": {"medium": "Memory"}},
         {"name": _INTAKE, "projected": {"sources": _intake(site)}},
+    ]
+    plain = spec.launcher.kind == "none"
+    return [
+        *([] if plain and spec.script is None else installed),
+        *([] if plain else agents),
         {"name": _SHM, "emptyDir": shm},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
@@ -38,11 +42,12 @@ def of_installer() -> list[Entry]:
 
 def of_trainer(spec: TrainingJobSpec) -> list[Entry]:
     """What the trainer sees."""
+    installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
+    agents = [_mount(_RUN, names.RUN), _mount(_INTAKE, names.INTAKE, read_only=True)]
+    plain = spec.launcher.kind == "none"
     return [
-        _mount(_BIN, names.BIN, read_only=True),
-        _mount(_CONFIG, names.CONFIG, read_only=True),
-        _mount(_RUN, names.RUN),
-        _mount(_INTAKE, names.INTAKE, read_only=True),
+        *([] if plain and spec.script is None else installed),
+        *([] if plain else agents),
         _mount(_SHM, names.SHM),
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),

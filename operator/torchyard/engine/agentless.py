@@ -1,0 +1,55 @@
+"""Jobs without an agent (`launcher.kind: none`): what an agent would say, told by their pods.
+
+Such a pod trains from its start to its end, which is one round of its own: it can neither wait for the others nor be
+told anything. So a gang of them lives one round, and the next round gets a gang of new pods.
+"""
+
+from msgspec.structs import replace
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
+from torchyard.engine.view import Agent, Pod, RoundExit, View
+
+MASTER_PORT = 29500  # torchrun's own
+
+
+def is_agentless(job: TrainingJob) -> bool:
+    """Whether the pods of this job have no agent."""
+    return job.spec.launcher.kind == "none"
+
+
+def witnessed(view: View) -> View:
+    """The view with an agent for every pod whose containers were started: rounds need no second kind of member."""
+    agents = {pod.uid: _agent(view, pod) for pod in view.pods if pod.phase != "Pending"}
+    return replace(view, agents=agents, commands={})
+
+
+def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+    """Whether the one round of this pod is over for the gang, even if the pod itself still trains."""
+    former = pod.uid in status.rendezvous.members or pod.incarnation < status.incarnation
+    return is_agentless(view.job) and not status.rendezvous.open and former
+
+
+def stands(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+    """Whether a pod that has ended stands for its index all the same: it ended before anybody saw it run."""
+    fresh = pod.incarnation >= status.incarnation and pod.uid not in status.rendezvous.members
+    return is_agentless(view.job) and fresh and not status.rendezvous.open and pod.exit_code is not None
+
+
+def _agent(view: View, pod: Pod) -> Agent:
+    status = view.job.status
+    member = pod.uid in status.rendezvous.members
+    ended = pod.phase == "Succeeded" and not pod.exit_code
+    return Agent(
+        pod_uid=pod.uid,
+        instance=pod.uid,
+        state="running" if member else "ready",
+        seen=view.since,
+        # Nobody but the pod's own node can speak for it, and a pod that was told to go is as good as gone.
+        connected=pod.phase != "Unknown" and not pod.deleting,
+        round=status.round if member else 0,
+        address=pod.address or pod.name,
+        master_port=MASTER_PORT,
+        procs=max(1, view.job.spec.gpus_per_node),
+        exit=RoundExit(round=status.round, code=0, time=pod.finished or view.now) if member and ended else None,
+    )
