@@ -10,12 +10,16 @@ from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_k
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.cvrp import params
-from torchyard_trainers.cvrp.baseline import shared_baseline, significantly_shorter, t_quantile
+from torchyard_trainers.cvrp import params, tours
+from torchyard_trainers.cvrp.baselines import DECAY, Shared, significantly_shorter, t_quantile
+from torchyard_trainers.cvrp.decoder import Tables
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.instances import generate
-from torchyard_trainers.cvrp.policy import Policy
-from torchyard_trainers.cvrp.task import Cvrp
+from torchyard_trainers.cvrp.policy import Policy, Routes, draw
+from torchyard_trainers.cvrp.task import Cvrp, critic_loss
+
+MODELS = ("am", "gat", "gt", "dgt")
+BASELINES = ("shared", "rollout", "ema", "critic")
 
 
 def task(**given) -> Cvrp:
@@ -32,26 +36,26 @@ def session_of(work: Cvrp) -> Session:
     return Session(Parallel("single", model, model), precision, world, reporter, None)
 
 
-@pytest.mark.parametrize("model", ["am", "gt"])
+@pytest.mark.parametrize("model", MODELS)
 def test_a_sample_is_routed_the_same_in_any_batch(model):
     torch.manual_seed(1)
     policy = Policy(model, 16, 2, 2)
     ids = torch.arange(24)
     keys = split_keys(sample_keys(9, ids), 3)
-    together = policy(generate(1, "t", ids, customers=6, capacity=20), keys)
-    part = policy(generate(1, "t", ids[5:9], customers=6, capacity=20), keys[5:9])
+    together = policy(generate(1, "t", ids, customers=6, capacity=20), keys, likelihood=True)
+    part = policy(generate(1, "t", ids[5:9], customers=6, capacity=20), keys[5:9], likelihood=True)
     steps = min(together.moves.shape[2], part.moves.shape[2])
     assert torch.equal(together.moves[5:9, :, :steps], part.moves[..., :steps])
     assert torch.allclose(together.log_likelihood[5:9], part.log_likelihood, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["am", "gt"])
+@pytest.mark.parametrize("model", MODELS)
 def test_likelihoods_of_all_routes_of_a_small_instance_sum_to_one(model):
     torch.manual_seed(2)
     policy = Policy(model, 16, 2, 1)
     instances = generate(1, "t", torch.arange(1), customers=2, capacity=20)
     with torch.no_grad():
-        routes = policy(instances, split_keys(torch.arange(1), 512))
+        routes = policy(instances, split_keys(torch.arange(1), 512), likelihood=True)
     found = {}
     for moves, likelihood in zip(routes.moves[0].tolist(), routes.log_likelihood[0].exp().tolist(), strict=True):
         found[tuple(moves)] = likelihood
@@ -68,37 +72,89 @@ def test_greedy_takes_the_most_likely_node_and_needs_no_noise():
 
 
 def test_the_shared_baseline_is_a_mean_over_samples_of_one_instance():
-    cost = torch.tensor([[1.0, 3.0], [10.0, 30.0]])
-    assert shared_baseline(cost).tolist() == [[2.0], [20.0]]
+    routes = Routes(torch.tensor([[1.0, 3.0], [10.0, 30.0]]), torch.zeros(2, 2, 1, dtype=torch.int64))
+    assert Shared()(None, routes).tolist() == [[2.0], [20.0]]
+
+
+def warmed(**given) -> tuple[Cvrp, Session]:
+    """A task whose rollout baseline has had its first challenge."""
+    work = task(baseline="rollout", baselineEvery=1, **given)
+    session = session_of(work)
+    work.begin(session)
+    work.after_step(session, 1, {"trainCost": 5.0})
+    return work, session
 
 
 def test_the_rollout_baseline_gives_each_instance_its_own_greedy_cost():
-    work = task(baseline="rollout")
-    session = session_of(work)
+    work, session = warmed()
     instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
-    baseline = work._baseline(instances)
+    with torch.no_grad():
+        routes = session.parallel.module(instances)
+    baseline = work.baseline(instances, routes)
     assert baseline.shape == (6, 1)
     assert len(baseline.unique()) == 6
-    with torch.no_grad():
-        assert torch.equal(baseline, session.parallel.module(instances).cost)
+    assert torch.equal(baseline, routes.cost)  # the copy is still the policy
+
+
+def test_until_the_first_challenge_the_moving_average_stands_in_for_the_rollout():
+    work = task(baseline="rollout", baselineEvery=2)
+    session = session_of(work)
+    work.begin(session)
+    instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
+    routes = session.parallel.module(instances)
+    assert len(work.baseline(instances, routes).unique()) == 1
+    work.after_step(session, 1, {"trainCost": 5.0})
+    assert len(work.baseline(instances, routes).unique()) == 1
+    work.after_step(session, 2, {"trainCost": 5.0})
+    assert len(work.baseline(instances, routes).unique()) == 6
 
 
 def test_the_baseline_is_renewed_only_by_a_better_policy_and_then_judged_on_fresh_instances():
-    work = task(baseline="rollout")
-    session = session_of(work)
-    work._baseline.begin(session)
-    before = work._baseline.state()
+    work, session = warmed()
+    before = work.baseline.state()
     costs, weights = before["costs"].clone(), {k: v.clone() for k, v in before["frozen"].items()}
-    assert work._baseline.challenge(session)["baselineRenewals"] == 0
-    assert torch.equal(work._baseline.state()["costs"], costs)
+    assert work.after_step(session, 2, {"trainCost": 5.0})["baselineRenewals"] == 0
+    assert torch.equal(work.baseline.state()["costs"], costs)
     before["costs"] += 1.0  # as if the copy were worse by one everywhere
     with torch.no_grad():
-        session.parallel.module.glimpse.weight.mul_(1.01)
-    assert work._baseline.challenge(session)["baselineRenewals"] == 1
-    after = work._baseline.state()
-    assert not torch.equal(after["frozen"]["glimpse.weight"], weights["glimpse.weight"])
-    assert torch.equal(after["frozen"]["glimpse.weight"], session.parallel.module.glimpse.weight)
+        session.parallel.module.decoder.glimpse.weight.mul_(1.01)
+    assert work.after_step(session, 3, {"trainCost": 5.0})["baselineRenewals"] == 1
+    after = work.baseline.state()
+    assert not torch.equal(after["frozen"]["decoder.glimpse.weight"], weights["decoder.glimpse.weight"])
+    assert torch.equal(after["frozen"]["decoder.glimpse.weight"], session.parallel.module.decoder.glimpse.weight)
     assert not torch.allclose(after["costs"], costs)
+
+
+def test_the_moving_average_follows_the_batches():
+    work = task(baseline="ema")
+    session = session_of(work)
+    work.begin(session)
+    start = float(work.baseline.state()["mean"])
+    work.after_step(session, 1, {"trainCost": start - 1})
+    work.after_step(session, 2, {"trainCost": start - 1})
+    instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
+    baseline = work.baseline(instances, session.parallel.module(instances))
+    assert baseline.shape == (6, 1)
+    assert torch.allclose(baseline, torch.tensor(start - 1 + DECAY**2, dtype=torch.float32))
+
+
+def test_the_critic_learns_what_an_instance_costs_and_moves_no_other_weight():
+    work = task(baseline="critic", lr=1e-2)
+    policy = work.build()
+    instances = generate(1, "t", torch.arange(64), customers=5, capacity=12)
+    keys = split_keys(torch.arange(64), 16)
+    optimizer = torch.optim.Adam(policy.critic.parameters(), lr=1e-2)
+    errors = []
+    for _ in range(150):
+        routes = policy(instances, keys, likelihood=True)
+        loss = critic_loss(routes.expected, routes.cost).mean()
+        errors.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    spread = critic_loss(routes.cost.mean().expand(64, 1), routes.cost).mean().item()
+    assert errors[-1] < spread / 2 < errors[0]  # better than one number for all instances
+    assert all(weight.grad is None for weight in policy.encoder.parameters())
 
 
 def test_the_paired_t_test_is_one_sided_at_five_percent():
@@ -117,26 +173,99 @@ def test_critical_values_are_those_of_the_tables(freedom, published):
     assert t_quantile(0.05, freedom) == pytest.approx(-published, abs=2e-5)
 
 
-@pytest.mark.parametrize("baseline", ["shared", "rollout"])
-def test_the_loss_is_reinforce_by_hand_and_padding_weighs_nothing(baseline):
-    work = task(baseline=baseline)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_loss_is_reinforce_by_hand_and_padding_weighs_nothing(model, baseline):
+    work = task(model=model, baseline=baseline)
     session = session_of(work)
+    work.begin(session)
     batch = MicroBatch(torch.tensor([0, 1, 2, 2]), torch.tensor([1.0, 1.0, 1.0, 0.0]))
     terms = work.loss(session, batch)
     ids = torch.arange(3)
     instances = make(work.settings, "train", ids)
     keys = split_keys(sample_keys(stream_key(work.settings.seed, "routes"), ids), work.settings.samples)
-    policy = session.parallel.module
-    cost, log_likelihood, _ = policy(instances, keys)
-    others = policy(instances).cost[:, 0] if baseline == "rollout" else cost.mean(1)  # the copy is still the policy
+    routes = session.parallel.module(instances, keys, likelihood=True)
+    others = work.baseline(instances, routes)[:, 0]
     loss = sum(
-        (cost[i, s] - others[i]).item() * log_likelihood[i, s].item() / cost.shape[1]
+        (routes.cost[i, s] - others[i]).item() * routes.log_likelihood[i, s].item() / routes.cost.shape[1]
         for i in range(3)
-        for s in range(cost.shape[1])
+        for s in range(routes.cost.shape[1])
     )
     assert abs(loss) > 1e-3
+    if baseline == "critic":
+        loss += critic_loss(routes.expected, routes.cost).sum().item()
     assert terms.loss.item() == pytest.approx(loss, rel=1e-4)
-    assert terms.statistics["trainCost"].item() == pytest.approx(cost.mean(1).sum().item(), rel=1e-5)
+    assert terms.statistics["trainCost"].item() == pytest.approx(routes.cost.mean(1).sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_likelihood_of_all_choices_at_once_is_that_of_choosing_one_after_the_other(model):
+    torch.manual_seed(3)
+    policy = Policy(model, 16, 2, 2)
+    instances = generate(1, "t", torch.arange(5), customers=7, capacity=20)
+    routes = policy(instances, split_keys(torch.arange(5), 4), likelihood=True)
+    memory, state, total = policy.decoder.remember(policy.encoder(instances)), tours.depart(instances, 4), 0
+    for node in routes.moves.unbind(-1):
+        chances = policy.decoder(memory, instances, state).log_softmax(-1)
+        total = total + chances.gather(-1, node[..., None])[..., 0]
+        state = tours.visit(instances, state, node)
+    assert torch.allclose(routes.log_likelihood, total, atol=1e-5)
+    weights = list(policy.parameters())
+    at_once = torch.autograd.grad(routes.log_likelihood.sum(), weights, retain_graph=True)
+    in_turn = torch.autograd.grad(total.sum(), weights)
+    for first, second in zip(at_once, in_turn, strict=True):
+        assert torch.allclose(first, second, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", ["am", "gt"])
+def test_tables_and_attention_score_alike(model):
+    torch.manual_seed(4)
+    policy = Policy(model, 32, 2, 1)
+    instances = generate(1, "t", torch.arange(5), customers=7, capacity=20)
+    memory = policy.decoder.remember(policy.encoder(instances))
+    assert isinstance(memory.tables, Tables)
+    state = tours.depart(instances, 3)
+    for nodes in ([[1, 2, 3]], [[0, 4, 5]]):
+        state = tours.visit(instances, state, torch.tensor(nodes).expand(5, 3))
+        looked_up = policy.decoder(memory, instances, state)
+        computed = policy.decoder(memory._replace(tables=None), instances, state)
+        assert torch.allclose(looked_up, computed, atol=1e-5)
+
+
+def test_a_dynamic_decoder_sees_nodes_that_are_renewed_in_every_situation():
+    """The products that come apart are those with embeddings written out, situation by situation."""
+    torch.manual_seed(5)
+    policy = Policy("dgt", 16, 2, 1)
+    decoder = policy.decoder
+    instances = generate(1, "t", torch.arange(3), customers=5, capacity=20)
+    memory = decoder.remember(policy.encoder(instances))
+    state = tours.visit(instances, tours.depart(instances, 2), torch.tensor([[1, 2]] * 3))
+    options = tours.feasible(instances, state)
+    news = torch.nn.functional.silu(decoder.features(decoder._look(instances, state, options)))
+    to_keys, to_values, to_pointers = (news @ part.T for part in decoder.renewal.weight.chunk(3, 0))
+    query = decoder._query(memory, instances, state)
+    for b in range(3):
+        for s in range(2):
+            keys = memory.keys[b].transpose(0, 1).flatten(1) + to_keys[b, s]
+            values = memory.values[b].transpose(0, 1).flatten(1) + to_values[b, s]
+            mixed = []
+            for head in range(2):
+                part = slice(8 * head, 8 * head + 8)
+                scores = (keys[:, part] @ query[b, s, part] / 8**0.5).masked_fill(~options[b, s], -torch.inf)
+                mixed.append(scores.softmax(0) @ values[:, part])
+            pointers = memory.pointers[b] + to_pointers[b, s]
+            expected = 10 * torch.tanh(pointers @ torch.cat(mixed) / 4)
+            found = decoder(memory, instances, state)[b, s]
+            assert torch.allclose(found[options[b, s]], expected[options[b, s]], atol=1e-5)
+
+
+def test_drawing_follows_the_softmax_and_never_takes_what_is_masked():
+    logits = torch.tensor([0.0, -torch.inf, 1.0, 2.0, -torch.inf])
+    noise = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    taken = draw(logits.expand(1, 100_000, 5), noise[None])
+    assert torch.allclose(taken[0].bincount(minlength=5) / 100_000, logits.softmax(0), atol=2e-5)
+    ends = torch.tensor([[2.0**-24, 1 - 2.0**-24]], dtype=torch.float64)
+    assert draw(logits.expand(1, 2, 5), ends).tolist() == [[0, 3]]
 
 
 def test_a_loss_refuses_weights_of_another_shape():

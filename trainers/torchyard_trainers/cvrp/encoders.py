@@ -1,4 +1,4 @@
-"""Encoders `am` and `gt`: from an instance to one vector a node.
+"""Encoders: from an instance to one vector a node.
 
 Every normalisation looks at one instance or one node only, so that neither world size nor micro-batch can change a
 result (Kool's BatchNorm would).
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchyard_trainers.cvrp.instances import Instances
+from torchyard_trainers.cvrp.instances import Instances, distances
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over the nodes, with an optional additive bias [B, H, n, n]."""
+    """Multi-head self-attention over the nodes (Vaswani 2017)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -20,14 +20,53 @@ class Attention(nn.Module):
         self.inputs = nn.Linear(width, 3 * width, bias=False)
         self.output = nn.Linear(width, width, bias=False)
 
-    def forward(self, nodes: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[B, n, d] -> [B, n, d]."""
+    def forward(self, nodes: Tensor, distance: Tensor) -> Tensor:
+        """[B, n, d], [B, n, n] -> [B, n, d]."""
         batch, count, width = nodes.shape
         queries, keys, values = self.inputs(nodes).view(batch, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if bias is not None:
-            bias = bias.to(queries.dtype)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self._bias(distance, queries.dtype))
         return self.output(mixed.transpose(1, 2).reshape(batch, count, width))
+
+    def _bias(self, _distance: Tensor, _dtype: torch.dtype) -> Tensor | None:
+        return None
+
+
+class DistanceBiasedAttention(Attention):
+    """Attention whose heads each weigh distances by a learned slope."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        # Heads start from far-sighted to near-sighted, so that none has to find the scale of distances by itself.
+        self.slope = nn.Parameter(torch.linspace(0.0, -4.0, heads))
+
+    def _bias(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        return (self.slope[:, None, None] * distance[:, None]).to(dtype)
+
+
+class EdgeAttention(nn.Module):
+    """Graph attention over edges (GATv2, Brody 2022): softmax over j of a_h . LeakyReLU(S x_i + T x_j + u d_ij).
+
+    A network scores every pair of nodes, so it needs memory for B n n d numbers where dot products need B H n n.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.here = nn.Linear(width, width)
+        self.there = nn.Linear(width, width, bias=False)
+        self.edge = nn.Parameter(torch.empty(width).normal_())
+        self.score = nn.Parameter(torch.empty(heads, width // heads).uniform_(-1, 1) * (heads / width) ** 0.5)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(self, nodes: Tensor, distance: Tensor) -> Tensor:
+        """[B, n, d], [B, n, n] -> [B, n, d]."""
+        there = self.there(nodes)
+        pairs = self.here(nodes)[:, :, None] + there[:, None]
+        pairs = torch.addcmul(pairs, distance[..., None].to(pairs.dtype), self.edge.to(pairs.dtype))
+        scores = (F.leaky_relu(pairs, 0.2).unflatten(-1, (self.heads, -1)) * self.score.to(pairs.dtype)).sum(-1)
+        attention = scores.float().softmax(2).to(there.dtype)  # [B, n, n, H], over the third
+        mixed = attention.permute(0, 3, 1, 2) @ there.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
 
 class InstanceNorm(nn.Module):
@@ -54,42 +93,39 @@ class AttentionBlock(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
         self.feed_forward_norm = InstanceNorm(width)
 
-    def forward(self, nodes: Tensor, _distance: Tensor) -> Tensor:
-        """[B, n, d] -> [B, n, d]."""
-        nodes = self.attention_norm(nodes + self.attention(nodes))
+    def forward(self, nodes: Tensor, distance: Tensor) -> Tensor:
+        """[B, n, d], [B, n, n] -> [B, n, d]."""
+        nodes = self.attention_norm(nodes + self.attention(nodes, distance))
         return self.feed_forward_norm(nodes + self.feed_forward(nodes))
 
 
 class GraphBlock(nn.Module):
-    """A graph-transformer layer: pre-norm, a learned slope over distances for each head, gated feed-forward."""
+    """A layer of a graph transformer or graph attention network: pre-norm attention, gated feed-forward."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, attention: nn.Module, width: int) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        # Heads start from far-sighted to near-sighted, so that none has to find the scale of distances by itself.
-        self.slope = nn.Parameter(torch.linspace(0.0, -4.0, heads))
+        self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(width)
         self.gate = nn.Linear(width, 4 * width)
         self.output = nn.Linear(2 * width, width)
 
     def forward(self, nodes: Tensor, distance: Tensor) -> Tensor:
         """[B, n, d], [B, n, n] -> [B, n, d]."""
-        bias = self.slope[:, None, None] * distance[:, None]
-        nodes = nodes + self.attention(self.attention_norm(nodes), bias)
+        nodes = nodes + self.attention(self.attention_norm(nodes), distance)
         value, gate = self.gate(self.feed_forward_norm(nodes)).chunk(2, -1)
         return nodes + self.output(value * F.silu(gate))
 
 
 class Encoder(nn.Module):
-    """Embeds depot and customers and passes them through `layers` blocks."""
+    """Embeds depot and customers and passes them through blocks."""
 
-    def __init__(self, block: type[nn.Module], width: int, heads: int, layers: int, *, final_norm: bool) -> None:
+    def __init__(self, blocks: list[nn.Module], width: int, final_norm: nn.Module) -> None:
         super().__init__()
         self.depot = nn.Linear(2, width)
         self.customer = nn.Linear(3, width)
-        self.blocks = nn.ModuleList(block(width, heads) for _ in range(layers))
-        self.final_norm = nn.LayerNorm(width) if final_norm else nn.Identity()
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm
 
     def forward(self, instances: Instances) -> Tensor:
         """Instances of n nodes -> [B, n, d]."""
@@ -97,15 +133,15 @@ class Encoder(nn.Module):
         share = (instances.demand / instances.capacity)[..., None]
         customers = torch.cat([instances.xy[:, 1:], share[:, 1:]], -1).to(dtype)
         nodes = torch.cat([self.depot(instances.xy[:, :1].to(dtype)), self.customer(customers)], 1)
-        distance = torch.cdist(instances.xy, instances.xy, compute_mode="donot_use_mm_for_euclid_dist")
+        distance = distances(instances)
         for block in self.blocks:
             nodes = block(nodes, distance)
         return self.final_norm(nodes)
 
 
 def build_encoder(model: str, width: int, heads: int, layers: int) -> Encoder:
-    """Build the encoder of a model by its name."""
-    if model == "gt":
-        return Encoder(GraphBlock, width, heads, layers, final_norm=True)
-    assert model == "am"
-    return Encoder(AttentionBlock, width, heads, layers, final_norm=False)
+    """Build the encoder of a model by its name: am, gat, gt or dgt."""
+    if model == "am":
+        return Encoder([AttentionBlock(width, heads) for _ in range(layers)], width, nn.Identity())
+    attention = EdgeAttention if model == "gat" else DistanceBiasedAttention
+    return Encoder([GraphBlock(attention(width, heads), width) for _ in range(layers)], width, nn.LayerNorm(width))

@@ -41,4 +41,10 @@ def generate(
         highest = 10
     demand = torch.floor(numbers[:, 2 * nodes :] * highest) + 1
     demand[:, 0] = 0
-    return Instances(xy, demand, torch.tensor(float(capacity), device=ids.device))
+    # Filled where it lives: a copy from the host would make it wait.
+    return Instances(xy, demand, torch.full((), float(capacity), device=ids.device))
+
+
+def distances(instances: Instances) -> Tensor:
+    """Give the Euclidean distance between any two nodes: [B, n, n]."""
+    return torch.cdist(instances.xy, instances.xy, compute_mode="donot_use_mm_for_euclid_dist")

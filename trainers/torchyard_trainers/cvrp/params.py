@@ -26,12 +26,18 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     steps: Annotated[Count | None, doc("Optimizer steps.")] = None
     seed: Annotated[Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, instances and sampled routes.")] = 1
     model: Annotated[
-        Literal["am", "gt"],
-        doc("am: attention model (Kool 2019); gt: graph transformer with a learned distance bias per head."),
+        Literal["am", "gat", "gt", "dgt"],
+        doc(
+            "am: attention model (Kool 2019); gat: graph attention over edges (GATv2); gt: graph transformer with a "
+            "learned distance bias per head; dgt: gt whose node embeddings are renewed as the route is built."
+        ),
     ] = "am"
     baseline: Annotated[
-        Literal["rollout", "shared"],
-        doc("rollout: greedy routes of a frozen copy (Kool 2019); shared: mean over the instance's samples (POMO)."),
+        Literal["rollout", "shared", "ema", "critic"],
+        doc(
+            "rollout: greedy routes of a frozen copy (Kool 2019); shared: mean over the instance's samples (POMO); "
+            "ema: moving average of all routes' lengths; critic: a network that expects them."
+        ),
     ] = "shared"
     customers: Annotated[Annotated[int, Meta(ge=2, le=1000)] | None, doc("Customers of an instance.")] = None
     capacity: Annotated[Annotated[int, Meta(ge=10, le=100000)] | None, doc("Vehicle capacity, in units of demand.")] = (

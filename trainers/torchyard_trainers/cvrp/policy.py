@@ -3,90 +3,103 @@
 The whole construction is one `forward`, so that data-parallel wrappers and sharding see one call a micro-batch.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from torchyard_trainers.core.randomness import gumbel, split_keys
+from torchyard_trainers.core.randomness import split_keys, uniform
 from torchyard_trainers.cvrp import tours
+from torchyard_trainers.cvrp.decoder import Decoder, DynamicDecoder, Memory
 from torchyard_trainers.cvrp.encoders import build_encoder
 from torchyard_trainers.cvrp.instances import Instances
 
-TANH_CLIP = 10.0
-
 
 class Routes(NamedTuple):
-    """Solutions and how likely the policy is to choose them."""
+    """Solutions, and how likely the policy is to choose them."""
 
     cost: Tensor  # [B, S] float32 tour lengths, no gradient
-    log_likelihood: Tensor  # [B, S] float32, with gradient
     moves: Tensor  # [B, S, T] int64
+    log_likelihood: Tensor | None = None  # [B, S] float32, with gradient, if asked for
+    expected: Tensor | None = (
+        None  # [B, 1] float32, with gradient: the critic's guess of the mean length, if there is one
+    )
 
 
 class Policy(nn.Module):
-    """Encoder `am` or `gt` with a pointer decoder."""
+    """An encoder with a pointer decoder, and a critic if one is wanted."""
 
-    def __init__(self, model: str, width: int, heads: int, layers: int) -> None:
+    def __init__(self, model: str, width: int, heads: int, layers: int, *, critic: bool = False) -> None:
         super().__init__()
-        self.heads = heads
         self.encoder = build_encoder(model, width, heads, layers)
-        self.node_inputs = nn.Linear(width, 3 * width, bias=False)
-        self.graph_context = nn.Linear(width, width, bias=False)
-        self.step_context = nn.Linear(width + 1, width, bias=False)
-        self.glimpse = nn.Linear(width, width, bias=False)
+        self.decoder = (DynamicDecoder if model == "dgt" else Decoder)(width, heads)
+        self.critic = Critic(width) if critic else None
 
-    def forward(self, instances: Instances, keys: Tensor | None = None) -> Routes:
-        """Construct routes.
+    def forward(self, instances: Instances, keys: Tensor | None = None, *, likelihood: bool = False) -> Routes:
+        """Construct routes, without gradient; then, if asked for, their likelihood with gradient.
+
+        The likelihood of all choices is computed at once, from the situations that construction went through: the
+        gradient of REINFORCE needs no graph through a loop.
 
         Args:
             instances: B problems.
             keys: [B, S] random keys: S sampled routes an instance, each a function of its key alone. None: one greedy
-            route.
+                route.
+            likelihood: whether to give `log_likelihood`.
         """
-        samples = 1 if keys is None else keys.shape[1]
         nodes = self.encoder(instances)
-        glimpse_keys, glimpse_values, pointers = self.node_inputs(nodes).chunk(3, -1)
-        glimpse_keys, glimpse_values = self._by_head(glimpse_keys), self._by_head(glimpse_values)
-        context = self.graph_context(nodes.mean(1, keepdim=True))
-        state = tours.depart(instances, samples)
-        moves, likelihoods = [], []
-        for step in range(tours.longest(instances.demand.shape[1] - 1)):
-            options = tours.feasible(instances, state)
-            query = context + self.step_context(self._situation(instances, nodes, state))
-            mixed = F.scaled_dot_product_attention(
-                self._by_head(query), glimpse_keys, glimpse_values, attn_mask=options[:, None]
-            )
-            query = self.glimpse(mixed.transpose(1, 2).flatten(2))
-            scores = (query @ pointers.transpose(1, 2)).float() / math.sqrt(query.shape[-1])
-            logits = (TANH_CLIP * torch.tanh(scores)).masked_fill(~options, -torch.inf)
-            node = _choose(logits.detach(), keys, step)
-            likelihoods.append(F.log_softmax(logits, -1).gather(-1, node[..., None])[..., 0])
+        memory = self.decoder.remember(nodes)
+        moves, situations = self._construct(instances, memory.detach(), keys)
+        routes = Routes(tours.length(instances, moves), moves)
+        if not likelihood:
+            return routes
+        logits = self.decoder(memory, instances, tours.join(situations))
+        chosen = logits.gather(-1, moves.flatten(1)[..., None])[..., 0] - logits.logsumexp(-1)
+        expected = None if self.critic is None else self.critic(nodes.detach(), instances)
+        return routes._replace(log_likelihood=chosen.view(moves.shape).sum(-1), expected=expected)
+
+    @torch.no_grad()
+    def _construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
+        """Give the moves [B, S, T] and the T situations they were made in."""
+        most = tours.longest(instances.demand.shape[1] - 1)
+        noise = None if keys is None else uniform(split_keys(keys, most)).double()
+        state = tours.depart(instances, 1 if keys is None else keys.shape[1])
+        moves, situations = [], []
+        for step in range(most):
+            logits = self.decoder(memory, instances, state)
+            node = logits.argmax(-1) if noise is None else draw(logits, noise[..., step])
             moves.append(node)
+            situations.append(state)
             state = tours.visit(instances, state, node)
             # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
             # probability 1.
             if node.device.type == "cpu" and bool((tours.served(state) & (state.node == 0)).all()):
                 break
-        taken = torch.stack(moves, -1)
-        return Routes(tours.length(instances, taken), torch.stack(likelihoods, -1).sum(-1), taken)
-
-    def _by_head(self, vectors: Tensor) -> Tensor:
-        """[B, k, d] -> [B, H, k, d / H]."""
-        return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-    def _situation(self, instances: Instances, nodes: Tensor, state: tours.Tours) -> Tensor:
-        """Where a vehicle is and the share of its capacity left: [B, S, d + 1]."""
-        here = nodes.gather(1, state.node[..., None].expand(-1, -1, nodes.shape[-1]))
-        share = (state.load / instances.capacity)[..., None].to(nodes.dtype)
-        return torch.cat([here, share], -1)
+        return torch.stack(moves, -1), situations
 
 
-def _choose(logits: Tensor, keys: Tensor | None, step: int) -> Tensor:
-    """Take the most likely node, or sample with noise that belongs to (sample, step, node): [B, S, n] -> [B, S]."""
-    if keys is None:
-        return logits.argmax(-1)
-    noise = gumbel(split_keys(split_keys(keys, 1, offset=step)[..., 0], logits.shape[-1]))
-    return (logits + noise).argmax(-1)
+class Critic(nn.Module):
+    """Expects the mean length of the policy's routes, as a share of the distances from the depot to all customers.
+
+    No route is longer than twice the sum of distances from the depot, so shares lie between 0 and 2.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, 1))
+
+    def forward(self, nodes: Tensor, instances: Instances) -> Tensor:
+        """[B, n, d] -> [B, 1] float32."""
+        ways = (instances.xy[:, 1:] - instances.xy[:, :1]).square().sum(-1).sqrt().sum(-1, keepdim=True)
+        return ways * (1 + self.layers(nodes).float().mean(1))
+
+
+def draw(logits: Tensor, noise: Tensor) -> Tensor:
+    """Sample from the softmax of logits [B, S, n] by its inverse distribution function at `noise` [B, S] in (0, 1).
+
+    Probabilities are counted in units of 2**-30: sums of whole numbers are exact, the same on every device, and what
+    has none is never chosen.
+    """
+    cumulated = (logits.softmax(-1) * 2**30).long().cumsum(-1)
+    threshold = (noise * cumulated[..., -1]).long()  # below the sum, since noise is below 1
+    return (cumulated > threshold[..., None]).int().argmax(-1)

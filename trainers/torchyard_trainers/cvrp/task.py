@@ -5,15 +5,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
-from torchyard_trainers.cvrp.baseline import RolloutBaseline, shared_baseline
+from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
 from torchyard_trainers.cvrp.evaluation import EVALUATION, greedy_costs, make, nearest_cost
 from torchyard_trainers.cvrp.params import Settings
-from torchyard_trainers.cvrp.policy import Policy
+from torchyard_trainers.cvrp.policy import Policy, Routes
 
 
 class Cvrp:
@@ -41,16 +42,22 @@ class Cvrp:
             "trainer.params.samples": settings.samples,
             "global batch (trainer.params.batch)": settings.batch,
         }
-        self._baseline: RolloutBaseline | None = None
+        self._baseline: Baseline | None = None
         self._nearest: float | None = None
+
+    @property
+    def baseline(self) -> Baseline:
+        """What routes are compared with; there once the model is built."""
+        assert self._baseline is not None
+        return self._baseline
 
     def build(self) -> nn.Module:
         """See `Workload`."""
         torch.manual_seed(stream_key(self.settings.seed, "weights") % 2**63)
         settings = self.settings
-        policy = Policy(settings.model, settings.embedding, settings.heads, settings.layers)
-        if settings.baseline == "rollout":
-            self._baseline = RolloutBaseline(settings, policy)
+        critic = settings.baseline == "critic"
+        policy = Policy(settings.model, settings.embedding, settings.heads, settings.layers, critic=critic)
+        self._baseline = build_baseline(settings, policy)
         return policy
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
@@ -70,8 +77,7 @@ class Cvrp:
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the untrained policy and, for baseline rollout, its first copy."""
-        if self._baseline is not None:
-            self._baseline.begin(session)
+        self.baseline.begin(session)
         metrics = self.evaluate(session)
         return {**metrics, "costUntrained": metrics["cost"]}
 
@@ -80,22 +86,22 @@ class Cvrp:
         settings = self.settings
         instances = make(settings, "train", batch.ids)
         keys = split_keys(sample_keys(stream_key(settings.seed, "routes"), batch.ids), settings.samples)
-        cost, log_likelihood, _ = session.parallel.forward(instances, keys)
-        baseline = shared_baseline(cost) if self._baseline is None else self._baseline(instances)
+        routes: Routes = session.parallel.forward(instances, keys, likelihood=True)
+        cost, log_likelihood = routes.cost, routes.log_likelihood
+        baseline = self.baseline(instances, routes)
+        assert baseline.shape == (len(batch.ids), 1)
         advantage = (cost - baseline).detach()
         assert advantage.shape == log_likelihood.shape == keys.shape
         per_instance = (advantage * log_likelihood).mean(1)
+        if routes.expected is not None:
+            per_instance = per_instance + critic_loss(routes.expected, cost)
         assert per_instance.shape == batch.weights.shape
         return Terms((per_instance * batch.weights).sum(), {"trainCost": (cost.mean(1) * batch.weights).sum().detach()})
 
-    def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
-        """Challenge the baseline and evaluate, each at its own pace."""
-        metrics: dict[str, float] = {}
-        last = step == self.total_steps
-        if self._baseline is not None and step % self.settings.baseline_every == 0:
-            session.reporter.phase("eval")
-            metrics |= self._baseline.challenge(session)
-        if step % self.settings.eval_every == 0 or last:
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        """Renew the baseline and evaluate, each at its own pace."""
+        metrics = self.baseline.after_step(session, step, means["trainCost"])
+        if step % self.settings.eval_every == 0 or step == self.total_steps:
             session.reporter.phase("eval")
             metrics |= self.evaluate(session)
         return metrics
@@ -114,7 +120,8 @@ class Cvrp:
 
     def state(self) -> dict[str, Any]:
         """See `Workload`."""
-        return {"baseline": self._baseline.state()} if self._baseline is not None else {}
+        state = self.baseline.state()
+        return {"baseline": state} if state else {}
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
@@ -135,3 +142,14 @@ class Cvrp:
             "gapPercent": metrics["gapPercent"],
             "text": text,
         }
+
+
+def critic_loss(expected: Tensor, cost: Tensor) -> Tensor:
+    """Give the squared error of what the critic expected, [B, 1] and [B, S] -> [B].
+
+    It goes over to the absolute error where it is large (Huber), so that a critic that is far off leaves the policy its
+    share of the clipped gradient.
+    """
+    mean = cost.mean(1, keepdim=True)
+    assert expected.shape == mean.shape
+    return functional.smooth_l1_loss(expected, mean, reduction="none")[:, 0]

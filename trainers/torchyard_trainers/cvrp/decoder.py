@@ -1,0 +1,163 @@
+"""The pointer decoder: where a vehicle goes next, for any number of situations at once (Kool, van Hoof, Welling 2019).
+
+A situation is a vehicle somewhere on its way. While routes are built there is one for each route; afterwards all
+situations of all routes are looked at again together, for their likelihoods, with no loop over time.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchyard_trainers.cvrp import tours
+from torchyard_trainers.cvrp.instances import Instances
+
+TANH_CLIP = 10.0
+FEATURES = 4
+RANK = 8
+
+
+class Memory(NamedTuple):
+    """What the decoder remembers of B instances of n nodes: computed once, read in every situation."""
+
+    queries: Tensor  # [B, n, d] of a vehicle at this node, but for its load
+    keys: Tensor  # [B, H, n, d / H] of the glimpse
+    values: Tensor  # [B, H, n, d / H] of the glimpse
+    pointers: Tensor  # [B, n, d]
+    tables: "Tables | None"
+
+    def detach(self) -> "Memory":
+        """Cut it off from its gradient."""
+        tables = None if self.tables is None else Tables(*(part.detach() for part in self.tables))
+        return Memory(*(part.detach() for part in self[:4]), tables)
+
+
+class Tables(NamedTuple):
+    """Products of a memory's parts. Of few nodes, looking products up is cheaper than multiplying again each time."""
+
+    scores: Tensor  # [B, n, H n] queries with keys: row i for a vehicle at node i
+    load_scores: Tensor  # [B, 1, H n] of the load with keys
+    pointers: Tensor  # [B, H n, n] values with pointers
+
+
+class Decoder(nn.Module):
+    """One glimpse over the nodes a vehicle may go to, then a pointer to one of them."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.node_inputs = nn.Linear(width, 3 * width, bias=False)
+        self.graph_context = nn.Linear(width, width, bias=False)
+        self.node_context = nn.Linear(width, width, bias=False)
+        self.load_context = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
+        self.glimpse = nn.Linear(width, width, bias=False)
+
+    def remember(self, nodes: Tensor) -> Memory:
+        """[B, n, d] -> what does not change along the way.
+
+        The projection after the glimpse meets the pointers in every situation, so it is folded into them.
+        """
+        keys, values, pointers = self.node_inputs(nodes).chunk(3, -1)
+        queries = self.node_context(nodes) + self.graph_context(nodes.mean(1, keepdim=True))
+        pointers = F.linear(pointers, self.glimpse.weight.T)
+        memory = Memory(queries, self._by_head(keys), self._by_head(values), pointers, None)
+        return memory._replace(tables=self._tabulate(memory)) if self._pays(nodes) else memory
+
+    def _pays(self, nodes: Tensor) -> bool:
+        """Whether tables save work: a situation costs H n n products with them, 2 d n without."""
+        return nodes.shape[1] * self.heads <= 2 * nodes.shape[2]
+
+    def _tabulate(self, memory: Memory) -> Tables:
+        batch, nodes, _ = memory.queries.shape
+        scale = memory.keys.shape[-1] ** -0.5
+        keys = memory.keys.transpose(2, 3) * scale
+        load = self.load_context.to(keys.dtype).view(self.heads, 1, -1)
+        scores = self._by_head(memory.queries) @ keys
+        pointers = memory.values @ self._by_head(memory.pointers).transpose(2, 3)
+        return Tables(
+            scores.transpose(1, 2).reshape(batch, nodes, -1),
+            (load @ keys).reshape(batch, 1, -1),
+            pointers.reshape(batch, -1, nodes),
+        )
+
+    def forward(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
+        """Score the next node of each vehicle: [B, S, n] float32, -inf where it may not go."""
+        options = tours.feasible(instances, state)
+        if memory.tables is not None:
+            return self._clip(self._look_up(memory.tables, instances, state, options), options)
+        query = self._by_head(self._query(memory, instances, state))
+        mixed = F.scaled_dot_product_attention(query, memory.keys, memory.values, attn_mask=options[:, None])
+        return self._clip(mixed.transpose(1, 2).flatten(2) @ memory.pointers.transpose(1, 2), options)
+
+    def _look_up(self, tables: Tables, instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
+        share = (state.load / instances.capacity)[..., None].to(tables.scores.dtype)
+        here = state.node[..., None].expand(-1, -1, tables.scores.shape[-1])
+        scores = torch.addcmul(tables.scores.gather(1, here), share, tables.load_scores)
+        scores = scores.float().unflatten(-1, (self.heads, -1)).masked_fill(~options[:, :, None], -torch.inf)
+        return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
+
+    def _query(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
+        """Where a vehicle is and the share of its capacity left, as a query: [B, S, d]."""
+        here = memory.queries.gather(1, state.node[..., None].expand(-1, -1, memory.queries.shape[-1]))
+        share = (state.load / instances.capacity)[..., None].to(here.dtype)
+        return torch.addcmul(here, share, self.load_context.to(here.dtype))
+
+    def _clip(self, scores: Tensor, options: Tensor) -> Tensor:
+        width = self.glimpse.weight.shape[0]
+        return (TANH_CLIP * torch.tanh(scores.float() / math.sqrt(width))).masked_fill(~options, -torch.inf)
+
+    def _by_head(self, vectors: Tensor) -> Tensor:
+        """[B, k, d] -> [B, H, k, d / H]."""
+        return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class DynamicDecoder(Decoder):
+    """A decoder that sees every node anew in every situation: what is done, what fits, how far it is from here.
+
+    Keys, values and pointers become `k + A g`, `v + B g` and `p + C g`, with g [RANK] a small network of a node's
+    features in this situation. Products with them come apart (`q (k + A g) = q k + (A' q) g`), so that no embedding is
+    ever written out for each situation: memory stays [B, S, n, RANK] instead of [B, S, n, 3 d].
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.features = nn.Linear(FEATURES, RANK)
+        self.renewal = nn.Linear(RANK, 3 * width, bias=False)
+
+    def _pays(self, _nodes: Tensor) -> bool:
+        return False  # no two situations have the same products
+
+    def forward(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
+        """See `Decoder.forward`."""
+        options = tours.feasible(instances, state)
+        query = self._query(memory, instances, state)
+        news = F.silu(self.features(self._look(instances, state, options).to(query.dtype)))
+        to_keys, to_values, to_pointers = self.renewal.weight.chunk(3, 0)
+        by_head = query.unflatten(-1, (self.heads, -1))  # [B, S, H, d / H]
+        scores = (by_head.transpose(1, 2) @ memory.keys.transpose(2, 3)).transpose(1, 2)
+        scores = scores + torch.einsum("bshd,hdr->bshr", by_head, self._split(to_keys)) @ news.transpose(2, 3)
+        scores = (scores.float() * by_head.shape[-1] ** -0.5).masked_fill(~options[:, :, None], -torch.inf)
+        attention = scores.softmax(-1).to(query.dtype)  # [B, S, H, n]
+        mixed = (attention.transpose(1, 2) @ memory.values).transpose(1, 2)
+        mixed = mixed + torch.einsum("bshr,hdr->bshd", attention @ news, self._split(to_values))
+        mixed = mixed.flatten(2)
+        scores = mixed @ memory.pointers.transpose(1, 2)
+        scores = scores + (news @ (mixed @ to_pointers)[..., None])[..., 0]
+        return self._clip(scores, options)
+
+    def _split(self, renewal: Tensor) -> Tensor:
+        """[d, RANK] -> [H, d / H, RANK]."""
+        return renewal.unflatten(0, (self.heads, -1))
+
+    @staticmethod
+    def _look(instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
+        """What a situation says of each node: [B, S, n, FEATURES] float32.
+
+        Whether it is done, whether the vehicle may go there, how far it is, and what would be left of the load.
+        """
+        here = instances.xy.gather(1, state.node[..., None].expand(-1, -1, 2))
+        distance = (here[:, :, None] - instances.xy[:, None]).square().sum(-1).sqrt()
+        left = (state.load[..., None] - instances.demand[:, None]) / instances.capacity
+        return torch.stack([state.visited.float(), options.float(), distance, left], -1)
