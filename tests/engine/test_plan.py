@@ -170,6 +170,22 @@ def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_named_so_and_trie
     assert "limit 1.0 GiB, peak 1.0 GiB" in world.status.message
 
 
+def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it():
+    world = World(2).to_running()
+    fail(world, 0, 75, rank=0, exception="", message="exit code 75")
+    world.step()
+    world.now += 0.1
+    world.end_workers(world.at(1), 75, asked=True, saved=True)
+    world.step()
+    attempt = world.status.attempts[-1]
+    assert (attempt.reason, attempt.cause.rank, attempt.cause.pod, attempt.counted) == (
+        "Preempted",
+        1,
+        "job-0-1",
+        False,
+    )
+
+
 def test_a_pod_that_is_lost_stands_for_the_first_of_its_ranks():
     world = World(3, procs_per_node=4).to_running()
     world.end_pod(world.at(1), 137, "OOMKilled")

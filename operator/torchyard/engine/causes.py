@@ -195,8 +195,11 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
         code=ended.code,
         permanent=meaning.permanent,
         counted=meaning.counted and not preempted,
-        # Exit 76 and workers that were stopped follow from something else by definition.
-        secondary=failure.secondary or ended.code == 76 or (ended.asked and not ended.saved),
+        # Exit 76, workers that were stopped, and those that saved because another pod was asked to follow from that.
+        secondary=failure.secondary
+        or ended.code == 76
+        or (ended.asked and not ended.saved)
+        or (ended.code == 75 and not ended.asked),
         lost_pod=pod is None or not pod.alive,
         time=failure.time or ended.time,
         step=failure.step,
