@@ -24,3 +24,10 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture
 def yard(fork_server: ForkServer, tmp_path: Path) -> Yard:
     return Yard(fork_server, tmp_path)
+
+
+@pytest.fixture
+def calm(fork_server: ForkServer, tmp_path: Path) -> Yard:
+    """Folders of a second run, which nothing disturbs."""
+    (tmp_path / "calm").mkdir()
+    return Yard(fork_server, tmp_path / "calm")

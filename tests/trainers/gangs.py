@@ -104,7 +104,7 @@ class Yard:
     root: Path
     checkpoints: Path = field(init=False)
     rounds: int = 0
-    own_disks: bool = False  # every rank is a node whose checkpoint folder no other node sees
+    own_disks: bool = False  # every node (of one rank, unless said) has a checkpoint folder that no other one sees
 
     def __post_init__(self) -> None:
         self.checkpoints = self.root / "checkpoints"
@@ -118,6 +118,7 @@ class Yard:
         settings: dict[str, Any],
         world: int = 1,
         *,
+        nodes: int = 1,
         env: dict[str, str] | None = None,
         hold: tuple[int, str] | None = None,
         function: tuple[str, list[Any]] | None = None,
@@ -127,6 +128,7 @@ class Yard:
         Args:
             settings: content of the config file.
             world: ranks.
+            nodes: which they are spread over, one after the other.
             env: further variables.
             hold: a rank, and the moment (see `moments`) at which it stands still until it is killed.
             function: name and arguments of what workers run (see `faults`) instead of the command line.
@@ -147,23 +149,26 @@ class Yard:
             **(env or {}),
         }
         logs = [self.root / f"round-{self.rounds}-rank-{rank}.log" for rank in range(world)]
-        workers = [
-            {"env": common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, "log": str(log), "arguments": []}
-            for rank, log in enumerate(logs)
-        ]
-        if self.own_disks:
-            for rank, worker in enumerate(workers[1:], 1):
-                own = {"TORCHYARD_CHECKPOINT_DIR": str(self.disk(rank)), "LOCAL_RANK": "0", "TORCHYARD_RUN_DIR": ""}
-                worker["env"] |= own
+        a_node = -(-world // (world if self.own_disks and nodes == 1 else nodes))
+        workers = []
+        for rank, log in enumerate(logs):
+            node, local_rank = divmod(rank, a_node)
+            own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+            own["LOCAL_WORLD_SIZE"] = str(min(a_node, world - node * a_node))
+            if node > 0:
+                own["TORCHYARD_RUN_DIR"] = ""
+                if self.own_disks:
+                    own["TORCHYARD_CHECKPOINT_DIR"] = str(self.disk(node))
+            workers.append({"env": common | own, "log": str(log), "arguments": []})
         if function is not None:
             workers = [worker | {"function": function[0], "arguments": function[1]} for worker in workers]
         if hold is not None:
             workers[hold[0]]["env"] |= {"HOLD_AT": hold[1], "HELD": str(self.held)}
         return Gang(self.server.ask({"start": workers})["pids"], logs, self.server)
 
-    def disk(self, rank: int) -> Path:
-        """Checkpoint folder of a rank with a disk of its own."""
-        return self.checkpoints if rank == 0 else self.root / f"checkpoints-of-{rank}"
+    def disk(self, node: int) -> Path:
+        """Checkpoint folder of a node with a disk of its own."""
+        return self.checkpoints if node == 0 else self.root / f"checkpoints-of-{node}"
 
     @property
     def held(self) -> Path:

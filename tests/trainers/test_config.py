@@ -36,7 +36,6 @@ CVRP = {"name": "cvrp"}
         ({"trainer": CVRP, "checkpoint": {"keepLast": 0}}, "checkpoint.keepLast: expected `int` >= 1 (is 0)"),
         ({"trainer": CVRP, "checkpoint": {"interval": {"steps": 1, "seconds": 2}}}, "exactly one of steps and seconds"),
         ({"trainer": CVRP, "checkpoint": {"interval": {}}}, "exactly one of steps and seconds"),
-        ({"trainer": CVRP, "parallelism": {"strategy": "hsdp"}}, "hsdp: not implemented in this version"),
         ({"trainer": CVRP, "parallelism": {"strategy": "dpp"}}, "parallelism.strategy: invalid enum value 'dpp'"),
         ({"trainer": CVRP, "parallelism": {"microBatchSize": "big"}}, "parallelism.microBatchSize"),
         (

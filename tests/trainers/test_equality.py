@@ -26,13 +26,6 @@ def undisturbed(fork_server, tmp_path_factory):
     return losses
 
 
-@pytest.fixture
-def calm(fork_server, tmp_path):
-    """Folders of a second run, which nothing disturbs."""
-    (tmp_path / "calm").mkdir()
-    return Yard(fork_server, tmp_path / "calm")
-
-
 def assert_same(losses, expected):
     assert losses.keys() == expected.keys()
     assert losses == pytest.approx(expected, abs=1e-5)

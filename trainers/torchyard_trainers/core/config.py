@@ -120,7 +120,7 @@ def load(path: Path) -> Config:
     except msgspec.DecodeError as error:
         raise ConfigError(f"TORCHYARD_CONFIG {path}: not valid JSON ({error})") from error
     config = convert(tree, Config, at="")
-    reject_unimplemented(config)
+    _check_interval(config.checkpoint.interval)
     return config
 
 
@@ -141,17 +141,7 @@ def convert(tree: Any, into: type[T], *, at: str) -> T:
         raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}") from error
 
 
-def reject_unimplemented(config: Config) -> None:
-    """Refuse what this version does not do: a field is never silently ignored."""
-    parallelism = config.parallelism
-    missing = {
-        "parallelism.strategy: hsdp": parallelism.strategy == "hsdp",
-        "parallelism.cpuOffload": parallelism.cpu_offload,
-    }
-    for field_name, used in missing.items():
-        if used:
-            raise ConfigError(f"{field_name}: not implemented in this version; leave it out")
-    interval = config.checkpoint.interval
+def _check_interval(interval: Interval | None) -> None:
     if interval is not None and (interval.steps is None) == (interval.seconds is None):
         raise ConfigError("checkpoint.interval: give exactly one of steps and seconds")
 

@@ -1,4 +1,4 @@
-"""Strategies as functions on a plain module: `single`, `ddp`, `fsdp`. A setting, never three programs.
+"""Strategies as functions on a plain module: `single`, `ddp`, `fsdp`, `hsdp`. A setting, never four programs.
 
 Losses are sums over the rank's samples divided by the *global* count; both wrappers average gradients over ranks, so
 the loop multiplies by the world size. Then every strategy at every size computes the same step.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from torchyard_trainers.core.activations import checkpoint_activations
 from torchyard_trainers.core.config import Parallelism
@@ -21,7 +22,9 @@ from torchyard_trainers.core.world import World
 
 # Mixed-precision AdamW: fp32 weights, gradients and two moments, all of them 4 bytes.
 BYTES_PER_PARAMETER = 16
-USABLE_GPU_MEMORY = 0.85
+# The rest is for activations; a model that leaves less is spread.
+USABLE_MEMORY = 0.85
+SHARDED = frozenset({"fsdp", "hsdp"})
 
 
 @dataclass(frozen=True)
@@ -39,31 +42,46 @@ class Parallel:
             with self.forward.no_sync():  # type: ignore[operator]
                 yield
             return
-        if self.strategy == "fsdp":
+        if self.strategy in SHARDED:
             self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
         yield
 
     def full_state(self) -> dict[str, Tensor]:
-        """Give a copy of all weights, unsharded, on every rank. Collective under fsdp."""
+        """Give a copy of all weights, unsharded, on every rank. Collective if sharded."""
         return {name: _whole(tensor).detach().clone() for name, tensor in self.module.state_dict().items()}
 
 
 def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
-    """Resolve `auto` before anything is built: one process is `single`, more are `ddp`."""
+    """Resolve `auto` as far as it goes without a model: one process is `single`, more are `ddp`.
+
+    Raises:
+        ConfigError: the settings contradict each other or the number of processes.
+    """
     strategy = parallelism.strategy
     if strategy == "auto":
+        if parallelism.cpu_offload:
+            return "fsdp"
         return "single" if world_size == 1 else "ddp"
     if strategy == "single" and world_size > 1:
         raise ConfigError(f"parallelism.strategy: single runs one process, but there are {world_size}; use ddp or fsdp")
+    if parallelism.cpu_offload and strategy not in SHARDED:
+        raise ConfigError(f"parallelism.cpuOffload: true needs strategy fsdp or hsdp, not {strategy}")
     return strategy
 
 
-def outgrows_one_gpu(model: nn.Module, world: World) -> bool:
-    """Whether training state of the whole model leaves no room on one GPU, so that it must be sharded."""
-    if world.device.type != "cuda" or world.size == 1:
-        return False
-    needed = BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in model.parameters())
-    return needed > USABLE_GPU_MEMORY * torch.cuda.get_device_properties(world.device).total_memory
+def strategy_by_memory(parameters: int, memory: int, world_size: int, local_size: int) -> str:
+    """Choose for many processes: the one that communicates least among those whose training state fits.
+
+    Args:
+        parameters: of the model.
+        memory: bytes that one rank may use.
+        world_size: number of ranks.
+        local_size: ranks of a node.
+    """
+    state, room = BYTES_PER_PARAMETER * parameters, USABLE_MEMORY * memory
+    if state <= room:
+        return "ddp"
+    return "hsdp" if 1 < local_size < world_size and state / local_size <= room else "fsdp"
 
 
 def spread(
@@ -86,8 +104,8 @@ def spread(
         compile_blocks(blocks)
     if strategy == "ddp":
         return Parallel(strategy, _replicate(model, world), model)
-    if strategy == "fsdp":
-        _shard(model, blocks, settings, precision, world)
+    if strategy in SHARDED:
+        _shard(model, blocks, strategy, settings=settings, precision=precision, world=world)
     return Parallel(strategy, model, model)
 
 
@@ -114,19 +132,48 @@ def _replicate(model: nn.Module, world: World) -> nn.Module:
 
 
 def _shard(
-    model: nn.Module, blocks: list[nn.Module], settings: Parallelism, precision: Precision, world: World
+    model: nn.Module,
+    blocks: list[nn.Module],
+    strategy: str,
+    *,
+    settings: Parallelism,
+    precision: Precision,
+    world: World,
 ) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    mesh = _mesh(strategy, world)
     # Inputs stay fp32 (tour lengths, capacities); the model casts what it feeds to a layer.
     policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     if precision.name == "fp32":
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if settings.cpu_offload else OffloadPolicy()
+    if settings.cpu_offload and precision.name == "fp16":
+        raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=settings.fsdp.reshard_after_forward)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(
+            block,
+            mesh=mesh,
+            mp_policy=policy,
+            offload_policy=offload,
+            reshard_after_forward=settings.fsdp.reshard_after_forward,
+        )
+    fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+
+
+def _mesh(strategy: str, world: World) -> DeviceMesh:
+    """Arrange the ranks: all in one row, or for hsdp a row a node, which shards inside and is replicated across."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if strategy == "fsdp":
+        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    if world.local_size == 1 or world.size % world.local_size:
+        raise ConfigError(
+            f"parallelism.strategy: hsdp shards among the processes of a node, as many on each, but there are "
+            f"{world.size} with {world.local_size} on this one; use fsdp or set procsPerNode to 2 or more"
+        )
+    shape = (world.size // world.local_size, world.local_size)
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -40,7 +40,8 @@ class Precision:
         """Clip the unscaled gradients to a global norm; give that norm before clipping, the same on every rank."""
         self._scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return norm.to(self._device)  # gradients may be offloaded
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the parameters; fp16 leaves a step out whose gradients overflowed, and scales the next one less."""

@@ -14,11 +14,12 @@ from torchyard_trainers.core import loop
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.exits import ConfigError, GpuMemoryError, HungError
 from torchyard_trainers.core.export.formats import check_formats
+from torchyard_trainers.core.memory import memory_of
 from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
 from torchyard_trainers.core.modes.preflight import preflight
-from torchyard_trainers.core.parallel import choose_strategy, outgrows_one_gpu, spread
+from torchyard_trainers.core.parallel import SHARDED, choose_strategy, spread, strategy_by_memory
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
@@ -93,9 +94,11 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     """Build the model and spread it over the world."""
     world, settings = run.world, run.config.parallelism
     model = task.build()
-    if settings.strategy == "auto" and outgrows_one_gpu(model, world):
-        strategy = "fsdp"
-    precision = Precision(settings.precision, world.device, sharded=strategy == "fsdp")
+    if settings.strategy == "auto" and strategy == "ddp":
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        limit = min(world.gather(memory_of(world.device, world.local_size).limit))
+        strategy = strategy_by_memory(parameters, limit, world.size, world.local_size)
+    precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
     parallel = spread(model, blocks, strategy, settings=settings, precision=precision, world=world)
     return Session(parallel, precision, world, run.reporter, micro_batch)

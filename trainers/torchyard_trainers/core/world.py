@@ -26,6 +26,7 @@ class World:
     device: torch.device
     grouped: bool
     group: distributed.ProcessGroup | None = None  # that the collectives use; None: the one of training
+    local_size: int = 1  # ranks of this node; torchrun numbers them one after the other
 
     def beside(self) -> "World":
         """Give the same gang on a process group of its own, for a thread beside training. Collective.
@@ -117,22 +118,22 @@ def join(device: str, *, needs_group: bool) -> Iterator[World]:
 
     Args:
         device: `auto`, `cuda` or `cpu`; `cuda` never falls back.
-        needs_group: make a process group even for a world of one (strategies ddp and fsdp).
+        needs_group: make a process group even for a world of one (every strategy but single).
     """
-    rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    rank, size, local_rank, local_size = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
     chosen = pick_device(device, local_rank)
     make_deterministic(chosen)
     grouped = size > 1 or needs_group
     if grouped:
         _init_process_group(chosen, size)
-    yield World(rank, size, local_rank, chosen, grouped)
+    yield World(rank, size, local_rank, chosen, grouped, local_size=local_size)
     # Only after success: a failing worker must not wait here for peers that wait for it.
     if grouped:
         distributed.barrier()
         distributed.destroy_process_group()
 
 
-_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 
 
 def pick_device(device: str, local_rank: int) -> torch.device:

@@ -1,0 +1,128 @@
+"""A small language model as a newcomer would write a workload: smooth, so that it can be compared in any precision.
+
+Imported by the warm parent of test workers; `train` runs it in place of a built-in workload.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import AdamW
+
+from torchyard_trainers import registry
+from torchyard_trainers.core.command import main
+from torchyard_trainers.core.losses import linear_cross_entropy
+from torchyard_trainers.core.randomness import sample_keys, stream_key
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+
+
+class Sizes(NamedTuple):
+    width: int = 16
+    heads: int = 2
+    layers: int = 2
+    vocabulary: int = 32
+    length: int = 12
+    batch: int = 12
+    steps: int = 6
+
+
+class Block(nn.Module):
+    """Causal attention and a feed-forward layer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, tokens):
+        """[B, T, d] -> [B, T, d]."""
+        batch, length, width = tokens.shape
+        parts = self.inputs(self.norms[0](tokens)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        tokens = tokens + self.output(mixed.transpose(1, 2).reshape(batch, length, width))
+        return tokens + self.narrow(functional.gelu(self.wide(self.norms[1](tokens))))
+
+
+class Model(nn.Module):
+    """Sum of the cross-entropy of each next token, with weights for samples."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.width)
+        self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
+
+    def forward(self, text, weights):
+        """[B, T + 1] int64, [B] -> one number."""
+        tokens = self.embedding(text[:, :-1])
+        for block in self.blocks:
+            tokens = block(tokens)
+        target = text[:, 1:].masked_fill(weights[:, None] == 0, -100)
+        return linear_cross_entropy(self.norm(tokens).flatten(0, 1), self.head.weight, target.flatten())
+
+
+class LittleLm:
+    """Learns to count: each sample is a walk with a step of its own through the vocabulary."""
+
+    log_every = 1
+    max_grad_norm = 0.1  # always clips
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes, self.total_steps, self.global_batch = sizes, sizes.steps, sizes.batch
+        self.identity = {"trainer.name": "little", **sizes._asdict()}
+        self.identity.pop("steps")
+
+    def build(self):
+        torch.manual_seed(0)
+        return Model(self.sizes)
+
+    def blocks(self, model):
+        return list(model.blocks)
+
+    def optimizer(self, parameters):
+        return AdamW(parameters, lr=1e-3, fused=True)
+
+    def learning_rate(self, step):
+        return 1e-3
+
+    def begin(self, session: Session):
+        return {}
+
+    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+        keys = sample_keys(stream_key(1, "train"), batch.ids)[:, None]
+        places = torch.arange(self.sizes.length + 1, device=batch.ids.device)
+        text = (keys % self.sizes.vocabulary + places * (1 + keys % 5)) % self.sizes.vocabulary
+        return Terms(session.parallel.forward(text, batch.weights) / self.sizes.length, {})
+
+    def after_step(self, session, step, means):
+        return {}
+
+    def evaluate(self, session):
+        return {}
+
+    def score(self, metrics):
+        return None
+
+    def state(self):
+        return {}
+
+    def summary(self, metrics):
+        return {"text": f"loss {metrics['loss']:.3f}"}
+
+
+def use(sizes: dict[str, Any]) -> None:
+    """Let this process train the little model, whatever the config names."""
+    registry.check = lambda config: None
+    registry.build = lambda config: LittleLm(Sizes(**sizes))
+
+
+def train(sizes: dict[str, Any]) -> None:
+    """Train it as the command line would train a built-in workload."""
+    use(sizes)
+    if code := main([]):
+        os._exit(code)

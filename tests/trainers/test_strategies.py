@@ -1,0 +1,105 @@
+"""Every strategy, world size, accumulation, precision and way of checkpointing makes the same steps."""
+
+import pytest
+from gangs import Yard
+
+pytestmark = pytest.mark.e2e
+
+TRAIN = ("little_lm:train", [{}])
+
+
+def settings(**parallelism):
+    return {
+        "trainer": {"name": "little"},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        "parallelism": parallelism,
+    }
+
+
+def losses_and_norms(yard):
+    """[[loss, gradient norm before clipping], ...] by step."""
+    return [[entry["loss"], entry["gradNorm"]] for entry in yard.metrics()]
+
+
+@pytest.fixture(scope="module")
+def one_process(fork_server, tmp_path_factory):
+    """What one process that accumulates nothing does, by precision."""
+    found = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        yard = Yard(fork_server, tmp_path_factory.mktemp(precision))
+        yard.train(settings(precision=precision, strategy="single"), function=TRAIN)
+        found[precision] = losses_and_norms(yard)
+    return found
+
+
+def flat(pairs):
+    return [value for pair in pairs for value in pair]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shape", "more"),
+    [
+        ("single", (1, 1), {"microBatchSize": 5}),
+        ("ddp", (1, 1), {"activationCheckpointing": "full"}),
+        ("ddp", (2, 2), {"microBatchSize": 2, "activationCheckpointing": "selective"}),
+        ("ddp", (3, 3), {"activationCheckpointing": "full"}),
+        ("fsdp", (1, 1), {}),
+        ("fsdp", (2, 1), {"microBatchSize": 2, "activationCheckpointing": "full"}),
+        ("fsdp", (2, 2), {"cpuOffload": True, "fsdp": {"reshardAfterForward": False}}),
+        ("fsdp", (3, 3), {"microBatchSize": 3, "activationCheckpointing": "selective", "cpuOffload": True}),
+        ("hsdp", (4, 2), {}),
+        ("hsdp", (4, 2), {"microBatchSize": 1, "activationCheckpointing": "full", "cpuOffload": True}),
+        ("hsdp", (2, 1), {"activationCheckpointing": "selective"}),
+        ("auto", (2, 2), {"cpuOffload": True}),
+    ],
+)
+def test_losses_and_clipped_gradients_are_those_of_one_process(yard, one_process, strategy, shape, more):
+    world, nodes = shape
+    yard.train(settings(strategy=strategy, precision="fp32", **more), world, nodes=nodes, function=TRAIN)
+    assert flat(losses_and_norms(yard)) == pytest.approx(flat(one_process["fp32"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(("strategy", "shape"), [("ddp", (2, 2)), ("fsdp", (3, 3)), ("hsdp", (4, 2))])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_rounds_a_little_differently_and_no_more(yard, one_process, precision, strategy, shape):
+    world, nodes = shape
+    given = settings(strategy=strategy, precision=precision, microBatchSize=2, activationCheckpointing="selective")
+    yard.train(given, world, nodes=nodes, function=TRAIN)
+    assert flat(losses_and_norms(yard)) == pytest.approx(flat(one_process[precision]), rel=2e-2)
+    assert flat(one_process[precision]) == pytest.approx(flat(one_process["fp32"]), rel=2e-2)
+
+
+def test_a_run_goes_on_from_ddp_to_hsdp_to_fsdp_to_one_process(yard, one_process):
+    """One checkpoint format serves all: what is replicated, sharded in two dimensions, sharded in one, and whole."""
+    for steps, strategy, world, nodes in ((1, "ddp", 2, 2), (3, "hsdp", 4, 2), (4, "fsdp", 3, 3), (6, "single", 1, 1)):
+        given = settings(strategy=strategy, precision="fp32")
+        yard.train(given, world, nodes=nodes, function=("little_lm:train", [{"steps": steps}]))
+        assert yard.record(steps)["strategy"] == strategy
+    assert flat(losses_and_norms(yard)) == pytest.approx(flat(one_process["fp32"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("own_disks", [False, True])
+def test_a_sharded_and_replicated_run_resumes_with_the_same_bits(yard, calm, own_disks):
+    given = settings(strategy="hsdp", precision="fp32", microBatchSize=2)
+    calm.own_disks = yard.own_disks = own_disks
+    calm.train(given, 4, nodes=2, function=TRAIN)
+    yard.train(given, 4, nodes=2, function=("little_lm:train", [{"steps": 3}]))
+    yard.train(given, 4, nodes=2, function=TRAIN)
+    assert yard.weights() == calm.weights()
+
+
+@pytest.mark.parametrize(
+    ("world", "nodes", "parallelism", "message"),
+    [
+        (2, 2, {"strategy": "hsdp"}, "parallelism.strategy: hsdp shards among the processes of a node"),
+        (3, 2, {"strategy": "hsdp"}, "there are 3 with 2 on this one; use fsdp"),
+        (2, 2, {"strategy": "ddp", "cpuOffload": True}, "cpuOffload: true needs strategy fsdp or hsdp, not ddp"),
+        (1, 1, {"strategy": "fsdp", "cpuOffload": True, "precision": "fp16"}, "does not go with precision fp16"),
+        (2, 2, {"strategy": "single"}, "single runs one process, but there are 2"),
+    ],
+)
+def test_what_cannot_be_spread_is_a_mistake_of_the_configuration(yard, world, nodes, parallelism, message):
+    gang = yard.start(settings(**parallelism), world, nodes=nodes, function=TRAIN)
+    assert gang.wait()[0] == 64, gang.output()
+    assert message in yard.failure()["message"]
