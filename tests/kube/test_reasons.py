@@ -392,3 +392,25 @@ def test_a_pod_whose_node_is_not_ready_is_marked_so_by_the_control_plane():
         conditions = [ready, {"type": "ContainersReady", "status": containers}]
         status = placed(running, phase="Running", conditions=conditions)
         assert seen(pod(spec=ON_NODE, status=status)).marked is marked
+
+
+TORCHRUN = """ValueError: no luck
+E1121 12:00:00 1 torch/distributed/elastic/multiprocessing/api.py:1000] failed (exitcode: 1) local_rank: 0 (pid: 8)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+  exitcode  : 1 (pid: 8)
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "reason", "message"),
+    [
+        (1, TORCHRUN, "WorkerFailed", "ValueError: no luck"),
+        (3, "no luck\n----\n", "WorkerFailed", "no luck"),
+        (64, "params.steps: must be positive\n", "", "params.steps: must be positive"),
+        (137, "", "", ""),
+    ],
+)
+def test_of_a_pod_without_an_agent_the_workers_are_judged_by_code_and_last_words(code, log, reason, message):
+    found = seen(pod(spec={**ON_NODE, "subdomain": "ty-cvrp"}, status=ended(code, "Error", log))).pod
+    assert (found.reason, found.message, found.exit_code) == (reason, message, code)

@@ -182,6 +182,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
     """What of a pod's spec explains its state."""
 
     node_name: str = ""
+    subdomain: str = ""
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None

@@ -1,5 +1,7 @@
 """Why a pod goes or ended: who took it, or what its containers say."""
 
+import re
+
 import msgspec
 from msgspec import Struct
 
@@ -28,6 +30,9 @@ _ENDED_BY_KUBELET = {
     "NodeAffinity": "NodeRefused",
     "AdmissionRejected": "NodeRefused",
 }
+# How Python names what was raised; what torchrun adds of its own when a worker ended.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+_LAUNCHER = "torch.distributed.elastic"
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 
 
@@ -96,6 +101,9 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
     if words is not None:
         failure = words.failure or _Failure()
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
+    if pod.spec.subdomain:  # it has no agent: what ended are the workers themselves
+        unknown = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
+        return ("WorkerFailed" if unknown else ""), _told(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
     crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
     return ("AgentCrashed" if crashed else ""), _last_line(ended.message)
@@ -115,6 +123,13 @@ def _words(message: str) -> _Words | None:
 def _last_line(message: str) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     return _short(lines[-1]) if lines else ""
+
+
+def _told(message: str) -> str:
+    """The line of a log's end that tells most: an exception, else the last one that is no ornament."""
+    lines = [line for line in message.splitlines() if any(map(str.isalnum, line)) and _LAUNCHER not in line]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return _short((raised or lines or [""])[-1])
 
 
 def _short(message: str) -> str:

@@ -1,0 +1,38 @@
+"""`launcher.kind: none` on a real cluster: torchrun finds its peers by the names of a headless service."""
+
+import json
+
+from jobs import Jobs
+
+SUM = """
+import torch.distributed as dist, torch
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+print("sum", total.item(), "of", dist.get_world_size(), flush=True)
+"""
+FAILS = "import os, sys; sys.exit('no luck') if os.environ['RANK'] == '1' else __import__('time').sleep(600)"
+
+
+async def test_two_nodes_find_each_other_by_name_and_add_up(api, namespace, operator):
+    jobs = Jobs(api, namespace)
+    await jobs.submit("sum", script=SUM, nodes=2, procsPerNode=2, launcher={"kind": "none"})
+    status = await jobs.ends("sum")
+    assert (status["state"], status["round"]) == ("Succeeded", 1), status["message"]
+    pods = await jobs.pods("sum")
+    assert {pod["status"]["phase"] for pod in pods.values()} == {"Succeeded"}
+    log = await api.request("GET", f"{jobs.core}/pods/sum-0-0/log", params={"container": "trainer"})
+    assert b"sum 10.0 of 4" in log
+    service = json.loads(await api.request("GET", f"{jobs.core}/services/ty-sum"))
+    assert service["metadata"]["ownerReferences"][0]["name"] == "sum"
+
+
+async def test_a_member_that_fails_takes_the_gang_along_and_is_named(api, namespace, operator):
+    jobs = Jobs(api, namespace)
+    restart = {"maxRestarts": 1, "backoff": {"initial": "0s", "max": "1s"}}
+    await jobs.submit("fails", script=FAILS, nodes=2, launcher={"kind": "none"}, restart=restart, gracePeriod="1s")
+    status = await jobs.ends("fails")
+    assert status["state"] == "Failed"
+    first, second = status["attempts"]
+    assert (first["cause"]["pod"], second["cause"]["pod"]) == ("fails-0-1", "fails-1-1")
+    assert (first["cause"]["exitCode"], first["cause"]["class"], first["cause"]["rank"]) == (1, "WorkerFailed", 1)
