@@ -138,18 +138,11 @@ async def _has_account(api: Api, namespace: str) -> bool:
 
 @pytest.fixture(scope="session")
 def address(kubeconfig) -> str:
-    """Where pods reach this machine: its address on the way to a node."""
+    """Where pods reach this machine."""
 
     async def find() -> str:
         async with connected() as api:
-            nodes = json.loads(await api.request("GET", "/api/v1/nodes"))["items"]
-            found = [
-                each["address"]
-                for node in nodes
-                for each in node["status"].get("addresses", ())
-                if each["type"] == "InternalIP"
-            ]
-            return operators.own_address(found[0] if found else operators.server_host(api.credentials.server))
+            return await operators.address_for_pods(api)
 
     return asyncio.run(find())
 

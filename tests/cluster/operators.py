@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
+
+from torchyard.cluster.kube.client import Api
 
 ENDS_WITHIN = 15.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
@@ -146,15 +149,23 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
 
 
+async def address_for_pods(api: Api) -> str:
+    """Where pods reach this machine: its address on the way to a node."""
+    nodes = json.loads(await api.request("GET", "/api/v1/nodes"))["items"]
+    inside = [
+        each["address"]
+        for node in nodes
+        for each in node["status"].get("addresses", ())
+        if each["type"] == "InternalIP"
+    ]
+    return own_address(inside[0] if inside else urlsplit(api.credentials.server).hostname or "127.0.0.1")
+
+
 def own_address(towards: str) -> str:
     """The address of this machine as it is seen from there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
-
-
-def server_host(url: str) -> str:
-    return urlsplit(url).hostname or "127.0.0.1"
 
 
 def make_certificates(folder: Path, *addresses: str) -> Path:

@@ -1,0 +1,87 @@
+"""Faults on a real cluster: from the blow to the first step of the next round, for what happens to workers and pods.
+
+    eval "$(make -s kind-env)"; make kind-images; python benchmarks/recovery_cluster.py [REPEATS]
+
+A built-in workload trains on two pods and saves every ten steps; the operator is a process of this machine. Seconds are
+counted on this machine until the status says that the next round makes steps; agents look and report once a second.
+"""
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+
+from conftest import fresh_namespace
+from faults import evict, exhaust_memory, kill_worker
+from jobs import Jobs
+from operators import Operator, address_for_pods, make_certificates, until
+from training import Training
+
+from torchyard.cluster.kube.client import connected
+
+STEPS = 1_000_000
+
+
+async def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    with tempfile.TemporaryDirectory() as folder:
+        async with connected() as api, fresh_namespace(api) as namespace:
+            address = await address_for_pods(api)
+            tls = make_certificates(Path(folder) / "tls", address)
+            operator = Operator(Path(folder), namespace, tls=tls, address=address)
+            operator.start()
+            try:
+                await operator.ready()
+                measured = await measure(Jobs(api, namespace), operator, repeats)
+            finally:
+                operator.stop()
+    table = Table(title=f"two pods, {repeats} times each, seconds to the next step", title_justify="left")
+    for column in ("", "median", "least", "most"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, seconds in measured.items():
+        figures = (statistics.median(seconds), min(seconds), max(seconds))
+        table.add_row(name, *(f"{each:.1f}" for each in figures))
+    Console().print(table)
+
+
+async def measure(jobs: Jobs, operator: Operator, repeats: int) -> dict[str, list[float]]:
+    """Seconds by fault."""
+
+    async def with_operator(pod: str) -> None:
+        await operator.kill()
+        await kill_worker(jobs, pod, 1)
+        operator.start()
+
+    faults: dict[str, Callable[[str], Awaitable[None]]] = {
+        "kill -9 of a worker": lambda pod: kill_worker(jobs, pod, 1),
+        "a worker killed for lack of memory": lambda pod: exhaust_memory(jobs, pod, 1),
+        "pod deleted": jobs.delete_pod,
+        "pod deleted by force": lambda pod: jobs.delete_pod(pod, grace_seconds=0),
+        "pod evicted": lambda pod: evict(jobs, pod),
+        "kill -9 of the operator and a worker": with_operator,
+    }
+    training = await Training(jobs, STEPS).start()
+    measured: dict[str, list[float]] = {name: [] for name in faults}
+    for name, fault in [*faults.items()] * repeats:
+        number = (await training.gained())["round"]
+        pod, _ = await training.pod(1)
+        struck = time.monotonic()
+        await fault(pod)
+        await jobs.until(
+            training.name, lambda now, after=number: now["round"] > after and now["state"] == "Running", 180
+        )
+        measured[name].append(time.monotonic() - struck)
+        await until(operator.leads, 60)
+    return measured
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

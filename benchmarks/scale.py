@@ -1,0 +1,285 @@
+"""A thousand jobs of eight pods on a real API server with simulated kubelets, beside a client that only creates pods.
+
+    eval "$(make -s kind-env)"; python benchmarks/scale.py [--jobs 1000] [--pods 8] [--samples 20] [--qps 200]
+
+Both take turns in one run on one cluster: the bare client first, then the operator as users run it (one process, one
+lease). CPU is that of the whole system, from /proc: etcd, API server, controllers, scheduler, kwok, operator and this
+client, so the cluster must run on this machine, as kind's does. Agents are no part of it: see benchmarks/intake.py.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+
+from kwok_nodes import simulated_nodes
+from operators import Operator, make_certificates, until
+
+from torchyard.api.crd import crd
+from torchyard.api.resource import TrainingJob
+from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected
+from torchyard.cluster.kube.errors import NotFound
+from torchyard.cluster.kube.manifest.pod import pod
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+AT_ONCE = 64
+TICKS = os.sysconf("SC_CLK_TCK")
+SYSTEM = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+QUIET_CORES = 0.4
+JOB: dict[str, Any] = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "spec": {
+        "command": ["torchrun", "train.py"],
+        "scheduling": {"nodeSelector": {"type": "kwok"}, "tolerations": [{"operator": "Exists"}]},
+    },
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs of the load")
+    parser.add_argument("--pods", type=int, default=8, help="pods of each")
+    parser.add_argument("--samples", type=int, default=20, help="single jobs on the idle cluster")
+    parser.add_argument("--qps", type=int, default=200, help="of the operator, writes a second")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        async with connected() as api, simulated_nodes(api, Path(folder)):
+            print("| | value |\n|---|---|")
+            async with namespace(api, "ty-scale-bare") as name:
+                await load(api, name, given, create_bare)
+            async with namespace(api, "ty-scale") as name:
+                await measure_operator(api, name, Path(folder), given)
+
+
+async def measure_operator(api: Api, name: str, folder: Path, given: argparse.Namespace) -> None:
+    """Latency of single jobs, the load, memory at its end, and a cold start there."""
+    one = Operator(
+        folder,
+        name,
+        tls=make_certificates(folder / "tls", "127.0.0.1"),
+        address="127.0.0.1",
+        flags=("--qps", str(given.qps), "--burst", str(2 * given.qps)),
+    )
+    try:
+        await started(one)
+        row("operator: memory with no job", f"{memory(one):.0f} MiB")
+        await submit(api, name, "warm-up", given.pods)
+        times = [await gang_time(api, name, f"single-{number}", given.pods) for number in range(given.samples)]
+        middle, most = statistics.median(times), max(times)
+        row(f"operator: submitted to {given.pods} pods, idle cluster, p50 / max of {len(times)}", ms(middle, most))
+        before = await calls(one)
+        await load(api, name, given, create_jobs, operator=one)
+        row("operator: memory at the end of the load", f"{memory(one):.0f} MiB")
+        made = {key: count - before.get(key, 0.0) for key, count in (await calls(one)).items()}
+        for key, count in sorted(made.items(), key=lambda each: -each[1]):
+            if count >= given.jobs / 100:
+                row(f"operator: {key} a job", f"{count / given.jobs:.2f}")
+        row("operator: reconciles a job", f"{await one.figure('torchyard_reconciles_total') / given.jobs:.1f}")
+        await one.terminate()
+        begun = time.monotonic()
+        one.start()
+        await gang_time(api, name, "cold", given.pods)
+        row(f"operator: cold start to pod {given.pods} of a new job", f"{time.monotonic() - begun:.2f} s")
+    finally:
+        one.stop()
+
+
+async def load(
+    api: Api,
+    name: str,
+    given: argparse.Namespace,
+    create: Callable[[Api, str, argparse.Namespace], Awaitable[None]],
+    *,
+    operator: Operator | None = None,
+) -> None:
+    """Create everything; pods a second until all exist, CPU of everybody until nobody has more to do."""
+    what, wanted = "operator" if operator is not None else "bare client", given.jobs * given.pods
+    present = await count_pods(api, name)
+    began, before = time.monotonic(), processor(operator)
+    creating = asyncio.ensure_future(create(api, name, given))
+
+    async def all_there() -> bool:
+        await asyncio.sleep(0.2)
+        return await count_pods(api, name) >= present + wanted
+
+    await until(all_there, 3600)
+    await creating
+    seconds = time.monotonic() - began
+    row(f"{what}: {given.jobs} x {given.pods} pods exist after", f"{seconds:.1f} s, {wanted / seconds:.0f} pods/s")
+    await quiet(operator)
+    spent = {who: used - before.get(who, 0.0) for who, used in processor(operator).items()}
+    row(
+        f"{what}: whole system's CPU",
+        f"{sum(spent.values()):.1f} s, {1000 * sum(spent.values()) / wanted:.1f} ms a pod",
+    )
+    row(f"{what}: of these", ", ".join(f"{who} {used:.1f}" for who, used in spent.items()))
+
+
+async def create_bare(api: Api, name: str, given: argparse.Namespace) -> None:
+    """The same pods, and nothing but them."""
+    document = {**JOB, "metadata": {"name": "bare", "namespace": name, "uid": "0"}}
+    job = msgspec.convert(document | {"spec": {**JOB["spec"], "nodes": given.pods}}, TrainingJob)
+    site = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="agent", trainer_image="trainer")
+
+    async def create(number: int) -> None:
+        manifest = pod(job, CreatePod(name=f"bare-{number}", index=number % given.pods, incarnation=0), site)
+        del manifest["metadata"]["ownerReferences"]
+        await api.request("POST", f"/api/v1/namespaces/{name}/pods", body=manifest)
+
+    await in_parallel(create, given.jobs * given.pods)
+
+
+async def create_jobs(api: Api, name: str, given: argparse.Namespace) -> None:
+    await in_parallel(lambda number: submit(api, name, f"job-{number}", given.pods), given.jobs)
+
+
+async def submit(api: Api, name: str, job: str, pods: int) -> None:
+    body = {**JOB, "metadata": {"name": job}, "spec": {**JOB["spec"], "nodes": pods}}
+    await api.request("POST", f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs", body=body)
+
+
+async def gang_time(api: Api, name: str, job: str, pods: int) -> float:
+    """Seconds from the start of submitting a job until its last pod was told to a watch."""
+    selector = {"watch": "true", "labelSelector": f"torchyard.dev/job={job}"}
+    stream = api.stream(f"/api/v1/namespaces/{name}/pods", selector)
+    begun = time.monotonic()
+    told = 0
+
+    async def watch() -> None:
+        nonlocal told
+        async for line in stream:
+            told += json.loads(line)["type"] == "ADDED"
+            if told == pods:
+                return
+
+    watching = asyncio.ensure_future(watch())
+    await submit(api, name, job, pods)
+    await asyncio.wait_for(watching, 120)
+    return time.monotonic() - begun
+
+
+async def in_parallel(work: Callable[[int], Awaitable[None]], number: int) -> None:
+    numbers = iter(range(number))
+
+    async def worker() -> None:
+        for each in numbers:
+            await work(each)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(worker())
+
+
+async def count_pods(api: Api, name: str) -> int:
+    """How many there are, without reading them."""
+    page = json.loads(await api.request("GET", f"/api/v1/namespaces/{name}/pods", params={"limit": "1"}))
+    return len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
+
+
+async def calls(operator: Operator) -> dict[str, float]:
+    """Requests so far by verb and resource."""
+    _, text = await operator.page("/metrics")
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith("torchyard_api_requests_total{"):
+            labels, _, value = line.partition("{")[2].rpartition("} ")
+            fields = dict(part.split("=", 1) for part in labels.split(","))
+            key = f"{fields['verb']} {fields.get('resource', '')}".replace('"', "")
+            found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+async def started(operator: Operator) -> None:
+    operator.start()
+    await operator.ready()
+    await until(operator.leads, 60)
+
+
+async def quiet(operator: Operator | None) -> None:
+    """Wait until nobody works on it any more."""
+    used = sum(processor(operator).values())
+    while True:
+        await asyncio.sleep(5)
+        before, used = used, sum(processor(operator).values())
+        if used - before < 5 * QUIET_CORES:
+            return
+
+
+def processor(operator: Operator | None) -> dict[str, float]:
+    """CPU seconds so far of everybody who has a part in it."""
+    found = {"client": _cpu(os.getpid())}
+    if operator is not None and operator.process is not None:
+        found["operator"] = _cpu(operator.process.pid)
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            name = (entry / "exe").readlink().name if entry.name.isdigit() else ""
+            if name in SYSTEM:
+                found[name] = found.get(name, 0.0) + _cpu(int(entry.name))
+    return found
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory(operator: Operator) -> float:
+    """Resident MiB."""
+    assert operator.process is not None
+    status = Path(f"/proc/{operator.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@contextlib.asynccontextmanager
+async def namespace(api: Api, name: str) -> AsyncIterator[str]:
+    """A namespace, and what is in it, for a while; the TrainingJob resource is there."""
+    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
+    params = {"fieldManager": "torchyard-tests", "force": "true"}
+    await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+    await api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    try:
+        yield name
+    finally:
+        for collection in (
+            f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs",
+            f"/api/v1/namespaces/{name}/pods",
+        ):
+            await api.request("DELETE", collection, body={"gracePeriodSeconds": 0}, timeout=300)
+        await api.request("DELETE", f"/api/v1/namespaces/{name}")
+        await until(lambda: _is_gone(api, f"/api/v1/namespaces/{name}"), 900)
+
+
+async def _is_gone(api: Api, path: str) -> bool:
+    await asyncio.sleep(1)
+    try:
+        await api.request("GET", path)
+    except NotFound:
+        return True
+    return False
+
+
+def row(name: str, value: str) -> None:
+    print(f"| {name} | {value} |", flush=True)
+
+
+def ms(*seconds: float) -> str:
+    return " / ".join(f"{1000 * each:.0f}" for each in seconds) + " ms"
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,79 @@
+"""What happens to pods of a job, done to them for real: each function breaks one thing and returns at once."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from jobs import Jobs
+from kubernetes import client, config, stream
+
+from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.cluster.kube.manifest import names
+
+KILL = """
+import json, os, signal
+pids = json.load(open("/torchyard/run/workers.json"))["pids"]
+os.kill(int(pids["{rank}"]), signal.SIGKILL)
+"""
+# At the pod's limit the kernel kills what has the highest score: the worker, not the one who asks for more.
+EXHAUST = """
+import json, os
+pid = int(json.load(open("/torchyard/run/workers.json"))["pids"]["{rank}"])
+open(f"/proc/{{pid}}/oom_score_adj", "w").write("1000")
+held = []
+while os.path.exists(f"/proc/{{pid}}/exe"):
+    held.append(b"x" * (32 << 20))
+"""
+
+
+async def kill_worker(jobs: Jobs, pod: str, rank: int) -> None:
+    """`kill -9` of one worker."""
+    await execute(jobs.namespace, pod, "python3", "-c", KILL.format(rank=rank))
+
+
+async def exhaust_memory(jobs: Jobs, pod: str, rank: int) -> None:
+    """Use up the memory of the pod, which must have a limit, until the kernel kills the worker of this rank."""
+    await execute(jobs.namespace, pod, "python3", "-c", EXHAUST.format(rank=rank))
+
+
+async def evict(jobs: Jobs, pod: str) -> None:
+    """The eviction API, as `kubectl drain` and autoscalers call it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": jobs.namespace}}
+    await jobs.api.request("POST", f"{jobs.core}/pods/{pod}/eviction", body=body)
+
+
+async def cordon(jobs: Jobs, node: str, *, taken: bool = True) -> None:
+    """Let no new pods on the node, or let them on it again."""
+    body = {"spec": {"unschedulable": taken or None}}
+    await jobs.api.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type=MERGE_PATCH)
+
+
+@contextlib.asynccontextmanager
+async def drained(jobs: Jobs, name: str, node: str) -> AsyncIterator[None]:
+    """The node is cordoned meanwhile, and every pod of the job there evicted."""
+    await cordon(jobs, node)
+    try:
+        for pod, each in (await jobs.pods(name)).items():
+            if each["spec"].get("nodeName") == node:
+                await evict(jobs, pod)
+        yield
+    finally:
+        await cordon(jobs, node, taken=False)
+
+
+async def execute(namespace: str, pod: str, *argv: str) -> str:
+    """Run a program in the trainer's container of a pod and return what it printed."""
+
+    def run() -> str:
+        core = client.CoreV1Api(config.new_client_from_config())
+        streams = {"stdin": False, "stdout": True, "stderr": True, "tty": False}
+        call = core.connect_get_namespaced_pod_exec
+        ws = stream.stream(
+            call, pod, namespace, container=names.TRAINER, command=list(argv), _preload_content=False, **streams
+        )
+        ws.run_forever(timeout=60)
+        code, said = ws.returncode, ws.read_all()  # in this order: reading everything forgets the code
+        assert code == 0, f"{' '.join(argv)} in {pod}: exit code {code}\n{said}"
+        return said
+
+    return await asyncio.to_thread(run)

@@ -1,0 +1,85 @@
+"""The examples on a cluster: what is unchanged on a laptop is here, too, and shows what it does by itself."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import bed
+import pytest
+import yaml
+from jobs import Jobs
+from operators import TRAINER_IMAGE
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+IMAGE = "torchyard/examples:dev"
+DOCKERFILE = f"""
+FROM {TRAINER_IMAGE}
+COPY train.py hf_train.py /work/
+WORKDIR /work
+"""
+# A pod's own files are read-only, so what a script writes beside itself goes elsewhere, as the examples' comments say.
+OWN = {
+    "bring-your-own": {"image": IMAGE, "args": ["--checkpoint", "/tmp/spirals.ckpt", "--out", "/tmp/spirals.pt"]},
+    "hf-trainer": {"image": IMAGE, "args": ["--output", "/tmp/hf"], "nodes": 2},
+}
+
+
+@pytest.fixture(scope="session")
+def image_with_scripts() -> str:
+    """An image that has the scripts of the examples beside torch, on every node."""
+    why = bed.skip()
+    if why:
+        pytest.skip(f"an image has to be built and loaded: {why}")
+    build = ["docker", "build", "--quiet", "--network", "none", "--tag", IMAGE, "--file", "-", str(EXAMPLES)]
+    load = f"import sys; sys.path.insert(0, 'hack/kind'); import images; images.ensure_loaded({IMAGE!r})"
+    for argv, text in ((build, DOCKERFILE), ([sys.executable, "-c", load], "")):
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr
+    return IMAGE
+
+
+class Watched:
+    """What the status of a job showed over time."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.metrics: set[str] = set()
+
+    def note(self, status: dict) -> bool:
+        """Whether it is over."""
+        if status.get("state") == "Running" and status.get("progress", {}).get("step", 0) > 0:
+            self.rates.append(status.get("throughput", {}).get("stepsPerSecond", 0.0))
+            self.metrics |= set(status.get("metrics", {}))
+        return status.get("state") in {"Succeeded", "Failed"}
+
+
+async def watch(jobs: Jobs, name: str, **changed: object) -> tuple[dict, Watched]:
+    """Submit an example and follow it to its end."""
+    spec = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())["spec"]
+    await jobs.submit(name, **{**spec, **changed, "metrics": {**spec.get("metrics", {}), "interval": "1s"}})
+    seen = Watched()
+    status = await jobs.until(name, seen.note, 300)
+    assert status["state"] == "Succeeded", f"{name}: {status['message']}"
+    assert any(rate > 0 for rate in seen.rates), f"{name}: no rate was shown"
+    return status, seen
+
+
+async def test_the_examples_that_bring_everything_work_unchanged(api, namespace, operator):
+    jobs = Jobs(api, namespace)
+    (script, shown), (sharded, _) = await asyncio.gather(watch(jobs, "script"), watch(jobs, "cvrp-fsdp"))
+    assert script["progress"]["step"] == 200
+    assert "loss" in shown.metrics
+    assert sharded["progress"]["step"] == 60
+
+
+async def test_scripts_that_know_nothing_of_us_show_step_and_rate_on_two_nodes(
+    api, namespace, operator, image_with_scripts
+):
+    jobs = Jobs(api, namespace)
+    names = ("bring-your-own", "hf-trainer")
+    (plain, _), (trainer, shown) = await asyncio.gather(*(watch(jobs, name, **OWN[name]) for name in names))
+    assert plain["progress"]["step"] == 1500
+    assert trainer["progress"]["step"] == 300
+    assert "loss" in shown.metrics
