@@ -217,16 +217,19 @@ def test_a_snake_sees_the_square_around_its_head_turned_to_where_it_looks():
 )
 def test_a_snake_smells_where_the_nearest_food_is_also_across_the_edge(head, heading, cell, signs):
     environment, state, _ = scene([STRAIGHT], ([head], heading), food=[cell])
-    assert environment.observe(state)[0, 0, -2:].tolist() == signs
+    assert (environment.observe(state)[0, 0, -2:].int() - 1).tolist() == signs
 
 
-def test_of_two_pieces_of_food_the_nearer_is_smelled_and_of_none_nothing():
-    environment, state, _ = scene([STRAIGHT], ([12], UP), food=[10, 22])
-    nearer, _, _ = scene([STRAIGHT], ([12], UP), food=[13, 0])
-    assert environment.observe(state)[0, 0, -2:].tolist() in ([0, -1], [-1, 0])
-    state["food"] = torch.tensor([[13, 0]])
-    assert nearer.observe(state)[0, 0, -2:].tolist() == [0, 1]
-    assert environment.quality(torch.tensor([4.0]), torch.tensor([True])).tolist() == [START_LENGTH + 5]
+def test_of_two_pieces_of_food_the_nearer_is_smelled_and_food_that_waits_is_not_seen():
+    environment, state, _ = scene([STRAIGHT], ([12], UP), food=[13, 0])
+    assert environment.observe(state)[0, 0, -2:].tolist() == [1, 2]
+    state["food"] = torch.full((1, 2), environment.cells)
+    assert not environment.observe(state)[0, 0, :-2].reshape(4, 9)[3].any()
+
+
+def test_a_length_is_where_a_snake_starts_and_what_it_ate():
+    returns, died = torch.tensor([4.0, 5.0]), torch.tensor([True, False])
+    assert Snake(5, 1, 1, 3, CPU).quality(returns, died).tolist() == [START_LENGTH + 5, START_LENGTH + 5]
 
 
 @pytest.mark.parametrize(

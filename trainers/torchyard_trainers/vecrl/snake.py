@@ -58,7 +58,7 @@ class Snake:
         return self._spawn(state, torch.ones_like(none, dtype=torch.bool), numbers)
 
     def observe(self, state: State) -> Tensor:
-        """See `Environment`: int8, planes [4, view, view] flattened, then two signs."""
+        """See `Environment`: uint8, planes [4, view, view] of 0 and 1, flattened; then two signs, plus 1."""
         own = state["body"] > 0
         head, heading, food = state["head"], state["heading"], state["food"]
         heads = (head[..., None] == self._numbered).any(1)
@@ -68,7 +68,7 @@ class Snake:
         coded = torch.where(own, torch.ones_like(others)[:, None], others[:, None])
         seen = coded.gather(-1, self._window[heading, head])
         planes = (seen.unsqueeze(-2) >> self._shifts) & 1
-        return torch.cat([planes.flatten(-2).to(torch.int8), self._scent(head, heading, food)], -1)
+        return torch.cat([planes.flatten(-2), self._scent(head, heading, food)], -1)
 
     def step(self, state: State, actions: Tensor, numbers: Tensor) -> Outcome:
         """See `Environment`."""
@@ -130,7 +130,7 @@ class Snake:
         }
 
     def _scent(self, head: Tensor, heading: Tensor, food: Tensor) -> Tensor:
-        """Give the signs of how far ahead and how far to the right the nearest food is: [N, A, 2] int8."""
+        """Give 1 plus the signs of how far ahead and how far to the right the nearest food is: [N, A, 2] uint8."""
         grid, half = self.grid, self.grid // 2
         rows = (food // grid)[:, None] - (head // grid)[..., None]
         columns = (food % grid)[:, None] - (head % grid)[..., None]
@@ -139,7 +139,8 @@ class Snake:
         nearest = distance.argmin(-1, keepdim=True)
         offset = torch.cat([rows.gather(-1, nearest), columns.gather(-1, nearest)], -1)
         ahead, right = self._steps[heading], self._steps[(heading + 1) % 4]
-        return torch.stack([(offset * ahead).sum(-1), (offset * right).sum(-1)], -1).sign().to(torch.int8)
+        signs = torch.stack([(offset * ahead).sum(-1), (offset * right).sum(-1)], -1).sign()
+        return (signs + 1).to(torch.uint8)
 
     def _around(self, offsets: list[tuple[int, int]]) -> Tensor:
         """Give the cell at each offset (ahead, right) from every cell, for every heading: [4, cells, offsets]."""

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 from torchyard_trainers.core.world import World
+from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.environment import build_environment
 from torchyard_trainers.vecrl.evaluation import qualities
@@ -145,12 +147,24 @@ class VecRL:
             "text": text,
         }
 
+    def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
+        """See `Exportable`: `policy` gives logits [n, A, actions] for observations [n, A, D]."""
+        assert isinstance(model, Policy)
+        environment = build_environment(self.settings, torch.device("cpu"))
+        return {export.PROGRAM: export.program(model, environment, self.settings, cases)}
+
+    def page(self) -> Page:
+        """See `Playable`."""
+        environment = build_environment(self.settings, torch.device("cpu"))
+        return export.page(self.collector.actor, environment, self.settings)
+
     def _minibatch(self, session: Session, environments: Tensor) -> Minibatch:
         """Gather the share of `environments` [m] that is next."""
         settings, world = self.settings, session.world
         number, index = divmod(int(self._done), settings.steps_per_rollout)
         epoch, part = divmod(index, settings.minibatches)
-        (path, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
+        with session.waits:
+            (path, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
         length = settings.horizon // settings.minibatches
         rows = (environments - world.rank).clamp(min=0) // world.size
         times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]

@@ -1,0 +1,145 @@
+"""An exported page in a real browser computes what PyTorch computes, plays by the rules, and says what is wrong."""
+
+import functools
+import html
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+import torch
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.export.publish import export
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
+from torchyard_trainers.vecrl import params
+from torchyard_trainers.vecrl.task import VecRL
+
+pytestmark = pytest.mark.e2e
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser here: install chromium to run exported pages")
+SNAKE = {"environment": "snake", "grid": 8, "agents": 3, "food": 3, "view": 5, "width": 32}
+
+
+def exported(folder, form="web", **given):
+    """An export of a policy whose weights are random but whose choices are not: scores far apart."""
+    settings = params.settle(params.read(given), Parallelism())
+    work = VecRL(settings)
+    model = work.build()
+    with torch.no_grad():
+        model.actor[-1].weight.mul_(100)
+    world = World(0, 1, 0, torch.device("cpu"), grouped=False)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    session = Session(
+        Parallel("single", model, model), Precision("fp32", world.device, sharded=False), world, reporter, None
+    )
+    facts = {"step": 3, "metrics": {"evalReturn": 12.5}}
+    export(lambda: VecRL(settings), session, folder, [form], facts, verify=True)
+    return folder / "export" / form
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a folder in the browser; gives the page as it stands after a few seconds of its own time."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+    def open_page(folder):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [BROWSER, "--headless", "--disable-gpu", "--disable-dev-shm-usage"]
+        command += ["--no-sandbox"] if os.geteuid() == 0 else []
+        command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000", "--dump-dom"]
+        try:
+            done = subprocess.run(
+                [*command, f"http://127.0.0.1:{server.server_port}/index.html"],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+        finally:
+            server.shutdown()
+        assert done.returncode == 0, done.stderr
+        return html.unescape(done.stdout)
+
+    return open_page
+
+
+def checks(page):
+    found = re.findall(r'<li[^>]*data-check="(\w+)" data-ok="(\w+)">([^<]*)</li>', page)
+    return {name: (ok == "true", text) for name, ok, text in found}
+
+
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
+@pytest.mark.parametrize("given", [{}, SNAKE, SNAKE | {"model": "cnn", "policies": "independent"}])
+def test_a_policy_leaves_as_a_graph_too(tmp_path, form, given):
+    if form == "onnx":
+        pytest.importorskip("onnxscript", reason="no onnxscript here: install torchyard[export]")
+    manifest = json.loads((exported(tmp_path, form, **given) / "manifest.json").read_text())
+    assert manifest["verified"]["policy"]["sameChoices"] >= 0.999
+    assert manifest["programs"]["policy"]["inputs"]["observation"]["shape"][0] == "cases"
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("given", "observations"),
+    [
+        ({"environment": "cartpole"}, 1000),
+        ({"environment": "bandit"}, 1000),
+        (SNAKE, 1002),  # 334 boards of 3 snakes
+        (SNAKE | {"policies": "independent"}, 1002),
+        (SNAKE | {"model": "cnn"}, 1002),
+        (SNAKE | {"model": "cnn", "policies": "independent", "view": 8}, 1002),
+    ],
+    ids=["cartpole", "bandit", "snake", "independent", "cnn", "independent-cnn"],
+)
+def test_the_browser_chooses_as_pytorch_on_a_thousand_observations_and_plays_by_the_rules(
+    tmp_path, opened, given, observations
+):
+    folder = exported(tmp_path, **given)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
+    page = opened(folder)
+    found = checks(page)
+    assert {name: ok for name, (ok, _) in found.items()} == {"digests": True, "golden": True, "environment": True}, page
+    assert f"{observations} of {observations} choices" in found["golden"][1]
+    assert "64 of 64 steps" in found["environment"][1]
+    assert int(re.search(r'id="status">step (\d+)', page)[1]) > 0  # it plays
+    assert re.search(r"<td>evalReturn</td><td>12.50</td>", page)
+
+
+@needs_browser
+def test_a_page_whose_weights_are_not_the_exported_ones_says_so(tmp_path, opened):
+    folder = exported(tmp_path, environment="cartpole")
+    weights = torch.frombuffer(bytearray((folder / "weights.bin").read_bytes()), dtype=torch.float32)
+    (folder / "weights.bin").write_bytes((-weights).numpy().tobytes())
+    found = checks(opened(folder))
+    assert [found[name][0] for name in ("digests", "golden", "environment")] == [False, False, True]
+
+
+@needs_browser
+def test_a_page_that_plays_by_other_rules_says_so(tmp_path, opened):
+    folder = exported(tmp_path, **SNAKE)
+    rules = (folder / "world.js").read_text()
+    assert "START_LENGTH] = [grid * grid, 3]" in rules
+    (folder / "world.js").write_text(rules.replace("[grid * grid, 3]", "[grid * grid, 4]"))
+    found = checks(opened(folder))
+    assert [found[name][0] for name in ("digests", "golden", "environment")] == [True, True, False]
+
+
+@needs_browser
+def test_a_page_without_its_files_says_what_is_missing(tmp_path, opened):
+    folder = exported(tmp_path, environment="bandit")
+    (folder / "golden.bin").unlink()
+    assert "golden.bin: HTTP 404" in opened(folder)

@@ -1,0 +1,96 @@
+"""What leaves of a trained policy: the actor's scores as a program, and a page on which it plays."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchyard_trainers.core.export.program import CASES, Page, Program
+from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.vecrl.environment import Environment
+from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.policy import Linear, Picture, Policy
+
+PROGRAM = "policy"
+# Cases are taken from this many games, and this many steps apart, so that they differ.
+GAMES, APART = 25, 4
+TRACED_STEPS = 64
+
+
+class Scores(nn.Module):
+    """The actor alone: observations [n, A, D] -> logits [n, A, actions]."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.actor = policy.actor
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """See the class."""
+        return self.actor(observations.float())
+
+
+@torch.no_grad()
+def program(policy: Policy, environment: Environment, settings: Settings, cases: int) -> Program:
+    """Give the actor with `cases` observations of all agents of an environment, from games it plays itself."""
+    keys = sample_keys(stream_key(settings.seed, "export", held_out=True), torch.arange(GAMES))
+    state = environment.reset(uniform(split_keys(keys, environment.draws)))
+    choices, seen = environment.agents * environment.actions, []
+    for step in range(-(-cases // GAMES) * APART):
+        observation = environment.observe(state)
+        if step % APART == 0:
+            seen.append(observation)
+        luck = split_keys(split_keys(keys, 1, offset=step + 1)[:, 0], environment.draws + choices)
+        noise = gumbel(luck[:, environment.draws :]).unflatten(-1, (environment.agents, environment.actions))
+        action = (policy.logits(observation) + noise).argmax(-1)
+        state = environment.step(state, action, uniform(luck[:, : environment.draws])).state
+    return Program(Scores(policy).eval(), {"observation": torch.cat(seen)[:cases]}, ("logits",))
+
+
+def page(policy: Policy, environment: Environment, settings: Settings) -> Page:
+    """Give the page of an environment: the shared frame, the player, and the rules once more in JavaScript."""
+    own = Path(__file__).with_name("page")
+    frame = Path(__file__).parents[1] / "core" / "export" / "page"
+    files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}
+    files |= {"play.js": own / "play.js", "world.js": own / f"{settings.environment}.js"}
+    facts = {
+        "environment": settings.environment,
+        "agents": environment.agents,
+        "draws": environment.draws,
+        "layers": [
+            fact for name, layer in policy.actor.named_children() for fact in _described(f"actor.{name}", layer)
+        ],
+        "trace": trace(environment, settings),
+        **{name: getattr(settings, name) for name in ("grid", "food", "view", "arms") if getattr(settings, name)},
+    }
+    # A case holds all agents: so many cases are a thousand observations.
+    return Page(PROGRAM, files, facts, cases=-(-CASES // environment.agents))
+
+
+def trace(environment: Environment, settings: Settings) -> dict[str, list[Any]]:
+    """Play one copy at random and write all of it down, so that other rules can be held to these.
+
+    `observations[i]` is what all agents see, flattened, before `actions[i]`: numbers, or digits in one string.
+    `numbers[0]` is the reset's and `numbers[i + 1]` that of step i.
+    """
+    keys = sample_keys(stream_key(settings.seed, "trace", held_out=True), torch.arange(TRACED_STEPS + 1))
+    numbers = uniform(split_keys(keys, environment.draws))
+    choices = (uniform(split_keys(split_keys(keys, 1)[:, 0], environment.agents)) * environment.actions).long()
+    state = environment.reset(numbers[:1])
+    observations = []
+    for step in range(TRACED_STEPS):
+        seen = environment.observe(state).flatten().tolist()
+        observations.append("".join(map(str, seen)) if isinstance(seen[0], int) else seen)
+        state = environment.step(state, choices[step : step + 1], numbers[step + 1 : step + 2]).state
+    return {"numbers": numbers.tolist(), "actions": choices[:-1].tolist(), "observations": observations}
+
+
+def _described(name: str, layer: nn.Module) -> list[dict[str, Any]]:
+    """Name a layer's kind and weights as play.js wants them."""
+    if isinstance(layer, Linear):
+        return [{"kind": "linear", "name": name}]
+    if isinstance(layer, Picture):
+        names = [f"{name}.convolutions.{number}" for number in range(len(layer.convolutions))]
+        return [{"kind": "picture", "convolutions": names, "planes": layer.planes, "players": layer.players}]
+    assert isinstance(layer, nn.Tanh)
+    return [{"kind": "tanh"}]
