@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from torchyard_trainers.cvrp import tours
-from torchyard_trainers.cvrp.instances import Instances, generate
-from torchyard_trainers.cvrp.nearest import nearest_neighbour
+from torchyard_trainers.cvrp.decoding import seek, symmetries
+from torchyard_trainers.cvrp.heuristics import nearest_neighbour, savings
+from torchyard_trainers.cvrp.instances import Instances, distances, generate
 from torchyard_trainers.cvrp.params import PRESETS
 from torchyard_trainers.cvrp.policy import Policy
 
@@ -131,3 +132,54 @@ def test_no_solution_is_shorter_than_the_best_of_all():
 def test_nearest_neighbour_is_as_long_as_published():
     instances = generate(1, "evaluation", torch.arange(2000), customers=10, capacity=20)
     assert nearest_neighbour(instances)[1].mean() == pytest.approx(5.62, abs=0.05)
+
+
+def test_savings_are_those_of_clarke_and_wright_by_hand():
+    """Depot in a corner of a square: joining the two far customers 1 and 2 saves most; 3 joins 2 only if it fits."""
+    fits = problem([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]], [0.0, 4.0, 5.0, 6.0], 15)
+    moves, cost = savings(fits)
+    tours.check(fits, moves, cost)
+    assert cost.item() == pytest.approx(4)
+    full = SQUARE  # capacity 10: 1 and 2 fit together, 3 does not fit with either
+    moves, cost = savings(full)
+    tours.check(full, moves, cost)
+    assert cost.item() == pytest.approx(1 + 1 + 2**0.5 + 2)
+
+
+def test_savings_are_solutions_between_the_best_and_nearest_neighbour():
+    instances = generate(1, "evaluation", torch.arange(500), customers=20, capacity=30)
+    moves, cost = savings(instances)
+    tours.check(instances, moves, cost)
+    assert cost.mean() < nearest_neighbour(instances)[1].mean() - 0.5
+    small = generate(3, "small", torch.arange(6), customers=5, capacity=12)
+    for index in range(6):
+        one = Instances(small.xy[index : index + 1], small.demand[index : index + 1], small.capacity)
+        assert savings(one)[1].item() >= best_length(one) - 1e-5
+
+
+def test_eight_symmetries_are_the_same_problem():
+    instances = generate(1, "t", torch.arange(3), customers=6, capacity=20)
+    seen = symmetries(instances)
+    assert seen.xy.shape == (24, 7, 2)
+    assert torch.equal(seen.xy[:3], instances.xy)
+    assert len({tuple(row) for row in seen.xy[::3].flatten(1).tolist()}) == 8
+    assert torch.allclose(distances(seen), distances(instances).repeat(8, 1, 1), atol=1e-6)
+    assert torch.equal(seen.demand, instances.demand.repeat(8, 1))
+
+
+@pytest.mark.parametrize("how", ["sampling", "augmented"])
+def test_seeking_harder_gives_a_checked_tour_that_is_no_longer(how):
+    torch.manual_seed(6)
+    policy = Policy("gt", 16, 2, 1)
+    ids = torch.arange(20)
+    instances = generate(1, "t", ids, customers=8, capacity=20)
+    with torch.no_grad():
+        greedy = seek(policy, instances, "greedy", 1, ids)
+        found = seek(policy, instances, how, 64, ids)
+        again = seek(policy, Instances(instances.xy[7:9], instances.demand[7:9], instances.capacity), how, 64, ids[7:9])
+    tours.check(instances, found.moves, found.cost)
+    assert found.cost.shape == (20, 1)
+    assert found.cost.mean() < greedy.cost.mean() - 0.3
+    if how == "augmented":
+        assert (found.cost <= greedy.cost + 1e-5).all()  # the instance itself is one of the eight
+    assert torch.allclose(found.cost[7:9], again.cost)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.curves import say
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, illustrate
 from torchyard_trainers.core.world import World
 
 
 def finish(work: Workload, session: Session, metrics: Mapping[str, float], root: Path) -> None:
-    """Write `final/model.safetensors`, `final/summary.json` and DONE."""
+    """Write `final/model.safetensors`, `final/summary.json`, what the workload shows beside them, and DONE."""
     session.reporter.phase("export")
+    illustrate(work, session, root / "final", root / "metrics.jsonl")
     weights = session.parallel.full_state()
 
     def publish() -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -84,3 +85,27 @@ class Workload(Protocol):
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Say what was learned."""
+
+
+@runtime_checkable
+class Illustrated(Protocol):
+    """A workload that shows people what it measured."""
+
+    def illustrate(self, session: Session, folder: Path, curves: Path) -> list[Path]:
+        """Let rank 0 write what the last evaluation found; give the files that people may want. Collective.
+
+        Args:
+            session: whose model was evaluated.
+            folder: to be made if it is not there.
+            curves: `metrics.jsonl` of the run; it may be missing.
+        """
+
+
+def illustrate(work: Workload, session: Session, folder: Path, curves: Path) -> None:
+    """Let a workload that can show what it measured, and report its files. Collective."""
+    if not isinstance(work, Illustrated):
+        return
+    files = work.illustrate(session, folder, curves)
+    if session.world.leads:
+        for path in files:
+            session.reporter.artifact(f"{folder.name}/{path.name}", path)

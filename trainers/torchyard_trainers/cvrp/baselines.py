@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.cvrp.evaluation import greedy_costs
+from torchyard_trainers.cvrp.evaluation import tour_lengths
 from torchyard_trainers.cvrp.instances import Instances
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Routes
@@ -76,7 +76,7 @@ class MovingAverage:
     def begin(self, session: Session) -> None:
         """Start from the untrained policy's greedy routes."""
         count = self._settings.baseline_instances
-        self._mean.copy_(greedy_costs(session, session.parallel.module, self._settings, "baseline", count).mean())
+        self._mean.copy_(tour_lengths(session, session.parallel.module, self._settings, "baseline", count).mean())
 
     def __call__(self, _instances: Instances, routes: Routes) -> Tensor:
         """See `Baseline`."""
@@ -149,7 +149,7 @@ class Rollout:
 
     def _measure(self, session: Session, policy: nn.Module) -> Tensor:
         stream = f"t-test/{int(self._renewals)}"
-        return greedy_costs(session, policy, self._settings, stream, self._settings.baseline_instances)
+        return tour_lengths(session, policy, self._settings, stream, self._settings.baseline_instances)
 
 
 def build_baseline(settings: Settings, policy: nn.Module) -> Baseline:

@@ -1,46 +1,82 @@
-"""Greedy evaluation on fixed sets, spread over ranks; every tour is checked."""
+"""Evaluation on fixed sets and on files, spread over ranks; every tour is checked."""
 
 import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.cvrp import tours
+from torchyard_trainers.cvrp import decoding, heuristics, tours
+from torchyard_trainers.cvrp.cvrplib import Problem
 from torchyard_trainers.cvrp.instances import Instances, generate
-from torchyard_trainers.cvrp.nearest import nearest_neighbour
 from torchyard_trainers.cvrp.params import Settings
 
 # The set is the same for every seed, so that costs of different runs can be compared; 1234 as in Kool 2019.
 EVALUATION = "evaluation"
 EVALUATION_SEED = 1234
+HEURISTICS = {"costNearest": heuristics.nearest_neighbour, "costSavings": heuristics.savings}
 
 
 @torch.no_grad()
-def greedy_costs(session: Session, policy: nn.Module, settings: Settings, stream: str, count: int) -> Tensor:
-    """Give the policy's greedy tour length for each of `count` instances: [count] float64. Collective."""
+def tour_lengths(
+    session: Session, policy: nn.Module, settings: Settings, stream: str, count: int, *, how: str = "greedy"
+) -> Tensor:
+    """Give the length of the policy's tour for each of `count` instances: [count] float64. Collective."""
     world = session.world
     positions: list[int] = []
-    costs: list[Tensor] = []
-    for slots in split(count, world.size, world.rank, settings.eval_batch):
-        instances = make(settings, stream, torch.tensor(slots.positions, device=world.device))
+    found: list[Tensor] = []
+    at_once = max(1, settings.eval_batch // decoding.routes_each(how, settings.decoding_samples))
+    for slots in split(count, world.size, world.rank, at_once):
+        ids = torch.tensor(slots.positions, device=world.device)
+        instances = make(settings, stream, ids)
         with session.precision.forward():
-            routes = policy(instances)
+            routes = decoding.seek(policy, instances, how, settings.decoding_samples, ids)
         tours.check(instances, routes.moves, routes.cost)
         real = int(sum(slots.weights))
         positions += slots.positions[:real]
-        costs.append(routes.cost[:real, 0])
-    return world.merge(count, positions, torch.cat(costs))
+        found.append(routes.cost[:real, 0])
+    return world.merge(count, positions, torch.cat(found))
 
 
-def nearest_cost(session: Session, settings: Settings, stream: str, count: int) -> float:
-    """Give the mean tour length of the nearest-neighbour heuristic on a set; cheap, so every rank does all of it."""
-    total = 0.0
-    for slots in split(count, 1, 0, settings.eval_batch):
-        instances = make(settings, stream, torch.tensor(slots.positions, device=session.world.device))
-        moves, cost = nearest_neighbour(instances)
+def heuristic_cost(session: Session, settings: Settings, name: str, stream: str, count: int) -> float:
+    """Give a heuristic's mean tour length on a set, by the name of its metric. Collective."""
+    world = session.world
+    positions: list[int] = []
+    found: list[Tensor] = []
+    for slots in split(count, world.size, world.rank, settings.eval_batch):
+        instances = make(settings, stream, torch.tensor(slots.positions, device=world.device))
+        moves, cost = HEURISTICS[name](instances)
         tours.check(instances, moves, cost)
-        total += float(cost.double()[:, 0].dot(cost.new_tensor(slots.weights).double()))
-    return total / count
+        real = int(sum(slots.weights))
+        positions += slots.positions[:real]
+        found.append(cost[:real, 0])
+    return float(world.merge(count, positions, torch.cat(found)).mean())
+
+
+@torch.no_grad()
+def solve(session: Session, policy: nn.Module, settings: Settings, problems: list[Problem]) -> list[list[int]]:
+    """Give the policy's tour for each problem of a file, one forward pass each. Collective."""
+    world = session.world
+    mine: dict[int, list[int]] = {}
+    for slots in split(len(problems), world.size, world.rank, 1):
+        position = slots.positions[0]
+        instances = place(problems[position], world.device)
+        ids = torch.tensor([position], device=world.device)
+        with session.precision.forward():
+            routes = decoding.seek(policy, instances, settings.decoding, settings.decoding_samples, ids)
+        tours.check(instances, routes.moves, routes.cost)
+        mine[position] = routes.moves[0, 0].tolist()
+    found = {position: moves for part in world.gather(mine) for position, moves in part.items()}
+    return [found[position] for position in range(len(problems))]
+
+
+def place(problem: Problem, device: torch.device) -> Instances:
+    """Put a problem into the unit square, without stretching it: the policy has seen no other."""
+    xy = torch.tensor(problem.xy, dtype=torch.float64)
+    xy = xy - xy.amin(0)
+    xy = (xy / xy.amax().clamp(min=1e-9)).float()
+    demand = torch.tensor(problem.demand, dtype=torch.float32)
+    capacity = torch.tensor(float(problem.capacity))
+    return Instances(xy[None].to(device), demand[None].to(device), capacity.to(device))
 
 
 def make(settings: Settings, stream: str, ids: Tensor) -> Instances:

@@ -66,6 +66,23 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     eval_instances: Annotated[Count | None, doc("Instances of the fixed evaluation set.")] = None
     eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
     eval_batch: Annotated[Count | None, doc("Instances of one forward pass of an evaluation.")] = None
+    decoding: Annotated[
+        Literal["greedy", "sampling", "augmented"],
+        doc(
+            "How routes are sought at the end of training and in mode eval, beside greedy ones: sampling: the best of "
+            "decodingSamples; augmented: the best greedy route of 8 symmetric pictures of the instance (POMO)."
+        ),
+    ] = "greedy"
+    decoding_samples: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)], doc("Routes that decoding sampling draws for an instance.")
+    ] = 1280
+    instances: Annotated[
+        str | None,
+        doc(
+            "A .vrp file of CVRPLIB, or a folder of them, to solve at the end of training and in mode eval; lengths "
+            "are compared with .sol files beside them."
+        ),
+    ] = None
     baseline_instances: Annotated[
         Annotated[int, Meta(ge=32)] | None, doc("Instances of the t-test of baseline rollout.")
     ] = None
@@ -93,9 +110,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     eval_instances: int
     eval_every: int
     eval_batch: int
+    decoding: str
+    decoding_samples: int
     baseline_instances: int
     baseline_every: int
     log_every: int
+    instances: str | None = None
 
 
 _STANDARD = {

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.cvrp import cvrplib, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
-from torchyard_trainers.cvrp.evaluation import EVALUATION, greedy_costs, make, nearest_cost
+from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic_cost, make, solve, tour_lengths
+from torchyard_trainers.cvrp.exhibit import Exhibit, arrange, gap
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
 
@@ -43,7 +46,9 @@ class Cvrp:
             "global batch (trainer.params.batch)": settings.batch,
         }
         self._baseline: Baseline | None = None
-        self._nearest: float | None = None
+        self._problems = cvrplib.find(Path(settings.instances)) if settings.instances else []
+        self._heuristics: dict[str, float] = {}
+        self._exhibit: Exhibit | None = None
 
     @property
     def baseline(self) -> Baseline:
@@ -78,7 +83,7 @@ class Cvrp:
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the untrained policy and, for baseline rollout, its first copy."""
         self.baseline.begin(session)
-        metrics = self.evaluate(session)
+        metrics = self._measure(session)
         return {**metrics, "costUntrained": metrics["cost"]}
 
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
@@ -101,18 +106,50 @@ class Cvrp:
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Renew the baseline and evaluate, each at its own pace."""
         metrics = self.baseline.after_step(session, step, means["trainCost"])
-        if step % self.settings.eval_every == 0 or step == self.total_steps:
+        last = step == self.total_steps
+        if step % self.settings.eval_every == 0 or last:
             session.reporter.phase("eval")
-            metrics |= self.evaluate(session)
+            metrics |= self.evaluate(session) if last else self._measure(session)
         return metrics
 
-    def evaluate(self, session: Session) -> dict[str, float]:
+    def _measure(self, session: Session) -> dict[str, float]:
         """Mean greedy tour length on the evaluation set, and its gap to nearest neighbour (negative: shorter)."""
+        cost = self._mean_cost(session, "greedy")
+        nearest = self._heuristic(session, "costNearest")
+        return {"cost": cost, "costNearest": nearest, "gapPercent": gap(cost, nearest)}
+
+    def evaluate(self, session: Session) -> dict[str, float]:
+        """Measure all that is asked for: greedy tours, those sought harder, heuristics, published figures, files."""
+        settings = self.settings
+        metrics = self._measure(session) | {"costSavings": self._heuristic(session, "costSavings")}
+        if settings.decoding != "greedy":
+            metrics[f"cost{settings.decoding.capitalize()}"] = self._mean_cost(session, settings.decoding)
+        reference = published.reference(settings.customers, settings.capacity, settings.distribution)
+        if reference is not None:
+            metrics["gapReferencePercent"] = gap(metrics["cost"], reference)
+        tours = solve(session, session.parallel.module, settings, self._problems) if self._problems else []
+        self._exhibit = arrange(session, settings, metrics, self._problems, tours)
+        return metrics | self._exhibit.metrics
+
+    def illustrate(self, session: Session, folder: Path, curves: Path) -> list[Path]:
+        """Print a table of the last evaluation; write it, tours and curve as files. See `Illustrated`."""
+        if self._exhibit is None:
+            self.evaluate(session)
+        assert self._exhibit is not None
+        exhibit = self._exhibit
+        return session.world.from_leader(lambda: exhibit.write(folder, curves))
+
+    def _mean_cost(self, session: Session, decoding: str) -> float:
         count = self.settings.eval_instances
-        cost = float(greedy_costs(session, session.parallel.module, self.settings, EVALUATION, count).mean())
-        if self._nearest is None:
-            self._nearest = nearest_cost(session, self.settings, EVALUATION, count)
-        return {"cost": cost, "costNearest": self._nearest, "gapPercent": 100 * (cost / self._nearest - 1)}
+        module = session.parallel.module
+        return float(tour_lengths(session, module, self.settings, EVALUATION, count, how=decoding).mean())
+
+    def _heuristic(self, session: Session, name: str) -> float:
+        assert name in HEURISTICS
+        if name not in self._heuristics:
+            count = self.settings.eval_instances
+            self._heuristics[name] = heuristic_cost(session, self.settings, name, EVALUATION, count)
+        return self._heuristics[name]
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """Mean greedy tour length."""

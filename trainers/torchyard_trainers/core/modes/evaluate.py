@@ -4,7 +4,7 @@ from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.modes.chosen import load_chosen
 from torchyard_trainers.core.modes.ending import finish_reading
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, illustrate
 
 
 def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
@@ -17,6 +17,7 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
     session.reporter.phase("eval")
     metrics = work.evaluate(session)
     session.reporter.metrics(metrics)
+    illustrate(work, session, run.checkpoint_dir / "evaluation", run.checkpoint_dir / "metrics.jsonl")
     finish_reading(run, record["step"], metrics)
     if session.world.leads:
         numbers = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())

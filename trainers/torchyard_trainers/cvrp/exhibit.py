@@ -1,0 +1,151 @@
+"""What an evaluation shows to people: a table, files, and pictures of tours and of the curve."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.cvrp import cvrplib, decoding, plots, published
+from torchyard_trainers.cvrp.cvrplib import Problem
+from torchyard_trainers.cvrp.evaluation import EVALUATION, make
+from torchyard_trainers.cvrp.params import Settings
+
+PICTURES = 4
+
+
+class Row(NamedTuple):
+    """One line of the table: a mean length, and how much longer it is than the reference of its set, in percent."""
+
+    what: str
+    cost: float
+    gap: float | None
+
+
+class Exhibit(NamedTuple):
+    """The results of one evaluation, ready to be written."""
+
+    heading: str
+    rows: list[Row]
+    problems: list[Problem]
+    tours: list[list[int]]  # of the problems
+    pictures: list[plots.Tour]
+    metrics: dict[str, float]  # of the problems
+
+    def write(self, folder: Path, curves: Path) -> list[Path]:
+        """Print the table; write it, the tours and their solutions into a folder; give the files.
+
+        Args:
+            folder: made if it is not there.
+            curves: `metrics.jsonl` of the run, which may be missing.
+        """
+        say(self.table())
+        files = {"evaluation.json": json.dumps(self.facts(), indent=1), "tours.svg": plots.tours(self.pictures)}
+        points = read_curve(curves)
+        if len(points) > 1:
+            levels = {row.what: row.cost for row in self.rows if row.what in ("nearest neighbour", "savings", "LKH3")}
+            files["curve.svg"] = plots.curve("mean greedy tour length over steps", points, levels)
+        for problem, moves in zip(self.problems, self.tours, strict=True):
+            files[f"solutions/{problem.name}.sol"] = cvrplib.write_solution(problem, moves)
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / name, text)
+        return [folder / name for name in files if "/" not in name]
+
+    def table(self) -> str:
+        """Give the rows as aligned text."""
+        width = max(len(row.what) for row in self.rows)
+        lines = [self.heading]
+        for row in self.rows:
+            gap_text = "" if row.gap is None else f"{row.gap:+8.2f} %"
+            lines.append(f"  {row.what:<{width}}  {row.cost:9.3f}{gap_text}")
+        return "\n".join(lines)
+
+    def facts(self) -> dict[str, Any]:
+        """Give the table and the solved files as JSON."""
+        solved = [
+            {
+                "name": problem.name,
+                "customers": len(problem.demand) - 1,
+                "cost": problem.length(moves),
+                "best": problem.best,
+            }
+            for problem, moves in zip(self.problems, self.tours, strict=True)
+        ]
+        return {"heading": self.heading, "rows": [row._asdict() for row in self.rows], "files": solved}
+
+
+def arrange(
+    session: Session, settings: Settings, metrics: Mapping[str, float], problems: list[Problem], tours: list[list[int]]
+) -> Exhibit:
+    """Put together what was measured. Collective: a few tours are made once more to be drawn."""
+    reference = published.reference(settings.customers, settings.capacity, settings.distribution)
+    base = reference or metrics["costSavings"]
+    against = "LKH3's published mean" if reference else "savings"
+    heading = (
+        f"CVRP, {settings.customers} customers, capacity {settings.capacity}, {settings.eval_instances} instances "
+        f"({settings.distribution}); gaps to {against}"
+    )
+    names = {
+        "cost": f"{settings.model}, greedy",
+        "costSampling": f"{settings.model}, best of {settings.decoding_samples} samples",
+        "costAugmented": f"{settings.model}, {decoding.SYMMETRIES} symmetries",
+        "costNearest": "nearest neighbour",
+        "costSavings": "savings",
+    }
+    rows = [Row(what, metrics[name], gap(metrics[name], base)) for name, what in names.items() if name in metrics]
+    if reference:
+        means = [(figure.method, figure.mean[settings.customers]) for figure in published.FIGURES]
+        rows += [Row(method, mean, gap(mean, base)) for method, mean in means]
+    gaps = []
+    for problem, moves in zip(problems, tours, strict=True):
+        cost = problem.length(moves)
+        rows.append(
+            Row(f"{problem.name}, best known {problem.best or '-'}", cost, problem.best and gap(cost, problem.best))
+        )
+        if problem.best:
+            gaps.append(gap(cost, problem.best))
+    found = {"files": float(len(problems))} if problems else {}
+    if gaps:
+        found["gapBestKnownPercent"] = sum(gaps) / len(gaps)
+    pictures = [
+        plots.Tour(f"{problem.name}: {problem.length(moves)}", problem.xy, problem.demand, moves)
+        for problem, moves in zip(problems, tours, strict=True)
+    ]
+    return Exhibit(heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found)
+
+
+@torch.no_grad()
+def draw(session: Session, settings: Settings) -> list[plots.Tour]:
+    """Give the tours of the first instances of the evaluation set. Collective."""
+    ids = torch.arange(PICTURES, device=session.world.device)
+    instances = make(settings, EVALUATION, ids)
+    with session.precision.forward():
+        routes = decoding.seek(session.parallel.module, instances, settings.decoding, settings.decoding_samples, ids)
+    parts = zip(
+        instances.xy.tolist(),
+        instances.demand.tolist(),
+        routes.moves[:, 0].tolist(),
+        routes.cost[:, 0].tolist(),
+        strict=True,
+    )
+    return [
+        plots.Tour(f"instance {n}: {cost:.3f}", xy, demand, moves) for n, (xy, demand, moves, cost) in enumerate(parts)
+    ]
+
+
+def gap(cost: float, reference: float) -> float:
+    """Give how much longer than a reference, in percent."""
+    return 100 * (cost / reference - 1)
+
+
+def read_curve(path: Path) -> Sequence[tuple[float, float]]:
+    """Give cost by step from `metrics.jsonl`; of two lines with one step the later counts."""
+    if not path.exists():
+        return []
+    entries = (json.loads(line) for line in path.read_text().splitlines())
+    return sorted({entry["step"]: entry["cost"] for entry in entries if "cost" in entry}.items())
