@@ -97,9 +97,11 @@ def test_peaks_are_known_by_exact_names(name, precision, peak):
 
 def test_the_share_of_time_that_steps_waited_for_data(monkeypatch):
     held = session()
-    clock = iter([100.0, 110.0, 120.0])
+    clock = iter([100.0, 110.0, 120.0, 125.0])
     monkeypatch.setattr(meter.time, "monotonic", lambda: next(clock))
+    held.waits.seconds += 50.0
     found = Meter(Perceptron(), held)
+    assert "dataWaitShare" not in found.metrics()
     held.waits.seconds += 2.5
-    assert found.metrics()["dataWaitShare"] == 0.25
-    assert found.metrics()["dataWaitShare"] == 0.0
+    assert found.metrics()["dataWaitShare"] == 0.125
+    assert found.metrics()["dataWaitShare"] == 0.1

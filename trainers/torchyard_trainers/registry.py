@@ -6,6 +6,7 @@ from typing import Any
 
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.trackers import check_trackers
 
 # The class of each workload in its own folder's task.py.
 WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL"}
@@ -21,6 +22,7 @@ def check(config: Config) -> None:
         ConfigError: naming what exists.
     """
     require(config.trainer.name)
+    check_trackers(config)
     if config.trainer.mode not in MODES:
         raise ConfigError(
             f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}"

@@ -1,4 +1,4 @@
-"""Where numbers go over time: a line on stdout, `metrics.jsonl`, TensorBoard event files. Rank 0 only."""
+"""Where numbers go over time: a line on stdout, `metrics.jsonl`, TensorBoard event files, trackers. Rank 0 only."""
 
 import json
 import sys
@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from torchyard_trainers.core.report import finite
+from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.report import Reporter, finite
+from torchyard_trainers.core.trackers import Trackers
 
 
 class Speed:
@@ -32,9 +34,10 @@ class Speed:
 class Curves:
     """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts."""
 
-    def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
+    def __init__(self, folder: Path | None, *, tensorboard: bool, trackers: Trackers | None = None) -> None:
         """Write below `folder`, nowhere without one; without the tensorboard package there are no event files."""
         self._folder = folder
+        self._trackers = trackers
         self._lines: Any = None
         self._wants_events = tensorboard
         self._events: Any = None
@@ -42,10 +45,12 @@ class Curves:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         for file in (self._lines, self._events):
             if file is not None:
                 file.close()
+        if self._trackers is not None:
+            self._trackers.close(failed=kind is not None)
 
     def add(self, step: int, total_steps: int, values: Mapping[str, float]) -> None:
         """Record the values of a step and print them."""
@@ -58,6 +63,8 @@ class Curves:
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         if self._wants_events:
             self._add_events(self._folder, step, values)
+        if self._trackers is not None:
+            self._trackers.add(step, values)
 
     def flush(self) -> None:
         """Bring event files up to date, so that what a checkpoint covers is never missing in a curve."""
@@ -76,6 +83,13 @@ class Curves:
             self._events = EventFileWriter(str(folder / "tensorboard"))
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._events.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+
+
+def open_curves(config: Config, folder: Path, reporter: Reporter, *, leads: bool) -> Curves:
+    """Open what the config asks for on rank 0, nothing elsewhere."""
+    if not leads:
+        return Curves(None, tensorboard=False)
+    return Curves(folder, tensorboard=config.logging.tensorboard, trackers=Trackers(config, folder, reporter.warn))
 
 
 def say(text: str) -> None:

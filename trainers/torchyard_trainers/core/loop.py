@@ -11,6 +11,8 @@ from torchyard_trainers.core.checkpoint import Checkpoints
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.guard import Guard
+from torchyard_trainers.core.meter import Meter
+from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.resume import Progress, record_of, restore, roll_back
 from torchyard_trainers.core.saver import Saver
@@ -50,12 +52,11 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     cadence = Cadence(settings.checkpoint.interval, now=time.monotonic())
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
-    with curves.Curves(run.checkpoint_dir if world.leads else None, tensorboard=settings.logging.tensorboard) as log:
+    profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
+    with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log:
         if progress.fresh:
-            reporter.phase("eval")
-            progress.metrics |= work.begin(session)
-            reporter.metrics(progress.metrics)
-        speed, rehearse = curves.Speed(work.global_batch), True
+            _begin(work, session, progress)
+        meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:
             reporter.phase("step")
             done, last = step + 1, step + 1 == work.total_steps
@@ -65,7 +66,8 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 "save": world.leads and (cadence.due(done, time.monotonic()) or last),
                 "saved": saver.ended,
             }
-            totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse)
+            with profiler.around(done):
+                totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse)
             rehearse = False
             if guard.rolls_back(done, totals.fault):
                 saver.settle()
@@ -73,9 +75,10 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
             found = work.after_step(session, done, totals.metrics)
-            values = {**totals.metrics, "learningRate": work.learning_rate(step), **found, **guard.metrics}
+            facts = {"learningRate": work.learning_rate(step)} | guard.metrics | meter.metrics()
+            values = totals.metrics | facts | found
             progress = Progress(done, progress.metrics | values)
-            pace = speed.tick(time.monotonic())
+            pace = meter.tick(time.monotonic(), values)
             reporter.made_step(done, work.total_steps, values, pace)
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
@@ -95,3 +98,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 raise PreemptedError(f"asked to stop: step {done} of {work.total_steps} is saved")
     finish.finish(work, session, progress.metrics, run.checkpoint_dir)
     return progress.metrics
+
+
+def _begin(work: Workload, session: Session, progress: Progress) -> None:
+    session.reporter.phase("eval")
+    progress.metrics |= work.begin(session)
+    session.reporter.metrics(progress.metrics)

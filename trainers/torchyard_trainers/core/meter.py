@@ -25,7 +25,7 @@ class Meter:
         self._speed = Speed(work.global_batch)
         self._peak = device_peak(session)
         self.flops = flops_of_sample(work, session) if count or self._peak else None
-        self._waited, self._since = session.waits.seconds, time.monotonic()
+        self._waited, self._began = session.waits.seconds, time.monotonic()
 
     def tick(self, now: float, values: Mapping[str, float]) -> dict[str, float]:
         """Count a finished step at `now` (monotonic seconds); give the throughput of the whole gang.
@@ -41,13 +41,11 @@ class Meter:
         return pace
 
     def metrics(self) -> dict[str, float]:
-        """Give peak memory of this process, and the share of time since the last call that steps waited for data."""
-        now, waited = time.monotonic(), self._session.waits.seconds
-        elapsed, wait = now - self._since, waited - self._waited
-        self._waited, self._since = waited, now
+        """Give peak memory of this process, and the share of its time that this round waited for data."""
         found = {"memoryPeakBytes": peak_memory(self._session.world.device)}
+        elapsed, waited = time.monotonic() - self._began, self._session.waits.seconds - self._waited
         if waited and elapsed > 0:
-            found["dataWaitShare"] = min(1.0, wait / elapsed)
+            found["dataWaitShare"] = min(1.0, waited / elapsed)
         return found
 
 

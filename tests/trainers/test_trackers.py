@@ -1,0 +1,116 @@
+"""Trackers: offline modes of the real libraries; trouble with them never stops training."""
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+
+from torchyard_trainers.core import trackers
+from torchyard_trainers.core.config import Config, Job, Logging, Trainer
+from torchyard_trainers.core.curves import open_curves
+from torchyard_trainers.core.exits import ConfigError, PreemptedError
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.trackers import JOB_TAG, Trackers, check_trackers
+
+
+def job(**logging):
+    return Config(
+        trainer=Trainer(name="cvrp", params={"steps": 5}),
+        job=Job(name="cvrp", uid="7f3c1e1a"),
+        logging=Logging(tensorboard=False, **logging),
+    )
+
+
+def reporter():
+    return Reporter(None, rank=0, local_rank=0, round_number=1)
+
+
+def train(config, folder, steps, *, fails=False):
+    ends = pytest.raises(PreemptedError) if fails else nullcontext()
+    with ends, open_curves(config, folder, reporter(), leads=True) as log:
+        for step in steps:
+            log.add(step, 9, {"loss": 1.0 / step})
+        if fails:
+            raise PreemptedError("asked to stop")
+
+
+def test_mlflow_keeps_one_run_a_job_over_its_rounds(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install torchyard[mlflow]")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = job(mlflow=True)
+    train(config, tmp_path, [1, 2, 3], fails=True)
+    train(config, tmp_path, [3, 4])
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("torchyard").experiment_id])
+    assert (run.info.run_name, run.info.status, run.data.tags[JOB_TAG]) == ("cvrp", "FINISHED", "7f3c1e1a")
+    assert run.data.params == {"steps": "5", "trainer": "cvrp"}
+    history = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
+    assert sorted(set(history)) == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4)]
+
+
+OFFLINE = """
+import json, sys
+from pathlib import Path
+from test_trackers import job, train
+train(job(wandb=True), Path(sys.argv[1]), [1, 2, 3])
+"""
+
+
+def test_wandb_writes_its_run_without_a_network(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install torchyard[wandb]")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(__file__).rpartition("/")[0], *sys.path]))
+    # A process of its own: the service that wandb starts lives as long as the process.
+    subprocess.run([sys.executable, "-c", OFFLINE, tmp_path], check=True, timeout=120)
+    (run,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    assert run.name == "run-7f3c1e1a.wandb"
+    # Its records are protocol buffers, numbers in them JSON texts.
+    written = run.read_bytes()
+    assert b"loss" in written
+    assert all(json.dumps(1 / step).encode() in written for step in (2, 3))
+
+
+class Broken:
+    """A tracker whose network is gone."""
+
+    def __init__(self, *_):
+        pass
+
+    def add(self, step, values):
+        raise ConnectionError(f"no route at step {step}")
+
+    def close(self, *, failed):
+        raise AssertionError("it was left out")
+
+
+def test_a_tracker_that_fails_is_left_out_with_a_warning_and_the_curves_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "Mlflow", Broken)
+    told = reporter()
+    with open_curves(job(mlflow=True), tmp_path, told, leads=True) as log:
+        for step in (1, 2, 3):
+            log.add(step, 9, {"loss": 1.0})
+    assert told.facts["warnings"] == [
+        "logging.mlflow: no route at step 1; it gets no more curves, metrics.jsonl has them all"
+    ]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_one_that_cannot_start_is_told_too(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("api key not configured")
+
+    monkeypatch.setattr(trackers, "Wandb", refuse)
+    warnings = []
+    Trackers(job(wandb=True), tmp_path, warnings.append).add(1, {"loss": 1.0})
+    assert warnings == ["logging.wandb: api key not configured; it gets no more curves, metrics.jsonl has them all"]
+
+
+def test_a_missing_package_is_a_config_error_before_anything_is_trained(monkeypatch):
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "wandb" else object())
+    check_trackers(job(mlflow=True))
+    with pytest.raises(ConfigError, match=r"logging.wandb: true needs wandb.*torchyard\[wandb\]"):
+        check_trackers(job(wandb=True))

@@ -1,0 +1,162 @@
+"""Profiles on demand: somebody writes a wish into the run folder, and the next steps are recorded.
+
+    $TORCHYARD_RUN_DIR/profile.json    {"id": "...", "kind": "trace" | "memory", "steps": 3, "rank": null}
+
+`trace` writes a Chrome trace of the next `steps` steps (chrome://tracing, ui.perfetto.dev). `memory` says after them
+which tensors there are; on a GPU also what its allocator did in them (pytorch.org/memory_viz). Each rank, or the one
+named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a rank: `profiled.<rank>` holds its id. Ranks
+need not agree on anything: a profile changes no step.
+"""
+
+import contextlib
+import gc
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import torch
+from msgspec import Meta, Struct
+
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.meter import peak_memory
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.world import World
+
+WISH = "profile.json"
+FOLDER = "profile"
+MAX_STEPS = 100
+LARGEST = 100
+MAX_ALLOCATIONS = 200_000
+
+
+class Wish(Struct, frozen=True):
+    """What to record. `rank`: the only rank that is asked."""
+
+    id: str
+    kind: Literal["trace", "memory"]
+    steps: Annotated[int, Meta(ge=1, le=MAX_STEPS)] = 3
+    rank: int | None = None
+
+
+class Profiler:
+    """Looks for a wish before every step and grants it. Without a run folder nobody can have one."""
+
+    def __init__(self, run_dir: Path | None, checkpoint_dir: Path, world: World, reporter: Reporter) -> None:
+        self._run_dir, self._folder = run_dir, checkpoint_dir / FOLDER
+        self._world, self._reporter = world, reporter
+        self._seen = 0
+        self._wish: Wish | None = None
+        self._left = 0
+        self._trace: Any = None
+
+    @contextlib.contextmanager
+    def around(self, step: int) -> Iterator[None]:
+        """Record what is done meanwhile, if somebody wishes so; `step` is the number it has when it is done."""
+        self._before()
+        yield
+        self._after(step)
+
+    def _before(self) -> None:
+        if self._run_dir is None or self._wish is not None:
+            return
+        try:
+            changed = (self._run_dir / WISH).stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed == self._seen:
+            return
+        self._seen = changed
+        wish = self._read(self._run_dir)
+        if wish is not None:
+            self._wish, self._left = wish, wish.steps
+            self._start(wish)
+
+    def _after(self, step: int) -> None:
+        if self._wish is None or self._run_dir is None:
+            return
+        self._left -= 1
+        if self._left > 0:
+            return
+        wish, self._wish = self._wish, None
+        name = f"{wish.kind}-{step:08d}-rank-{self._world.rank}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for path in self._finish(wish, name):
+                self._reporter.artifact(f"{FOLDER}/{path.name}", path)
+            write_atomically(self._run_dir / f"profiled.{self._world.rank}", wish.id)
+        except OSError as error:  # a profile that finds no room is no reason to stop training
+            self._reporter.warn(f"{wish.kind} profile of step {step}: {error.strerror}: {self._folder}")
+
+    def _read(self, run_dir: Path) -> Wish | None:
+        path = run_dir / WISH
+        try:
+            wish = msgspec.json.decode(path.read_bytes(), type=Wish)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._reporter.warn(f"{path}: {error}; write what docs/protocol.md says")
+            return None
+        granted = run_dir / f"profiled.{self._world.rank}"
+        if granted.exists() and granted.read_text() == wish.id:
+            return None
+        return wish if wish.rank in (None, self._world.rank) else None
+
+    def _start(self, wish: Wish) -> None:
+        cuda = self._world.device.type == "cuda"
+        if wish.kind == "memory":
+            if cuda:
+                torch.cuda.memory._record_memory_history(max_entries=MAX_ALLOCATIONS)  # noqa: SLF001 - documented so
+            return
+        kinds = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
+        self._trace = torch.profiler.profile(activities=kinds, record_shapes=True)
+        self._trace.start()
+
+    def _finish(self, wish: Wish, name: str) -> list[Path]:
+        if wish.kind == "trace":
+            trace, self._trace = self._trace, None
+            trace.stop()
+            path = self._folder / f"{name}.json.gz"
+            scratch = self._folder / f".{name}.tmp.json.gz"
+            trace.export_chrome_trace(str(scratch))
+            scratch.replace(path)
+            return [path]
+        path = self._folder / f"{name}.json"
+        write_atomically(path, json.dumps(memory(self._world.device), indent=1))
+        if self._world.device.type != "cuda":
+            return [path]
+        snapshot = self._folder / f"{name}.pickle"
+        torch.cuda.memory._dump_snapshot(str(snapshot))  # noqa: SLF001 - documented so
+        torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - documented so
+        return [path, snapshot]
+
+
+def memory(device: torch.device) -> dict[str, Any]:
+    """Say which tensors there are, the largest groups of equal ones first, and what the process has at most had."""
+    groups: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
+    sizes: dict[tuple[str, str, tuple[int, ...]], int] = {}
+    seen: set[int] = set()
+    for thing in gc.get_objects():
+        # By its type: a proxy pretends to be what it stands for, and warns or raises when asked.
+        if not issubclass(type(thing), torch.Tensor):
+            continue
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sharded, sparse and fake ones have no storage
+            if thing.untyped_storage().data_ptr() not in seen:
+                seen.add(thing.untyped_storage().data_ptr())
+                key = (str(thing.device), str(thing.dtype).removeprefix("torch."), tuple(thing.shape))
+                groups[key] += 1
+                sizes[key] = sizes.get(key, 0) + thing.untyped_storage().nbytes()
+    largest = sorted(sizes, key=lambda key: -sizes[key])[:LARGEST]
+    found: dict[str, Any] = {
+        "time": time.time(),
+        "peakBytes": peak_memory(device),
+        "tensorBytes": sum(sizes.values()),
+        "tensors": [
+            {"device": key[0], "dtype": key[1], "shape": list(key[2]), "count": groups[key], "bytes": sizes[key]}
+            for key in largest
+        ],
+    }
+    if device.type == "cuda":
+        found["allocator"] = torch.cuda.memory_stats(device)
+    return found

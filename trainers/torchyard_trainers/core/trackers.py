@@ -1,0 +1,165 @@
+"""Experiment trackers beside our own curves: Weights & Biases and MLflow, each in the run that belongs to the job.
+
+Where they log to is their own environment's business (`WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, keys in
+`envFrom`). Without any, W&B asks for a key as ever, and MLflow writes files below the checkpoint folder. A round that
+resumes a job goes on in the job's run. Trouble with a tracker is told once and never stops training.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.exits import ConfigError
+
+PROJECT = "torchyard"
+INIT_SECONDS = 60.0
+JOB_TAG = "torchyard.job"
+MLRUNS = "mlruns"
+PENDING = 100
+
+
+class Tracker(Protocol):
+    """A place that takes scalars by step."""
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the values of a step; of two logs of one step the later counts."""
+
+    def close(self, *, failed: bool) -> None:
+        """Say that the round is over, and hand over what is still on its way."""
+
+
+def check_trackers(config: Config) -> None:
+    """Refuse a tracker whose package is missing, before anything is trained.
+
+    Raises:
+        ConfigError: naming field and package.
+    """
+    for field, wanted, package in (
+        ("logging.wandb", config.logging.wandb, "wandb"),
+        ("logging.mlflow", config.logging.mlflow, "mlflow"),
+    ):
+        if wanted and find_spec(package) is None:
+            raise ConfigError(
+                f"{field}: true needs {package}, which is not installed here; install torchyard[{package}] or leave it "
+                "out"
+            )
+
+
+class Trackers:
+    """All trackers of a run. One that fails is left out from there on, and `warn` hears why."""
+
+    def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._trackers: dict[str, Tracker] = {}
+        if config.logging.wandb:
+            self._guard("logging.wandb", lambda: self._trackers.update({"logging.wandb": Wandb(config, folder)}))
+        if config.logging.mlflow:
+            self._guard("logging.mlflow", lambda: self._trackers.update({"logging.mlflow": Mlflow(config, folder)}))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the values of a step everywhere."""
+        for field, tracker in list(self._trackers.items()):
+            self._guard(field, lambda tracker=tracker: tracker.add(step, values))
+
+    def close(self, *, failed: bool) -> None:
+        """End the round everywhere."""
+        for field, tracker in list(self._trackers.items()):
+            self._guard(field, lambda tracker=tracker: tracker.close(failed=failed))
+
+    def _guard(self, field: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - these libraries raise what their networks raise
+            self._trackers.pop(field, None)
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._warn(f"{field}: {first}; it gets no more curves, metrics.jsonl has them all")
+
+
+class Wandb:
+    """A run of Weights & Biases whose id is the job's uid."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            dir=folder,
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=config.job.uid or None,
+            name=config.job.name or None,
+            resume="allow",
+            config=msgspec.to_builtins(config),
+            settings=wandb.Settings(console="off", init_timeout=INIT_SECONDS, silent=True),
+        )
+        # W&B drops what comes with a smaller step than before: a round that resumes has an axis of its own.
+        self._run.define_metric("*", step_metric="step")
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        self._run.log({"step": step, **values})
+
+    def close(self, *, failed: bool) -> None:
+        """See `Tracker`."""
+        self._run.finish(exit_code=1 if failed else 0)
+
+
+class Mlflow:
+    """A run of MLflow tagged with the job's uid."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            # MLflow wants a database today; files are what a folder that is fetched and moved can hold.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = (folder / MLRUNS).absolute().as_uri()
+        from mlflow.tracking import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        self._client = MlflowClient(tracking_uri=uri)
+        self._run = self._find(config) or self._create(config)
+        self._pending: deque[Any] = deque(maxlen=PENDING)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        self._pending.append(self._client.log_batch(self._run, metrics=metrics, synchronous=False))
+
+    def close(self, *, failed: bool) -> None:
+        """See `Tracker`."""
+        for operation in self._pending:
+            operation.wait()
+        self._client.set_terminated(self._run, status="FAILED" if failed else "FINISHED")
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self._client.get_experiment_by_name(name)
+        return found.experiment_id if found is not None else self._client.create_experiment(name)
+
+    def _find(self, config: Config) -> str | None:
+        if not config.job.uid:
+            return None
+        wanted = f"tags.`{JOB_TAG}` = '{config.job.uid}'"
+        found = self._client.search_runs([self._experiment()], filter_string=wanted, max_results=1)
+        if not found:
+            return None
+        identity: str = found[0].info.run_id
+        self._client.update_run(identity, status="RUNNING")
+        return identity
+
+    def _create(self, config: Config) -> str:
+        tags = {JOB_TAG: config.job.uid} if config.job.uid else {}
+        run = self._client.create_run(self._experiment(), run_name=config.job.name or None, tags=tags)
+        for name, value in {**config.trainer.params, "trainer": config.trainer.name}.items():
+            self._client.log_param(run.info.run_id, name, value)
+        identity: str = run.info.run_id
+        return identity
