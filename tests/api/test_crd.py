@@ -62,6 +62,8 @@ def test_every_node_is_structural(path, node):
     assert not {"$ref", "anyOf", "oneOf", "allOf", "not", "title", "nullable", "definitions", "$defs"} & set(node)
     assert "type" in node or node.get("x-kubernetes-int-or-string") is True
     assert not ("type" in node and "x-kubernetes-int-or-string" in node)
+    # The API server reads them as flags beside minimum and maximum: give ge and le.
+    assert not {"exclusiveMinimum", "exclusiveMaximum"} & set(node)
     assert not ("properties" in node and "additionalProperties" in node)
     if node.get("x-kubernetes-preserve-unknown-fields"):
         assert path == "spec.trainer.params"
