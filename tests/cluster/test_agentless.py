@@ -9,7 +9,7 @@ import torch.distributed as dist, torch
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
-print("sum", total.item(), "of", dist.get_world_size(), flush=True)
+print(f"sum {total.item()} of {dist.get_world_size()}\\n", end="", flush=True)
 """
 FAILS = "import os, sys; sys.exit('no luck') if os.environ['RANK'] == '1' else __import__('time').sleep(600)"
 
