@@ -1,6 +1,7 @@
 """PPO's parts against brute force, and what a rollout hands to them."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -111,6 +112,45 @@ def test_at_the_first_minibatch_the_policy_is_the_one_that_acted(environment, pr
     ratio = (chosen - minibatch.log_probability.flatten(0, 1)).exp()
     assert (ratio - 1).abs().max() < 1e-3
     assert work.loss(session, everything(work)).statistics["clipFraction"].item() == 0
+
+
+def compiled_and_plain(environment, device):
+    """Rollout 0 of one policy, played both ways from the same start, and once more by the compiled one."""
+    played = []
+    for compiled in (False, True):
+        given = params.read(SMALL | environment | {"environments": 32})
+        work = VecRL(params.settle(given, Parallelism(compile=compiled)))
+        session = session_of(work)
+        world = World(0, 1, 0, device, grouped=False)
+        session = Session(session.parallel, session.precision, world, session.reporter, None)
+        for _ in range(1 + compiled):
+            work.collector._collected = None
+            played.append(work.collector.rollout(session, 0)[0])
+    return played
+
+
+def assert_same_rollout(plain, compiled):
+    assert torch.equal(plain.path.action, compiled.path.action)
+    assert torch.equal(plain.path.terminated, compiled.path.terminated)
+    assert torch.allclose(plain.path.observation.float(), compiled.path.observation.float(), atol=1e-5)
+    assert torch.allclose(plain.advantage, compiled.advantage, atol=1e-4)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here: install g++ to compile on a CPU")
+@pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
+def test_a_compiled_rollout_is_the_rollout(environment):
+    plain, compiled, again = compiled_and_plain(environment, torch.device("cpu"))
+    assert_same_rollout(plain, compiled)
+    assert torch.equal(compiled.advantage, again.advantage)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: a CUDA graph needs one")
+@pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
+def test_a_rollout_replayed_as_a_graph_is_the_rollout(environment):
+    plain, compiled, again = compiled_and_plain(environment, torch.device("cuda"))
+    assert_same_rollout(plain, compiled)
+    assert torch.equal(compiled.advantage, again.advantage)
 
 
 def test_an_action_is_drawn_from_the_policys_own_distribution():

@@ -16,8 +16,9 @@ from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl.environment import Environment, State, build_environment
 from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.player import Play, player
 from torchyard_trainers.vecrl.policy import Policy
-from torchyard_trainers.vecrl.rollout import FACTS, Luck, Path, Rollout, act, judge, luck
+from torchyard_trainers.vecrl.rollout import FACTS, Rollout, judge, luck
 
 
 class Collector:
@@ -32,6 +33,7 @@ class Collector:
         self._state: State = environment.reset(uniform(split_keys(keys, environment.draws)))
         self._running = torch.zeros(settings.environments, environment.agents)
         self._environment: Environment | None = None
+        self._play: Play | None = None
         self._collected: tuple[int, Rollout, dict[str, float]] | None = None
 
     def state(self) -> dict[str, Any]:
@@ -46,6 +48,7 @@ class Collector:
             self.actor.to(device)
             self._state = {name: tensor.to(device) for name, tensor in self._state.items()}
             self._running = self._running.to(device)
+            self._play = player(self.actor, self._environment, compiled=self._settings.compile, device=device)
         return self._environment
 
     def rollout(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
@@ -79,15 +82,13 @@ class Collector:
         chance = luck(settings, environment, ids, number * settings.horizon)
         weights = torch.tensor(slots.weights, device=world.device)
         with session.precision.forward():
-            path = self._play(environment, state, chance)
+            assert self._play is not None
+            path = self._play(state, chance)
             rollout = judge(
                 self.actor, environment, path, running=self._running[ids], weights=weights, settings=settings
             )
         facts = world.total(rollout.facts.clone()).tolist()
         return rollout, dict(zip(FACTS, facts, strict=True))
-
-    def _play(self, environment: Environment, state: State, chance: Luck) -> Path:
-        return act(self.actor, environment, state, chance)
 
 
 def everywhere(own: Tensor, world: World, count: int) -> Tensor:

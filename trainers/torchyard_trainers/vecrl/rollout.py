@@ -4,6 +4,7 @@ What is done in each step is kept small, since T steps follow one another: act a
 the whole rollout at once (probabilities, values, statistics of episodes, advantages) is computed afterwards.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.vecrl.advantages import advantages
-from torchyard_trainers.vecrl.environment import Environment, State
+from torchyard_trainers.vecrl.environment import Environment, Outcome, State
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy
 
@@ -61,24 +62,37 @@ def luck(settings: Settings, environment: Environment, ids: Tensor, first: int) 
     return Luck(uniform(numbers), gumbel(noise).unflatten(-1, (environment.agents, environment.actions)))
 
 
-def act(policy: Policy, environment: Environment, state: State, luck: Luck) -> Path:
-    """Play on from `state`: actions are sampled as argmax of logits and Gumbel noise. Shapes and work are static."""
-    seen, taken, judged, outcomes = [], [], [], []
+class Tick(NamedTuple):
+    """One step of all environments: what was seen, done, and came of it."""
+
+    observation: Tensor
+    action: Tensor
+    logits: Tensor
+    outcome: Outcome
+
+
+def tick(policy: Policy, environment: Environment, state: State, numbers: Tensor, noise: Tensor) -> Tick:
+    """Take one step; actions are sampled as argmax of logits and Gumbel noise."""
+    observation = environment.observe(state)
+    logits = policy.logits(observation)
+    action = (logits + noise).argmax(-1)
+    return Tick(observation, action, logits, environment.step(state, action, numbers))
+
+
+def act(
+    policy: Policy, environment: Environment, state: State, luck: Luck, *, step: Callable[..., Tick] = tick
+) -> Path:
+    """Play on from `state`; shapes and work are static. `step` is `tick`, or `tick` compiled."""
+    ticks = []
     for numbers, noise in zip(luck.numbers, luck.noise, strict=True):
-        observation = environment.observe(state)
-        logits = policy.logits(observation)
-        action = (logits + noise).argmax(-1)
-        outcome = environment.step(state, action, numbers)
-        state = outcome.state
-        seen.append(observation)
-        judged.append(logits)
-        taken.append(action)
-        outcomes.append(outcome)
+        ticks.append(step(policy, environment, state, numbers, noise))
+        state = ticks[-1].outcome.state
+    observation, action, logits, outcomes = zip(*ticks, strict=True)
     _, reward, terminated, truncated, reached = zip(*outcomes, strict=True)
     return Path(
-        torch.stack(seen),
-        torch.stack(taken),
-        torch.stack(judged),
+        torch.stack(observation),
+        torch.stack(action),
+        torch.stack(logits),
         torch.stack(reward),
         torch.stack(terminated),
         torch.stack(truncated),
