@@ -35,7 +35,7 @@ def test_a_command_runs_as_given():
 
 def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_protocol():
     config = trainer_config(
-        job(trainer={"name": "cvrp", "params": {"steps": 3}}, checkpoint={"interval": {"steps": 5}})
+        job(trainer={"name": "cvrp", "params": {"steps": 3}}, checkpoint={"interval": {"steps": 5}}), runs
     )
     assert config == {
         "schema": 1,
@@ -60,9 +60,29 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "onPreempt": True,
         },
         "health": {"nonFinite": "fail"},
-        "logging": {"tensorboard": True},
+        "logging": {"tensorboard": True, "wandb": False, "mlflow": False},
+        "export": None,
+        "preflight": False,
     }
-    assert trainer_config(job(trainer={"name": "cvrp"}))["checkpoint"]["interval"] is None
+    assert trainer_config(job(trainer={"name": "cvrp"}), runs)["checkpoint"]["interval"] is None
+
+
+def runs(name):
+    return f"/runs/{name}/checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [
+        ("cartpole", "/runs/cartpole/checkpoints"),
+        ("cartpole/best", "/runs/cartpole/checkpoints/best"),
+        ("/data/a/step-00001200", "/data/a/step-00001200"),
+        (None, None),
+    ],
+)
+def test_another_jobs_checkpoint_is_a_path_for_its_workers(wanted, place):
+    document = job(trainer={"name": "cvrp"}, checkpoint={"resumeFrom": wanted})
+    assert trainer_config(document, runs)["checkpoint"]["resumeFrom"] == place
 
 
 def test_the_users_environment_wins_over_our_defaults():

@@ -28,11 +28,13 @@ def test_a_trainer_reads_the_config_of_the_smallest_and_of_a_full_job(tmp_path):
             "fsdp": {"sharding": "full", "reshardAfterForward": False},
         },
         "checkpoint": {"interval": {"seconds": 300}, "keepLast": 1, "onPreempt": False, "volume": {"claim": "runs"}},
-        "logging": {"tensorboard": False},
+        "logging": {"tensorboard": False, "mlflow": False},
+        "export": {"formats": ["onnx", "web"], "verify": False},
+        "preflight": {},
     }
     for spec in ({}, full):
         path = tmp_path / "config.json"
-        path.write_text(json.dumps(trainer_config(job(**spec))))
+        path.write_text(json.dumps(trainer_config(job(**spec), str)))
         assert load(path).trainer.name == "cvrp"
 
 

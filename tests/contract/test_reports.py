@@ -23,6 +23,8 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"weights")
     reporter.artifact("model.safetensors", weights)
+    reporter.artifact("export/onnx/policy.onnx", weights, verified=True)
+    reporter.refused("export/web")
     reporter.stop()
     written = json.loads((tmp_path / "report.1.json").read_text())
 
@@ -42,6 +44,14 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
             sha256=hashlib.sha256(b"weights").hexdigest(),
             bytes=len(b"weights"),
         ),
+        Artifact(
+            name="export/onnx/policy.onnx",
+            uri=str(weights),
+            sha256=hashlib.sha256(b"weights").hexdigest(),
+            bytes=len(b"weights"),
+            verified=True,
+        ),
+        Artifact(name="export/web", verified=False),
     )
     assert read == figures.well_formed_report(msgspec.Raw(msgspec.json.encode(written)))
     assert read.counter == written["counter"] > 0

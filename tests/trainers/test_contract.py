@@ -17,7 +17,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("cvrp*.yaml"))
 
 def as_the_trainer_reads(tmp_path, document) -> Config:
     file = tmp_path / "config.json"
-    file.write_bytes(msgspec.json.encode(launch.trainer_config(read_job(document))))
+    file.write_bytes(msgspec.json.encode(launch.trainer_config(read_job(document), str)))
     config = load(file)
     registry.check(config)
     return config

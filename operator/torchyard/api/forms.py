@@ -16,6 +16,7 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 TAINT_KEY_PATTERN = r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name
+CHECKPOINT_PATTERN = r"^(/[^\x00]*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/(best|step-[0-9]{8,18}))?)$"
 ABSOLUTE_PATH_PATTERN = r"^/[^:\x00]*$"
 COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
@@ -53,6 +54,10 @@ FORMS = {
     TAINT_KEY_PATTERN: ("a taint key", "write it like nvidia.com/gpu"),
     MODULE_PATTERN: ("a Python module", "write it like package.module"),
     TEXT_PATTERN: ("text", "remove that character"),
+    CHECKPOINT_PATTERN: (
+        "a checkpoint",
+        "write a job's name, name/best, name/step-00001200, or an absolute path",
+    ),
     ABSOLUTE_PATH_PATTERN: ("an absolute path", "start it with '/', without ':'"),
     COMPUTE_CAPABILITY_PATTERN: ("a compute capability", "write it like 8.0"),
 }

@@ -1,6 +1,7 @@
 """What is started in a pod: the command after the agent's `--`, its environment, and the config of a trainer."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from torchyard.api.codec import resolved
@@ -41,10 +42,16 @@ def worker_command(spec: TrainingJobSpec, script_path: str | None) -> list[str]:
     return [*spec.command, *spec.args]
 
 
-def trainer_config(job: TrainingJob) -> dict[str, Any]:
-    """Give the document behind TORCHYARD_CONFIG (docs/protocol.md), every default filled in."""
+def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> dict[str, Any]:
+    """Give the document behind TORCHYARD_CONFIG (docs/protocol.md), every default filled in.
+
+    Args:
+        job: the job.
+        checkpoints_of: gives the checkpoint folder of another job, by its name, as the workers see it.
+    """
     spec = resolved(job.spec)
     checkpoint = {name: value for name, value in spec["checkpoint"].items() if name != "volume"}
+    checkpoint["resumeFrom"] = _place(checkpoint["resumeFrom"], checkpoints_of)
     interval = checkpoint["interval"]
     if interval is not None:
         checkpoint["interval"] = {unit: count for unit, count in interval.items() if count is not None}
@@ -56,8 +63,18 @@ def trainer_config(job: TrainingJob) -> dict[str, Any]:
         "parallelism": spec["parallelism"],
         "checkpoint": checkpoint,
         "health": {"nonFinite": spec["health"]["nonFinite"]},
-        "logging": {"tensorboard": spec["logging"]["tensorboard"]},
+        "logging": spec["logging"],
+        "export": spec["export"],
+        "preflight": job.spec.preflight is not None and job.spec.preflight.enabled,
     }
+
+
+def _place(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | None:
+    """Turn `cvrp` or `cvrp/best` into a path; a path is one already."""
+    if wanted is None or wanted.startswith("/"):
+        return wanted
+    name, slash, checkpoint = wanted.partition("/")
+    return f"{checkpoints_of(name)}{slash}{checkpoint}"
 
 
 def worker_env(spec: TrainingJobSpec) -> dict[str, str]:

@@ -8,20 +8,14 @@ from msgspec import Struct
 # Field -> the values that exist in this version; no values: the field must be left at its default.
 NOT_YET: dict[str, tuple[str, ...]] = {
     "trainer.name": ("cvrp", "vecrl"),
-    "trainer.mode": ("train", "eval"),
     "elastic": (),
     "parallelism.fsdp.sharding": ("full",),
-    "checkpoint.resumeFrom": (),
     "health.stall": ("auto",),
     "health.straggler": (),
     "scheduling.queue": (),
     "scheduling.gang": ("auto", "none"),
     "scheduling.gangTimeout": (),
-    "preflight": (),
     "evaluation": (),
-    "export": (),
-    "logging.wandb": (),
-    "logging.mlflow": (),
 }
 
 # Values that have another name for now.

@@ -142,6 +142,36 @@ def _positive(scope: str, field: str, attribute: str, *, optional: bool = False)
     )
 
 
+def _has_the_format(spec: TrainingJobSpec) -> bool:
+    if spec.export is None or spec.trainer is None:
+        return True
+    return "hf" not in spec.export.formats or spec.trainer.name in {"vlm", "vla", "lm"}
+
+
+def _only_built_in(field: str) -> Rule:
+    """What our trainers do and no other program does for us: said, not ignored."""
+    section, _, name = field.partition(".")
+
+    def holds(spec: TrainingJobSpec) -> bool:
+        value: Any = spec
+        for part in filter(None, (section, name)):
+            value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", part))
+        return not value or spec.trainer is not None
+
+    absent = f"!has(self.{section})" + (f" || !has(self.{field})" if name else "")
+    if section == "logging":
+        absent += f" || !self.{field}"
+    return Rule(
+        scope="",
+        field=field,
+        what="only built-in workloads do this",
+        fix="set trainer, or leave it out",
+        holds=holds,
+        cel=f"{absent} || has(self.trainer)",
+        reads=("trainer",),
+    )
+
+
 _RULES: tuple[Rule, ...] = (
     Rule(
         scope="",
@@ -317,6 +347,29 @@ _RULES: tuple[Rule, ...] = (
         cel="type(self.microBatchSize) == string || !has(self.globalBatchSize)"
         " || self.microBatchSize <= self.globalBatchSize",
         reads=("globalBatchSize",),
+    ),
+    *(
+        _only_built_in(field)
+        for field in ("export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
+    ),
+    Rule(
+        scope="",
+        field="export",
+        what="this mode of the trainer writes no model",
+        fix="use mode train or export, or leave export out",
+        holds=lambda spec: spec.export is None or spec.trainer is None or spec.trainer.mode in {"train", "export"},
+        cel="!has(self.export) || !has(self.trainer) || self.trainer.mode in ['train', 'export']",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
+        field="export.formats",
+        what="hf is for models of transformers, which this trainer has none of",
+        fix="use safetensors, onnx, pt2 or web",
+        holds=_has_the_format,
+        cel="!has(self.export) || !has(self.export.formats) || !('hf' in self.export.formats) || !has(self.trainer)"
+        " || self.trainer.name in ['vlm', 'vla', 'lm']",
+        reads=("trainer.name",),
     ),
     Rule(
         scope="elastic",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Duration, DurationOrAuto, Model, Quantity, Reference, doc
+from torchyard.api.forms import CHECKPOINT_PATTERN, Duration, DurationOrAuto, Model, Quantity, Reference, doc
 
 
 class CheckpointInterval(Model, frozen=True, kw_only=True):
@@ -45,7 +45,11 @@ class Checkpoint(Model, frozen=True, kw_only=True):
         ),
     ] = 0
     resume_from: Annotated[
-        Annotated[str, Meta(max_length=1024)] | None, doc("Path of a checkpoint folder of another run to start from.")
+        Annotated[str, Meta(pattern=CHECKPOINT_PATTERN, min_length=1, max_length=1024)] | None,
+        doc(
+            "Checkpoint to start from, or that eval and export look at: another job by name (on a cluster one with the "
+            "same claim), or the path of a checkpoint folder. The newest one, unless /best or /step-00001200 follows."
+        ),
     ] = None
     on_preempt: Annotated[bool, doc("Save before pods are given up (suspend, preemption, Ctrl-C).")] = True
 

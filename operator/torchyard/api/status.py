@@ -144,6 +144,12 @@ class Artifact(StatusModel, frozen=True, kw_only=True):
     uri: Annotated[str, doc("Where it is.")] = ""
     sha256: Annotated[str, doc("Digest.")] = ""
     bytes: Annotated[int | None, doc("Size.")] = None
+    verified: Annotated[
+        bool | None,
+        doc(
+            "Of an export: whether it was read back and computes what the model computes; false: it was not published."
+        ),
+    ] = None
 
 
 class Gang(StatusModel, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from torchyard.api.times import rfc3339
 from torchyard.engine.wording import say
 
 MAX_MESSAGE = 1024
+EXPORTS = "export/"  # how a trainer's report names what it exported
 # What no waiting will mend: somebody has to do something.
 STALLING = frozenset(
     {
@@ -64,11 +65,21 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
             status.checkpoint is not None,
             "CheckpointSaved" if status.checkpoint is not None else "NoCheckpointYet",
         ),
-        "ExportVerified": (False, "NoExport"),
+        "ExportVerified": _export(status),
         "Stalled": (stalls, status.reason if stalls else "NotStalled"),
         "Complete": (state == "Succeeded", "Completed" if state == "Succeeded" else "NotFinished"),
         "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else "NotFailed"),
     }
+
+
+def _export(status: TrainingJobStatus) -> tuple[bool, str]:
+    """What the comparison of the exported formats with the model found."""
+    verdicts = [artifact.verified for artifact in status.artifacts if artifact.name.startswith(EXPORTS)]
+    if not verdicts:
+        return False, "NoExport"
+    if False in verdicts:
+        return False, "ExportRefused"
+    return (True, "ExportVerified") if all(verdicts) else (False, "ExportNotVerified")
 
 
 def _condition(

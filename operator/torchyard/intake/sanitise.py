@@ -96,6 +96,7 @@ def artifacts(raw: object) -> tuple[Artifact, ...]:
                 uri=line(each.get("uri"), 1024),
                 sha256=line(each.get("sha256"), 64),
                 bytes=int(size) if isinstance(size, int) and _whole(size) else None,
+                verified=verified if isinstance(verified := each.get("verified"), bool) else None,
             )
     return tuple(named.values())
 

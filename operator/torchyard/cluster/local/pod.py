@@ -17,7 +17,7 @@ import msgspec
 from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import record
-from torchyard.cluster.local.folder import is_locked, take_lock, write_atomic
+from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock, write_atomic
 from torchyard.cluster.local.process import kill_carrying
 from torchyard.cluster.local.record import POD_MARK, Exit, PodRecord, Running
 from torchyard.cluster.local.waiting import ended, until, within
@@ -103,7 +103,9 @@ class LocalPod:
         (self.folder / "logs").mkdir()
         token = secrets.token_urlsafe(32)
         write_atomic(self.folder / "token", token.encode())
-        write_atomic(self.folder / "config.json", msgspec.json.encode(launch.trainer_config(job)))
+        runs = self.folder.parents[2]
+        config = launch.trainer_config(job, lambda name: str(RunFolder(runs / name).checkpoints))
+        write_atomic(self.folder / "config.json", msgspec.json.encode(config))
         script = None
         if job.spec.script is not None:
             script = self.folder / "script.py"

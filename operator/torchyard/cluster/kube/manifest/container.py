@@ -18,7 +18,7 @@ SCRIPT_FILE = "script.py"
 
 def installer(job: TrainingJob, site: Site) -> Container:
     """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
-    written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job)).decode()}
+    written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()}
     if job.spec.script is not None:
         written[SCRIPT_FILE] = job.spec.script
     return {

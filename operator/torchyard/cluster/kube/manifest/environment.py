@@ -40,6 +40,11 @@ def of_plain(job: TrainingJob, action: CreatePod) -> list[Variable]:
     return listed(_image_defaults(spec) | launch.worker_env(spec) | rendezvous | ours | _no_gpus(spec))
 
 
+def checkpoints_of(job: str) -> str:
+    """Checkpoint folder of a job: all that mount one claim see each other's."""
+    return f"{names.CHECKPOINTS}/{job}"
+
+
 def listed(env: Mapping[str, str]) -> list[Variable]:
     """Variables as a container lists them, each passed on verbatim."""
     return [{"name": name, "value": verbatim(value)} for name, value in env.items()]
@@ -84,7 +89,7 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         "TORCHYARD_LOG_DIR": f"{names.TMP}/torchyard-logs",
         "TORCHYARD_TERMINATION_LOG": names.TERMINATION_LOG,
         "TORCHYARD_CONFIG": f"{names.CONFIG}/config.json",
-        "TORCHYARD_CHECKPOINT_DIR": f"{names.CHECKPOINTS}/{job.metadata.name}",
+        "TORCHYARD_CHECKPOINT_DIR": checkpoints_of(job.metadata.name),
         "TORCHYARD_CACHE_DIR": f"{names.TMP}/cache",
         "TORCHYARD_PROCS": str(_procs(spec)),
     }
