@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
@@ -114,17 +115,19 @@ async def fresh_namespace(api: Api) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def namespace(api, request) -> AsyncIterator[str]:
+async def namespace(api, request, tmp_path) -> AsyncIterator[str]:
     """A namespace of this test alone."""
     async with fresh_namespace(api) as name:
         yield name
         if request.node.stash.get(FAILED, False):
-            await _keep_evidence(api, name, request.node.name)
+            await _keep_evidence(api, name, request.node.name, tmp_path)
 
 
-async def _keep_evidence(api: Api, namespace: str, what: str) -> None:
+async def _keep_evidence(api: Api, namespace: str, what: str, logs: Path) -> None:
     folder = ROOT / "build" / "evidence" / f"{what[:80]}-{namespace}".replace("/", "_")
     await collect(api, namespace, folder)
+    for log in logs.glob("*.log"):
+        shutil.copy(log, folder)
     sys.stderr.write(f"\nevidence of this failure: {folder}\n")
 
 
@@ -167,7 +170,7 @@ def in_a_namespace(installed, certificates, address, tmp_path_factory) -> Callab
                             api, name, lambda **given: make(folder, name, tls=certificates, address=address, **given)
                         )
                     except BaseException:
-                        await _keep_evidence(api, name, work.__qualname__)
+                        await _keep_evidence(api, name, work.__qualname__, folder)
                         raise
 
         return asyncio.run(whole())
