@@ -126,7 +126,7 @@ async def namespace(api, request, tmp_path) -> AsyncIterator[str]:
 async def _keep_evidence(api: Api, namespace: str, what: str, logs: Path) -> None:
     folder = ROOT / "build" / "evidence" / f"{what[:80]}-{namespace}".replace("/", "_")
     await collect(api, namespace, folder)
-    for log in logs.glob("*.log"):
+    for log in sorted(logs.glob("*.log")):  # noqa: ASYNC240 -- nothing else runs now
         shutil.copy(log, folder)
     sys.stderr.write(f"\nevidence of this failure: {folder}\n")
 
