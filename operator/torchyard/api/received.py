@@ -46,12 +46,13 @@ def received(
     if metadata is None:
         return None
     status = _status(document)
+    known = before if before is not None and before.metadata.uid == metadata.uid else None
     try:
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
-        return _invalid(metadata, status, str(error) or "nested too deeply")
+        kept = _as_it_was(document, metadata, known)
+        return kept if kept is not None else _invalid(metadata, status, str(error) or "nested too deeply")
     job = msgspec.structs.replace(job, metadata=metadata)
-    known = before if before is not None and before.metadata.uid == metadata.uid else None
     if known is None or known.metadata.generation != metadata.generation or isinstance(known, InvalidJob):
         fault = next(judge(job.spec), None)
         if fault is not None:
@@ -60,6 +61,22 @@ def received(
     elif known.spec == job.spec:
         job = msgspec.structs.replace(job, spec=known.spec)  # one copy in memory, not one a status
     return job
+
+
+def _as_it_was(
+    document: Mapping[str, Any], metadata: ObjectMeta, known: TrainingJob | InvalidJob | None
+) -> TrainingJob | None:
+    """The job with the spec that was read before, if nobody changed it since: a newer CRD adds its defaults on reading.
+
+    An operator meets that in every upgrade, where the CRD comes first.
+    """
+    if not isinstance(known, TrainingJob) or known.metadata.generation != metadata.generation:
+        return None
+    try:
+        status = read_status(document.get("status") or {})
+    except (ValueError, RecursionError):
+        return None
+    return msgspec.structs.replace(known, metadata=metadata, status=status)
 
 
 def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
