@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from torchyard_trainers.core import gpus_command
 from torchyard_trainers.core.exits import (
     ConfigError,
     Exit,
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
 
             sys.stdout.write(schema(options.trainer))
             return Exit.DONE
+        if options.command == "gpus":
+            sys.stdout.write(gpus_command.text(options))
+            return Exit.DONE
         from torchyard_trainers.core.worker import work
 
         work(options, on_hang=leave_at_once)
@@ -56,6 +60,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     describe = commands.add_parser("schema", help="print the JSON Schema of a workload's params")
     describe.add_argument("trainer")
     describe.set_defaults(command="schema")
+    look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
+    gpus_command.arguments(look)
+    look.set_defaults(command="gpus")
     return parser.parse_args(arguments)
 
 

@@ -94,7 +94,7 @@ def select(
     """
     left = list(available() if among is None else among)
     if len(left) < count:
-        raise NoGpuError(f"{count} GPUs asked for, but this process has {len(left)}; lower the number")
+        raise NoGpuError(f"asked for {count}, but this process has {len(left)} GPUs; lower the number")
     conditions: tuple[tuple[str, Callable[[Gpu], bool]], ...] = (
         (f"ids {', '.join(ids)}", lambda gpu: not ids or any(_is_called(gpu, name) for name in ids)),
         (f"min_total_memory {_gib(min_total_memory)}", lambda gpu: gpu.memory_total >= min_total_memory),

@@ -1,0 +1,131 @@
+"""`torchyard fetch NAME PATH -o DIR`."""
+
+import shutil
+from argparse import ArgumentParser
+from pathlib import Path
+
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.cli.remote.place import on_cluster, place
+
+MANIFEST = "manifest.json"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    parser.add_argument("path", metavar="PATH", help="in the job's checkpoint folder: export/web, final, metrics.jsonl")
+    parser.add_argument(
+        "-o", "--output", dest="to", metavar="DIR", type=Path, help="where to put it; by default its own name"
+    )
+    parser.add_argument("--replace", action="store_true", help="put it in the place of what is there")
+    place(parser)
+
+
+def command(*, name: str, path: str, to: Path | None, replace: bool, context: str | None, namespace: str | None) -> int:
+    """Bring a file or a folder of a job home: its export, its final weights, its curves.
+
+    A folder's content becomes that of DIR. It appears whole or not at all, and where it has a manifest with digests,
+    what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it.
+    """
+    wanted = inside(path)
+    target = to if to is not None else Path(wanted.name)
+    if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+        raise RefusalError(f"{target} is there already", "give --replace, or another -o")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.fetched")
+    remove(scratch)
+    try:
+        if on_cluster(name, context, namespace):
+            from torchyard.cli.remote.fetch import fetch
+            from torchyard.cli.remote.session import ask
+
+            ask(lambda remote: fetch(remote, name, wanted, scratch), context, namespace)
+        else:
+            from torchyard.cli.runs import find
+
+            copy(find(name).checkpoints, wanted, scratch, name)
+        check(scratch)
+        remove(target)
+        scratch.rename(target)
+    finally:
+        remove(scratch)
+    files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
+    print(f"{target}: {len(files)} files, {sum(each.stat().st_size for each in files)} bytes")
+    return SUCCEEDED
+
+
+def inside(text: str) -> Path:
+    """A path that stays in the checkpoint folder.
+
+    Raises:
+        RefusalError: it leaves it.
+    """
+    path = Path(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise RefusalError(f"{text!r} is no path in a checkpoint folder", "write it like export/web")
+    return path
+
+
+def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
+    """Copy from a run's folder.
+
+    Raises:
+        RefusalError: it is not there.
+    """
+    source = root / wanted
+    if not source.exists():
+        raise RefusalError(f"the run {name!r} has no {wanted}", there(sorted(names(root)), name))
+    if not source.resolve().is_relative_to(root.resolve()):
+        raise RefusalError(f"{wanted} of the run {name!r} is a link out of its folder", f"copy {source.resolve()}")
+    if source.is_dir():
+        shutil.copytree(source, to, symlinks=True)
+    else:
+        shutil.copyfile(source, to)
+
+
+def names(root: Path) -> list[str]:
+    """What can be fetched from a checkpoint folder, each format of an export by itself."""
+    found = []
+    for each in root.iterdir() if root.is_dir() else ():
+        if each.name == "export" and each.is_dir():
+            found += [f"export/{one.name}" for one in each.iterdir() if not one.name.startswith(".")]
+        elif not each.name.startswith("."):
+            found.append(each.name)
+    return found
+
+
+def there(found: list[str], name: str) -> str:
+    """What to write instead."""
+    return f"it has {', '.join(found)}" if found else f"it has written nothing yet: `torchyard status {name}`"
+
+
+def check(fetched: Path) -> None:
+    """Compare an export with its manifest.
+
+    Raises:
+        RefusalError: a file is missing or is not what the manifest says.
+    """
+    import hashlib
+    import json
+
+    manifest = fetched / MANIFEST
+    if not manifest.is_file():
+        return
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        expected = {name: facts["sha256"] for name, facts in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return  # somebody else's manifest
+    for name, digest in expected.items():
+        path = fetched / inside(name)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise RefusalError(f"{name} is not what its manifest says", "fetch it again, or export it again", FAILED)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""`torchyard profile NAME trace|memory`."""
+
+import json
+import uuid
+from argparse import ArgumentParser
+from typing import Literal
+
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.remote.place import on_cluster, place
+
+WISH = "profile.json"
+MAX_STEPS = 100
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    common.run_name(parser)
+    parser.add_argument(
+        "kind", choices=("trace", "memory"), help="a Chrome trace of some steps, or which tensors there are"
+    )
+    parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
+    place(parser)
+
+
+def command(
+    *,
+    name: str,
+    kind: Literal["trace", "memory"],
+    steps: int,
+    rank: int | None,
+    context: str | None,
+    namespace: str | None,
+) -> int:
+    """Ask the ranks of a running job of a built-in workload for a profile; training goes on.
+
+    Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it.
+    """
+    if not 1 <= steps <= MAX_STEPS:
+        raise RefusalError(f"--steps {steps} is not possible", f"ask for 1 to {MAX_STEPS}")
+    wish = json.dumps({"id": uuid.uuid4().hex, "kind": kind, "steps": steps, "rank": rank})
+    if on_cluster(name, context, namespace):
+        from torchyard.cli.remote.profile import ask_for_profile
+        from torchyard.cli.remote.session import ask
+
+        asked = ask(lambda remote: ask_for_profile(remote, name, wish), context, namespace)
+    else:
+        asked = ask_local(name, wish)
+    pods = f"{asked} pod{'s' if asked > 1 else ''}"
+    print(f"asked {pods} of {name} for {kind}; `torchyard fetch {name} profile` brings it when the steps are made")
+    return SUCCEEDED
+
+
+def ask_local(name: str, wish: str) -> int:
+    """Leave the wish in the run folder of every pod that lives; how many there are.
+
+    Raises:
+        RefusalError: nothing runs, or what runs is not ours.
+    """
+    from torchyard.cli.runs import find, load
+    from torchyard.cluster.local.folder import is_locked, write_atomic
+
+    folder = find(name)
+    run = load(folder)
+    refuse_what_cannot(run.job.spec.trainer is not None, name)
+    pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
+    if run.over or not pods:
+        raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")
+    for pod in pods:
+        write_atomic(pod / "run" / WISH, wish.encode())
+    return len(pods)
+
+
+def refuse_what_cannot(built_in: bool, name: str) -> None:
+    """Refuse to ask a program that would not hear.
+
+    Raises:
+        RefusalError: it is no workload of ours.
+    """
+    if not built_in:
+        raise RefusalError(f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program")

@@ -1,0 +1,162 @@
+"""Files of a job's checkpoint folder, streamed as a tar out of a pod that sees it."""
+
+import asyncio
+import contextlib
+import secrets
+import tarfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.cli.remote import jobs
+from torchyard.cli.remote.inside import python
+from torchyard.cli.remote.session import Remote
+from torchyard.cluster.kube.errors import Gone, NotFound
+from torchyard.cluster.kube.manifest import names, security
+
+Document = dict[str, Any]
+READER_SECONDS = 900
+START_SECONDS = 120.0
+CHUNK = 2**20
+
+# Runs in the pod: links are not followed, and nothing outside the folder is read.
+_SEND = """
+import os, sys, tarfile
+root, wanted = os.path.realpath(sys.argv[1]), sys.argv[2]
+source = os.path.realpath(os.path.join(root, wanted))
+if not os.path.lexists(os.path.join(root, wanted)) or os.path.commonpath([root, source]) != root:
+    names = sorted(name for name in os.listdir(root) if name[0] != ".") if os.path.isdir(root) else []
+    sys.exit("torchyard: it has no " + wanted + "; it has " + (", ".join(names) or "nothing yet"))
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    archive.add(source, arcname="fetched")
+"""
+
+
+async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:
+    """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
+
+    Raises:
+        RefusalError: the job has no such thing, or no pod can be had that sees it.
+    """
+    job = jobs.typed(await jobs.get(remote, name))
+    archive = to.with_name(f"{to.name}.tar")
+    try:
+        async with _reader(remote, job) as pod:
+            with archive.open("wb") as file:
+                root = f"{names.CHECKPOINTS}/{name}"
+                async for part in python(remote, pod, _SEND, root, PurePosixPath(wanted).as_posix()):
+                    file.write(part)
+        await asyncio.to_thread(unpack, archive, to)
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def unpack(archive: Path, to: Path) -> None:
+    """Unpack what a pod sent, of which nothing is believed: no link, no device, no path out of the folder."""
+    scratch = to.with_name(f"{to.name}.unpacked")
+    scratch.mkdir()
+    try:
+        with tarfile.open(archive) as file:
+            file.extractall(scratch, filter="data")
+        (scratch / "fetched").rename(to)
+    except (tarfile.TarError, FileNotFoundError) as error:
+        raise RefusalError(f"what came is no whole archive ({error})", "fetch it again", FAILED) from error
+    finally:
+        import shutil
+
+        shutil.rmtree(scratch)
+
+
+@contextlib.asynccontextmanager
+async def _reader(remote: Remote, job: TrainingJob) -> AsyncIterator[str]:
+    """A running pod of the job, else one of our own that reads its claim and is taken away again."""
+    pods = await jobs.pods(remote, job)
+    running = next((pod.name for pod in pods if pod.phase == "Running"), None)
+    if running is not None:
+        yield running
+        return
+    volume = job.spec.checkpoint.volume
+    if volume is None or volume.claim is None:
+        raise RefusalError(
+            f"no pod of {job.metadata.name!r} runs, and what it wrote was lost with them",
+            "name a claim in checkpoint.volume, or fetch while it runs",
+            FAILED,
+        )
+    name = f"torchyard-fetch-{secrets.token_hex(4)}"
+    path = f"/api/v1/namespaces/{remote.namespace}/pods"
+    template = await _template(remote, job, [pod.name for pod in pods])
+    await remote.api.request("POST", path, body=reader(name, volume.claim, template))
+    try:
+        await _started(remote, f"{path}/{name}")
+        yield name
+    finally:
+        with contextlib.suppress(NotFound, Gone):  # somebody else took it away
+            await remote.api.request("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})
+
+
+async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Document:
+    """Spec of a pod that saw the claim before, with the user and the image the files were written with."""
+    for name in pods:
+        with contextlib.suppress(NotFound):
+            answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/pods/{name}")
+            found: Document = msgspec.json.decode(answer)["spec"]
+            return found
+    raise RefusalError(
+        f"no pod of {job.metadata.name!r} is left to see which image and user wrote its files",
+        f"mount the claim {job.spec.checkpoint.volume.claim!r} in a pod of your own"  # type: ignore[union-attr]
+        f" and read {job.metadata.name}/ there",
+        FAILED,
+    )
+
+
+def reader(name: str, claim: str, template: Mapping[str, Any]) -> Document:
+    """A pod that does nothing but see a claim, read-only, as the pods of `template` saw it."""
+    trainer = next(each for each in template["containers"] if each["name"] == names.TRAINER)
+    kept = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "torchyard-fetch"}},
+        "spec": {
+            **{field: template[field] for field in kept if template.get(field)},
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "activeDeadlineSeconds": READER_SECONDS,
+            "containers": [
+                {
+                    "name": names.TRAINER,
+                    "image": trainer["image"],
+                    "imagePullPolicy": trainer.get("imagePullPolicy", "IfNotPresent"),
+                    "command": ["python3", "-c", f"import time; time.sleep({READER_SECONDS})"],
+                    "resources": {
+                        "requests": {"cpu": "100m", "memory": "64Mi"},
+                        "limits": {"cpu": "1", "memory": "256Mi"},
+                    },
+                    "securityContext": security.of_container(),
+                    "volumeMounts": [{"name": "claim", "mountPath": names.CHECKPOINTS, "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}],
+        },
+    }
+
+
+async def _started(remote: Remote, path: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        status: Document = msgspec.json.decode(await remote.api.request("GET", path)).get("status", {})
+        if status.get("phase") == "Running":
+            return
+        if status.get("phase") in {"Succeeded", "Failed"} or time.monotonic() > deadline:
+            states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
+            why = next((state["waiting"].get("reason", "") for state in states if "waiting" in state), "")
+            why = why or next((each["message"] for each in status.get("conditions") or () if each.get("message")), "")
+            raise RefusalError(f"the pod that reads the claim does not start: {why or status.get('phase')}", "", FAILED)
+        await asyncio.sleep(0.5)

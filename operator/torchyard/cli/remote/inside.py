@@ -1,0 +1,22 @@
+"""Programs inside a job's pods: small Python sources, since every image we train in has a Python."""
+
+from collections.abc import AsyncIterator
+
+from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.cli.remote.session import Remote
+from torchyard.cluster.kube.exec import CommandFailed, run
+from torchyard.cluster.kube.manifest.names import TRAINER
+
+
+async def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[bytes]:
+    """Run a source with arguments in the trainer of a pod; give its stdout.
+
+    Raises:
+        RefusalError: it failed; the text is its last line on stderr.
+        NotFound, Rejected, Unavailable: it could not be started.
+    """
+    try:
+        async for part in run(remote.api, remote.namespace, pod, TRAINER, ["python3", "-c", source, *words]):
+            yield part
+    except CommandFailed as error:
+        raise RefusalError(str(error).removeprefix("torchyard: "), "", FAILED) from error

@@ -1,0 +1,75 @@
+"""`torchyard fetch`: what a job made comes home whole, is what was made, and takes nobody's place unasked."""
+
+import hashlib
+import json
+
+import pytest
+
+
+@pytest.fixture
+def made(torchyard):
+    """A run with an export and curves."""
+    root = torchyard.record("cartpole") / "checkpoints"
+    web = root / "export" / "web"
+    (web / "js").mkdir(parents=True)
+    (web / "index.html").write_text("<title>play</title>")
+    (web / "js" / "play.js").write_text("play()")
+    files = {
+        path.relative_to(web).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in web.rglob("*")
+        if path.is_file()
+    }
+    (web / "manifest.json").write_text(json.dumps({"schema": 1, "files": files}))
+    (root / "metrics.jsonl").write_text('{"step": 1}\n')
+    return root
+
+
+def test_a_page_becomes_the_content_of_a_folder(torchyard, made):
+    done = torchyard("fetch", "cartpole", "export/web", "-o", "site/public")
+    assert (done.returncode, done.stdout) == (0, "site/public: 3 files, 262 bytes\n")
+    public = torchyard.folder / "site" / "public"
+    assert (public / "js" / "play.js").read_text() == "play()"
+    assert sorted(path.name for path in public.parent.iterdir()) == ["public"]
+
+
+def test_a_file_keeps_its_name_where_no_other_is_given(torchyard, made):
+    assert torchyard("fetch", "cartpole", "metrics.jsonl").returncode == 0
+    assert (torchyard.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_what_is_there_stays_unless_it_shall_be_replaced(torchyard, made):
+    (torchyard.folder / "public").mkdir()
+    (torchyard.folder / "public" / "mine.html").write_text("mine")
+    refused = torchyard("fetch", "cartpole", "export/web", "-o", "public")
+    assert (refused.returncode, "--replace" in refused.stderr) == (64, True)
+    assert (torchyard.folder / "public" / "mine.html").read_text() == "mine"
+    assert torchyard("fetch", "cartpole", "export/web", "-o", "public", "--replace").returncode == 0
+    assert not (torchyard.folder / "public" / "mine.html").exists()
+
+
+def test_what_is_not_what_its_manifest_says_does_not_come(torchyard, made):
+    (made / "export" / "web" / "js" / "play.js").write_text("steal()")
+    refused = torchyard("fetch", "cartpole", "export/web", "-o", "public")
+    assert (refused.returncode, "js/play.js is not what its manifest says" in refused.stderr) == (1, True)
+    assert not list(torchyard.folder.glob("*public*"))
+
+
+@pytest.mark.parametrize("path", ["../job.yaml", "/etc/passwd", "export/../../job.yaml", ""])
+def test_nothing_outside_the_checkpoint_folder_is_fetched(torchyard, made, path):
+    refused = torchyard("fetch", "cartpole", path, "-o", "public")
+    assert (refused.returncode, "no path in a checkpoint folder" in refused.stderr) == (64, True)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(torchyard, made):
+    (made / "secrets").symlink_to("/etc")
+    refused = torchyard("fetch", "cartpole", "secrets", "-o", "public")
+    assert (refused.returncode, "a link out of its folder" in refused.stderr) == (64, True)
+
+
+def test_what_is_missing_comes_with_what_there_is(torchyard, made):
+    refused = torchyard("fetch", "cartpole", "export/onnx")
+    assert refused.returncode == 64
+    assert refused.stderr == "torchyard: the run 'cartpole' has no export/onnx; it has export/web, metrics.jsonl\n"

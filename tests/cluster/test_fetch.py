@@ -1,0 +1,71 @@
+"""`torchyard fetch` and `profile` against a cluster: out of a pod that runs, and out of a claim nobody runs on."""
+
+import contextlib
+import gzip
+import json
+
+import pytest
+from operators import until
+from test_command_line import EXAMPLE, torchyard  # noqa: F401 - a fixture
+
+CLAIM = "runs"
+ON_CLAIM = ("--set", f"checkpoint.volume={{claim: {CLAIM}}}", "--set", "nodes=1")
+
+
+@pytest.fixture
+async def claim(api, namespace):
+    """A claim of the cluster's default storage class."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "200Mi"}}},
+    }
+    await api.request("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", body=body)
+
+
+@pytest.mark.usefixtures("operator", "claim")
+async def test_what_a_job_wrote_comes_home_while_it_runs(torchyard, tmp_path):  # noqa: F811 - the fixture
+    steps = ("--set", "trainer.params.steps=100000", "--set", "trainer.params.logEvery=1")
+    await torchyard("submit", EXAMPLE, *ON_CLAIM, *steps)
+    await torchyard("wait", "cvrp", "--for", "running", "--timeout", "3m")
+    curves = tmp_path / "curves.jsonl"
+    await torchyard("fetch", "cvrp", "metrics.jsonl", "-o", curves)
+    assert json.loads(curves.read_text().splitlines()[0])["step"] >= 1
+    missing = await torchyard("fetch", "cvrp", "export/web", "-o", tmp_path / "web", code=1)
+    assert "it has no export/web; it has " in missing.err
+    assert "metrics.jsonl" in missing.err
+
+    asked = await torchyard("profile", "cvrp", "trace", "--steps", 2)
+    assert "asked 1 pod of cvrp for trace" in asked.out
+
+    profile = tmp_path / "profile"
+
+    async def traced() -> bool:
+        with contextlib.suppress(AssertionError):  # there is no such folder before the steps are made
+            await torchyard("fetch", "cvrp", "profile", "-o", profile, "--replace")
+        return bool(list(profile.glob("trace-*.json.gz")))
+
+    await until(traced, 60, lambda: sorted(path.name for path in tmp_path.rglob("*")))
+    (trace,) = profile.iterdir()
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+    await torchyard("suspend", "cvrp")
+    await torchyard("wait", "cvrp", "--for", "suspended", "--timeout", "2m")
+    gone = await torchyard("fetch", "cvrp", "latest", "-o", tmp_path / "latest", code=1)
+    assert "no pod of 'cvrp' is left" in gone.err
+    await torchyard("delete", "cvrp")
+    await torchyard("wait", "cvrp", "--for", "deleted", "--timeout", "1m")
+
+
+@pytest.mark.usefixtures("operator", "claim")
+async def test_a_pod_of_its_own_reads_the_claim_of_a_job_that_is_over(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
+    await torchyard("submit", EXAMPLE, *ON_CLAIM, "--set", "trainer.params.steps=20", "--set", "export={}")
+    await torchyard("wait", "cvrp", "--timeout", "3m")
+    job = json.loads((await torchyard("status", "cvrp", "-o", "json")).out)
+    conditions = {each["type"]: each["status"] for each in job["status"]["conditions"]}
+    assert conditions["ExportVerified"] == "True"
+    await torchyard("fetch", "cvrp", "export/safetensors", "-o", tmp_path / "weights")
+    assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["manifest.json", "model.safetensors"]
+    pods = json.loads(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    assert not [pod["metadata"]["name"] for pod in pods if "fetch" in pod["metadata"]["name"]]
