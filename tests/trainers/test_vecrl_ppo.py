@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.flops import flops_of_sample
+from torchyard_trainers.core.modes.bench import Measured
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -353,3 +355,24 @@ def test_every_preset_is_complete_and_builds(preset, environment):
 def test_the_global_batch_is_the_number_of_environments():
     given = params.read({"environments": 8})
     assert params.settle(given, Parallelism(global_batch_size=32)).environments == 32
+
+
+def test_a_benchmark_tells_environment_rollout_and_training_apart():
+    work = VecRL(settled(environmentSteps=6 * 8 * 3))
+    session = session_of(work)
+    for step in range(8):
+        work.loss(session, everything(work))
+        work.after_step(session, step + 1, {})
+    assert isinstance(work, Measured)
+    found = work.measure(session)
+    # A rollout contains the environment's steps, and training contains the rollout.
+    assert found["environmentOnlyStepsPerSecond"] > found["rolloutStepsPerSecond"] > 0
+    assert found["envStepsPerSecond"] > 0
+
+
+def test_what_a_rollout_computes_is_not_counted_as_one_samples_work():
+    work = VecRL(settled())
+    flops = flops_of_sample(work, session_of(work))
+    forward = sum(2 * size for size in (4 * 8, 8 * 2, 4 * 8, 8 * 1))  # actor and critic, one observation
+    observations = 8 // 2  # of one environment in a minibatch
+    assert 2 * forward * observations < flops <= 3 * forward * observations

@@ -18,7 +18,10 @@ def flops_of_sample(work: Workload, session: Session) -> int:
     """Give the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
     ids = samples_of_step(0, work.global_batch)
     counter = FlopCounterMode(display=False)
-    with torch.compiler.set_stance("force_eager"), keeping_activations(), counter:
+    with torch.compiler.set_stance("force_eager"), keeping_activations():
+        # What makes samples for many steps at once makes them here, where it does not count as one sample's.
         accumulate(work, session, ids, [Slots([0], [1.0])])
+        with counter:
+            accumulate(work, session, ids, [Slots([0], [1.0])])
     session.parallel.module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())

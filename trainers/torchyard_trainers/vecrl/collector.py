@@ -57,7 +57,9 @@ class Collector:
         Collective when it is played: all ranks ask for it at the same point.
         """
         if self._collected is None or self._collected[0] != number:
-            self._collected = (number, *self._collect(session, number))
+            rollout = self.play(session, number)
+            facts = session.world.total(rollout.facts.clone()).tolist()
+            self._collected = (number, rollout, dict(zip(FACTS, facts, strict=True)))
         return self._collected[1:]
 
     def advance(self, session: Session, number: int) -> dict[str, float]:
@@ -74,7 +76,8 @@ class Collector:
         return facts
 
     @torch.no_grad()
-    def _collect(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
+    def play(self, session: Session, number: int) -> Rollout:
+        """Play rollout `number` of this rank's environments from where the newest one began."""
         settings, world, environment = self._settings, session.world, self.environment(session)
         (slots,) = split(settings.environments, world.size, world.rank)
         ids = torch.tensor(slots.positions, device=world.device)
@@ -84,11 +87,7 @@ class Collector:
         with session.precision.forward():
             assert self._play is not None
             path = self._play(state, chance)
-            rollout = judge(
-                self.actor, environment, path, running=self._running[ids], weights=weights, settings=settings
-            )
-        facts = world.total(rollout.facts.clone()).tolist()
-        return rollout, dict(zip(FACTS, facts, strict=True))
+            return judge(self.actor, environment, path, running=self._running[ids], weights=weights, settings=settings)
 
 
 def everywhere(own: Tensor, world: World, count: int) -> Tensor:

@@ -5,7 +5,9 @@ rollouts of its own environments only, at any world size, and samples of one min
 """
 
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +27,7 @@ from torchyard_trainers.vecrl.evaluation import qualities
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.ppo import Minibatch, losses
+from torchyard_trainers.vecrl.speed import speeds
 
 
 class VecRL:
@@ -48,6 +51,7 @@ class VecRL:
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._order: tuple[int, Tensor] | None = None
         self._clock = 0.0
+        self._paces: deque[float] = deque(maxlen=100)
 
     @property
     def collector(self) -> Collector:
@@ -158,6 +162,12 @@ class VecRL:
         environment = build_environment(self.settings, torch.device("cpu"))
         return export.page(self.collector.actor, environment, self.settings)
 
+    def measure(self, session: Session) -> dict[str, float]:
+        """See `Measured`: steps of all environments a second, training and its parts."""
+        ranks = session.world.size
+        parts = {name: rate * ranks for name, rate in speeds(self.collector, session, self.settings).items()}
+        return parts | ({"envStepsPerSecond": statistics.median(self._paces)} if self._paces else {})
+
     def _minibatch(self, session: Session, environments: Tensor) -> Minibatch:
         """Gather the share of `environments` [m] that is next."""
         settings, world = self.settings, session.world
@@ -209,4 +219,5 @@ class VecRL:
         seconds = session.world.total(torch.tensor([now - before], dtype=torch.float64)).item() / session.world.size
         if not before:
             return {}
-        return {"envStepsPerSecond": self.settings.environments * self.settings.horizon / seconds}
+        self._paces.append(self.settings.environments * self.settings.horizon / seconds)
+        return {"envStepsPerSecond": self._paces[-1]}

@@ -4,7 +4,7 @@ import json
 import platform
 import statistics
 import time
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -33,6 +33,8 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     meter = Meter(work, session, count=True)
     seconds, waited = _step_times(work, session)
     found = _figures(work, session, meter, seconds, waited)
+    if isinstance(work, Measured):
+        found |= work.measure(session)
     session.reporter.metrics({name: value for name, value in found.items() if name not in _THROUGHPUT})
     session.reporter.throughput({name: value for name, value in found.items() if name in _THROUGHPUT})
     finish_reading(run, len(seconds), found)
@@ -43,6 +45,14 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
         session.reporter.artifact("bench.json", path)
         say(f"{found['stepsPerSecond']:.4g} steps/s, {found['samplesPerSecond']:.4g} samples/s, see {path}")
     return found
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A workload with figures of its own: what a step's median time does not show."""
+
+    def measure(self, session: Session) -> dict[str, float]:
+        """Measure after the steps of a benchmark; the same names on every rank."""
 
 
 _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})

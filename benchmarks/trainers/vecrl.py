@@ -1,0 +1,117 @@
+"""CartPole end to end, environment and learning: vecrl beside CleanRL's PPO and Stable-Baselines3's, on one core.
+
+    python benchmarks/trainers/vecrl.py [TURNS]
+
+All train two networks of 2 x 64 units for 4 epochs of 4 minibatches a rollout. The peers run with their own default
+number of environments and with as many as vecrl; they live in `build/peers/vecrl`, which is made the first time, on the
+same torch. Programs take turns, so that a busy machine is busy for all; figures are medians over turns, without
+start-up. Each is one thread, and its processor time does not count what its neighbours do: the ratio is of steps a
+second of processor time.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / "build" / "peers" / "vecrl"
+PACKAGES = ("stable-baselines3==2.7.1", "gymnasium==1.2.3", "cloudpickle", "farama-notifications")
+# What Stable-Baselines3 imports to plot and to log; nothing that torch or numpy would come with a second time.
+PLOTTING = (
+    *("matplotlib", "pandas", "contourpy", "cycler", "fonttools", "kiwisolver", "packaging", "pillow", "pyparsing"),
+    *("python-dateutil", "pytz", "six"),
+)
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+OURS = """
+import json, sys, time
+import torch
+from torchyard_trainers.core.command import main
+from torchyard_trainers.vecrl.task import VecRL
+marks = []
+after_step = VecRL.after_step
+def marked(work, session, step, means):
+    found = after_step(work, session, step, means)
+    if found:
+        marks.append((step, time.perf_counter(), time.process_time()))
+    return found
+VecRL.after_step = marked
+code = main(["--config", sys.argv[1], "--checkpoint-dir", sys.argv[2]])
+assert code == 0, code
+(first, began, worked), (last, ended, done) = marks[0], marks[-1]
+settings = json.load(open(sys.argv[1]))["trainer"]["params"]
+steps = (last - first) // 16 * settings["environments"] * settings["horizon"]
+print(json.dumps({"steps": steps, "seconds": ended - began, "cpuSeconds": done - worked}))
+"""
+
+
+def install_peers() -> None:
+    if (PEERS / "stable_baselines3").is_dir() and (PEERS / "six.py").exists():
+        return
+    command = ["uv", "pip", "install", "--system-certs", "--quiet", "--python", sys.executable, "--no-deps"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([*command, "--target", PEERS, *PACKAGES, *PLOTTING], check=True, env=os.environ | {"PATH": path})
+
+
+def ours(copies: int, horizon: int, steps: int, *, compiled: bool = False) -> dict[str, float]:
+    given = {"environment": "cartpole", "environments": copies, "horizon": horizon, "environmentSteps": steps}
+    config = {
+        "trainer": {"name": "vecrl", "params": given | {"evalEvery": 10_000, "logEvery": 10_000}},
+        "device": "cpu",
+        "parallelism": {"compile": compiled},
+        "logging": {"tensorboard": False},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(config))
+        return last_line([sys.executable, "-c", OURS, str(file), f"{folder}/run"], ONE_THREAD)
+
+
+def peer(name: str, copies: int, horizon: int, steps: int) -> dict[str, float]:
+    script = Path(__file__).with_name("vecrl_peers.py")
+    command = [sys.executable, str(script), name, str(copies), str(horizon), str(steps)]
+    return last_line(command, ONE_THREAD | {"PYTHONPATH": str(PEERS)})
+
+
+def last_line(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=900)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:3])}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# Name, and one turn of it. Steps are chosen for several seconds each.
+ROWS = {
+    "vecrl, 128 environments": lambda: ours(128, 64, 400_000),
+    "vecrl, 128 environments, compiled": lambda: ours(128, 64, 400_000, compiled=True),
+    "vecrl, 4096 environments": lambda: ours(4096, 32, 1_600_000),
+    "CleanRL's PPO, 4 environments (its default)": lambda: peer("cleanrl", 4, 128, 12_288),
+    "CleanRL's PPO, 128 environments": lambda: peer("cleanrl", 128, 64, 32_768),
+    "Stable-Baselines3, 8 environments (RL Zoo's)": lambda: peer("sb3", 8, 32, 12_288),
+    "Stable-Baselines3, 128 environments": lambda: peer("sb3", 128, 64, 32_768),
+}
+
+
+def main() -> None:
+    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    install_peers()
+    rates: dict[str, list[float]] = {name: [] for name in ROWS}
+    walls: dict[str, list[float]] = {name: [] for name in ROWS}
+    for _ in range(turns):
+        for name, turn in ROWS.items():
+            found = turn()
+            rates[name].append(found["steps"] / found["cpuSeconds"])
+            walls[name].append(found["steps"] / found["seconds"])
+    first = next(iter(ROWS))
+    print("| | steps/s of processor time | steps/s of wall time | vecrl, 128 / this |")
+    print("|---|---|---|---|")
+    for name in ROWS:
+        rate, wall = statistics.median(rates[name]), statistics.median(walls[name])
+        print(f"| {name} | {rate:,.0f} | {wall:,.0f} | {statistics.median(rates[first]) / rate:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
