@@ -79,8 +79,10 @@ class InstanceNorm(nn.Module):
 
     def forward(self, nodes: Tensor) -> Tensor:
         """[B, n, d] -> [B, n, d]."""
-        variance, mean = torch.var_mean(nodes.float(), dim=1, keepdim=True, correction=0)
-        return (((nodes.float() - mean) * torch.rsqrt(variance + 1e-5)) * self.weight + self.bias).to(nodes.dtype)
+        # `torch.var_mean` over the middle dimension takes six times as long on a CPU.
+        centred = nodes.float() - nodes.float().mean(1, keepdim=True)
+        scale = torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5) * self.weight
+        return torch.addcmul(self.bias, centred, scale).to(nodes.dtype)
 
 
 class AttentionBlock(nn.Module):

@@ -1,0 +1,221 @@
+"""CVRP instances a second: our attention model against rl4co's, turn by turn in one run, same sizes, same work.
+
+    python benchmarks/trainers/cvrp.py [--rounds 5] [--steps 3] [--batch 512] [--customers 20]
+
+Each has one thread, model `am` (128 wide, 8 heads, 3 layers, feed-forward 512) and REINFORCE with a greedy rollout
+baseline: make instances, sample one route each, roll the baseline out, go backward, clip, Adam. rl4co and its torch are
+installed into an environment of their own (build/benchmarks/rl4co, the first time) and never meet ours.
+
+Seconds are those of the processor, so that other programs on the machine count less; wall time is beside them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PEER = ROOT / "build" / "benchmarks" / "rl4co"
+REQUIREMENTS = ("rl4co==0.7.0", "torch==2.8.0")
+CAPACITY = {10: 20, 20: 30, 50: 40, 100: 50}
+WORKS = ("train", "greedy")
+
+
+def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
+    """Our work, as the training loop does it."""
+    import torch
+
+    from torchyard_trainers.core.config import Parallelism
+    from torchyard_trainers.core.parallel import Parallel
+    from torchyard_trainers.core.precision import Precision
+    from torchyard_trainers.core.report import Reporter
+    from torchyard_trainers.core.step import optimize
+    from torchyard_trainers.core.workload import Session
+    from torchyard_trainers.core.world import World
+    from torchyard_trainers.cvrp import params
+    from torchyard_trainers.cvrp.evaluation import make
+    from torchyard_trainers.cvrp.task import Cvrp
+
+    given = {"preset": "cvrp20", "model": "am", "baseline": "rollout", "batch": batch, "customers": customers}
+    given |= {"capacity": CAPACITY[customers], "baselineInstances": 64, "baselineEvery": 1}
+    work = Cvrp(params.settle(params.read(given), Parallelism()))
+    world = World(0, 1, 0, torch.device("cpu"), grouped=False)
+    model = work.build()
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    session = Session(
+        Parallel("single", model, model), Precision("fp32", world.device, sharded=False), world, reporter, None
+    )
+    optimizer = work.optimizer(model.parameters())
+    work.baseline.begin(session)
+    work.baseline.after_step(session, 1, 10.0)  # from here on the frozen copy is rolled out, not the moving average
+    step = iter(range(1, 10**9))
+
+    def train() -> None:
+        optimize(work, session, optimizer, next(step), {})
+
+    @torch.no_grad()
+    def greedy() -> None:
+        model(make(work.settings, "benchmark", torch.arange(batch)))
+
+    return {"train": train, "greedy": greedy}
+
+
+def rl4co(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
+    """The same work of rl4co: its environment, its attention model policy, its defaults."""
+    import copy
+
+    import torch
+    from rl4co.envs import CVRPEnv
+    from rl4co.models import AttentionModelPolicy
+
+    env = CVRPEnv(generator_params={"num_loc": customers})
+    policy = AttentionModelPolicy(env_name="cvrp", embed_dim=128, num_heads=8, num_encoder_layers=3)
+    frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False).eval()
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-4)
+
+    def train() -> None:
+        instances = env.generator(batch_size=[batch])
+        out = policy(env.reset(instances.clone()), env, phase="train")
+        with torch.no_grad():
+            baseline = frozen(env.reset(instances.clone()), env, phase="test", decode_type="greedy")["reward"]
+        loss = -((out["reward"] - baseline) * out["log_likelihood"]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+
+    @torch.no_grad()
+    def greedy() -> None:
+        frozen(env.reset(batch_size=[batch]), env, phase="test", decode_type="greedy")
+
+    return {"train": train, "greedy": greedy}
+
+
+def serve(side: str, batch: int, customers: int) -> None:
+    """Do a piece of work for each line that comes in and answer with its seconds."""
+    import torch
+
+    torch.set_num_threads(1)
+    works = {"ours": ours, "rl4co": rl4co}[side](batch, customers)
+    for work in works.values():
+        work()
+    say({"torch": torch.__version__})
+    for line in sys.stdin:
+        cpu, wall = time.process_time(), time.perf_counter()
+        works[line.strip()]()
+        say({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall})
+
+
+def say(answer: dict[str, Any]) -> None:
+    sys.__stdout__.write(json.dumps(answer) + "\n")
+    sys.__stdout__.flush()
+
+
+class Side:
+    """One program under measurement, in a process of its own; it works only when asked."""
+
+    def __init__(self, name: str, python: Path, options: argparse.Namespace) -> None:
+        command = [
+            python,
+            __file__,
+            "--serve",
+            name,
+            "--batch",
+            str(options.batch),
+            "--customers",
+            str(options.customers),
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.torch = self._hear()["torch"]
+
+    def do(self, work: str) -> dict[str, float]:
+        self._process.stdin.write(work + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _hear(self) -> dict[str, Any]:
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}; run it by hand to see why")
+
+
+def peer_python(given: Path | None) -> Path:
+    """Give the peer's interpreter; install the peer if it is not there."""
+    if given is not None:
+        return given
+    python = PEER / "bin" / "python"
+    if not python.exists():
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "venv", "--python", sys.executable, PEER], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *REQUIREMENTS], check=True)
+    return python
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="steps of each side in a round")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--customers", type=int, default=20, choices=CAPACITY)
+    parser.add_argument("--peer", type=Path, help="python of an environment that has rl4co")
+    parser.add_argument("--serve", choices=("ours", "rl4co"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.batch, options.customers)
+        return
+    sides = {
+        "ours": Side("ours", Path(sys.executable), options),
+        "rl4co": Side("rl4co", peer_python(options.peer), options),
+    }
+    took: dict[tuple[str, str, str], list[float]] = {}
+    for _ in range(options.rounds):
+        for name, side in sides.items():
+            for work in WORKS:
+                for _ in range(options.steps):
+                    for clock, seconds in side.do(work).items():
+                        took.setdefault((name, work, clock), []).append(seconds)
+    for name, side in sides.items():
+        print(f"{name}: torch {side.torch}")
+        side.close()
+    print(
+        f"CVRP{options.customers}, batch {options.batch}: instances a second, {options.rounds} x {options.steps} steps\n"
+    )
+    print("| | ours | rl4co | ratio | ratio by round | ours, wall | rl4co, wall |\n|---|---|---|---|---|---|---|")
+    for work in WORKS:
+        mine, peers = (options.batch / statistics.median(took[side, work, "cpu"]) for side in sides)
+        walls = [options.batch / statistics.median(took[side, work, "wall"]) for side in sides]
+        ratios = by_round(took, work, options.steps)
+        print(
+            f"| {work} | {mine:.0f} | {peers:.0f} | {mine / peers:.2f} | {min(ratios):.2f} to {max(ratios):.2f} "
+            f"| {walls[0]:.0f} | {walls[1]:.0f} |"
+        )
+
+
+def by_round(took: dict[tuple[str, str, str], list[float]], work: str, steps: int) -> list[float]:
+    """Give rl4co's median time over ours for each round: what the machine does to both at once cancels out."""
+    mine, peers = took["ours", work, "cpu"], took["rl4co", work, "cpu"]
+    parts = [slice(at, at + steps) for at in range(0, len(mine), steps)]
+    return [statistics.median(peers[part]) / statistics.median(mine[part]) for part in parts]
+
+
+if __name__ == "__main__":
+    main()
