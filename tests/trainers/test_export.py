@@ -103,11 +103,12 @@ def test_weights_of_a_page_that_were_cut_short_do_not_pass(material, tmp_path):
 
 
 def test_a_page_is_small_or_not_written(material, tmp_path):
+    (tmp_path / "page").mkdir()
     large = tmp_path / "large.js"
     large.write_bytes(b" " * web.MAX_BYTES)
     page = material.page._replace(files={"play.js": large})
     with pytest.raises(ExportError, match=r"play\.js has 1000000"):
-        web.write(material._replace(page=page), tmp_path / "..")
+        web.write(material._replace(page=page), tmp_path / "page")
 
 
 def test_what_a_browser_reads_is_where_the_manifest_says(tmp_path):

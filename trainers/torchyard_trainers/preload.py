@@ -10,7 +10,7 @@ import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp  # noqa: F401 - imported for the children
 
 import torchyard_trainers.core.worker
-import torchyard_trainers.cvrp.task  # noqa: F401 - imported for the children
+import torchyard_trainers.cvrp.task
 import torchyard_trainers.vecrl.task  # noqa: F401 - imported for the children
 
 with suppress(ImportError):
