@@ -29,6 +29,7 @@ def main() -> None:
     except ValueError as error:
         _refuse(str(error), os.environ)
     _log_to(settings)
+    _make_checkpoint_folder(os.environ)
     code = Agent(settings).run()
     sys.stdout.flush()
     os._exit(code)  # daemon threads may sit in a blocked call; nothing is left to wait for
@@ -43,6 +44,16 @@ def _enter_working_folder(env: Mapping[str, str]) -> None:
     except OSError as error:
         where = f"`{folder}` is no folder the job can work in ({error.strerror})"
         raise ValueError(f"spec.workingDir: {where}: name one of the image or of a volume") from error
+
+
+def _make_checkpoint_folder(env: Mapping[str, str]) -> None:
+    """A program may save there without asking first; where that cannot be, it says so itself when it saves."""
+    folder = env.get("TORCHYARD_CHECKPOINT_DIR")
+    if folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logging.getLogger(__name__).warning("TORCHYARD_CHECKPOINT_DIR: %s", error)
 
 
 def _refuse(message: str, env: Mapping[str, str]) -> NoReturn:

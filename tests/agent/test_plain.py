@@ -119,3 +119,12 @@ def test_zero_without_the_completion_marker_is_a_failure_that_says_so(pod, tmp_p
     (tmp_path / "DONE").touch()
     one.run(2)
     assert one.ended(2)["code"] == 0
+
+
+def test_the_folder_for_checkpoints_is_there_before_the_program_is(pod, tmp_path):
+    folder = tmp_path / "volume" / "job"
+    one = pod("touch", folder / "saved", TORCHYARD_CHECKPOINT_DIR=str(folder))
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    assert (folder / "saved").exists()
