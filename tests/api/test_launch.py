@@ -49,6 +49,7 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "microBatchSize": "auto",
             "activationCheckpointing": "none",
             "cpuOffload": False,
+            "memoryFraction": 1.0,
             "compile": False,
             "fsdp": {"sharding": "full", "reshardAfterForward": True},
         },

@@ -12,8 +12,10 @@ from torch.nn import functional
 from torch.optim import AdamW
 
 from torchyard_trainers import registry
+from torchyard_trainers.core import micro_batches
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.losses import linear_cross_entropy
+from torchyard_trainers.core.memory import HostMemory
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 
@@ -126,3 +128,28 @@ def train(sizes: dict[str, Any]) -> None:
     use(sizes)
     if code := main([]):
         os._exit(code)
+
+
+def train_within(sizes: dict[str, Any], room: list[int]) -> None:
+    """Train where rank r may use `room[r]` bytes more than it has when its memory is first asked for."""
+
+    class Bounded(HostMemory):
+        @property
+        def limit(self) -> int:
+            return self.peak() + room[int(os.environ["RANK"])]
+
+    micro_batches.memory_of = lambda *_: Bounded(1)
+    train(sizes)
+
+
+def train_out_of_memory(sizes: dict[str, Any], most: int) -> None:
+    """Train where the device has no room for micro-batches of more than `most` samples, which nothing foresaw."""
+    loss = LittleLm.loss
+
+    def runs_out(self, session, batch):
+        if len(batch.ids) > most and session.reporter.facts["phase"] == "step":
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return loss(self, session, batch)
+
+    LittleLm.loss = runs_out
+    train(sizes)

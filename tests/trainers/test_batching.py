@@ -6,7 +6,8 @@ from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.worker import largest_micro_batch, out_of_memory
+from torchyard_trainers.core.step import out_of_memory
+from torchyard_trainers.core.worker import largest_micro_batch
 
 batches = some.integers(1, 300)
 worlds = some.integers(1, 40)
@@ -58,11 +59,10 @@ def test_sizes_below_one_are_refused_by_name():
 
 
 def test_out_of_memory_advises_half_of_what_a_rank_really_held():
-    assert out_of_memory(64, 2, None).next_micro_batch == 16
-    assert out_of_memory(64, 2, 1000).next_micro_batch == 16
-    assert out_of_memory(64, 2, 20).next_micro_batch == 8  # 32 are held as two of 16
-    assert out_of_memory(2, 2, 1).next_micro_batch == 0
-    assert "use strategy fsdp or a larger GPU" in str(out_of_memory(2, 2, 1))
+    assert out_of_memory(16).next_micro_batch == 8
+    assert out_of_memory(1).next_micro_batch == 0
+    assert "set parallelism.microBatchSize: 8" in str(out_of_memory(16))
+    assert "use strategy fsdp or a larger GPU" in str(out_of_memory(1))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,10 @@ class Parallelism(Model, frozen=True, kw_only=True):
     ] = None
     micro_batch_size: Annotated[
         Annotated[int, Meta(ge=1, le=16777216)] | Literal["auto"],
-        doc("Samples a forward pass on one rank; auto: the largest that divides the work evenly."),
+        doc(
+            "Samples a forward pass on one rank; the rest of the global batch is accumulated. auto: the largest that "
+            "fits, tried out before the first step and then kept."
+        ),
     ] = "auto"
     activation_checkpointing: Annotated[
         Literal["none", "selective", "full"],
@@ -94,6 +97,10 @@ class Parallelism(Model, frozen=True, kw_only=True):
             "which auto then chooses."
         ),
     ] = False
+    memory_fraction: Annotated[
+        Annotated[float, Meta(ge=0.01, le=1)],
+        doc("Part of its GPU's memory, or on a CPU of the pod's, that a worker may use: what auto goes by."),
+    ] = 1.0
     compile: Annotated[bool, doc("Compile each block of the model with torch.compile.")] = False
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 

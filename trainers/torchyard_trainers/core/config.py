@@ -47,6 +47,7 @@ class Parallelism(Section):
     micro_batch_size: Annotated[int, Meta(ge=1)] | Literal["auto"] = "auto"
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     cpu_offload: bool = False
+    memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     compile: bool = False
     fsdp: Fsdp = field(default_factory=Fsdp)
 

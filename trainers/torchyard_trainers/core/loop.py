@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchyard_trainers.core import curves, finish, preempt
+from torchyard_trainers.core import curves, finish, micro_batches, preempt
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints
 from torchyard_trainers.core.config import Config
@@ -56,6 +56,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log:
         if progress.fresh:
             _begin(work, session, progress)
+        session = micro_batches.settle(
+            work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step
+        )
         meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:
             reporter.phase("step")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from torchyard_trainers.core.batching import Slots, split
+from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.workload import MicroBatch, Session, Workload
 
@@ -36,14 +37,20 @@ def optimize(
     DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides
     the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
     bits after a restart.
+
+    Raises:
+        GpuMemoryError: the micro-batch is too large.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = samples_of_step(step, work.global_batch)
     micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
-    if rehearse and parallel.strategy == "ddp" and world.size > 2:
-        accumulate(work, session, ids, micro_batches[-1:])
-        optimizer.zero_grad(set_to_none=True)
-    sums = accumulate(work, session, ids, micro_batches)
+    try:
+        if rehearse and parallel.strategy == "ddp" and world.size > 2:
+            accumulate(work, session, ids, micro_batches[-1:])
+            optimizer.zero_grad(set_to_none=True)
+        sums = accumulate(work, session, ids, micro_batches)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(len(micro_batches[0].positions)) from error
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
     facts = torch.stack(
         [*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())]
@@ -80,6 +87,13 @@ def accumulate(
         for name, value in {"loss": terms.loss.detach(), **terms.statistics}.items():
             sums[name] = sums[name] + value.double() if name in sums else value.double()
     return sums
+
+
+def out_of_memory(used: int) -> GpuMemoryError:
+    """Say that micro-batches of `used` samples were too large and which one to try: half of that."""
+    smaller = used // 2
+    advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
+    return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

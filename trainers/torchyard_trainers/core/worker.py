@@ -6,13 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
-from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.exits import ConfigError, GpuMemoryError, HungError
+from torchyard_trainers.core.exits import ConfigError, HungError
 from torchyard_trainers.core.export.formats import check_formats
 from torchyard_trainers.core.memory import memory_of
 from torchyard_trainers.core.modes.bench import bench
@@ -79,11 +76,8 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
             mode = MODES.get(config.trainer.mode)
             if mode is None or (config.preflight and run.round_number in (None, 1)):
                 preflight(run)
-            try:
-                if mode is not None:
-                    mode(task, open_session(task, run, strategy, micro_batch), run)
-            except torch.OutOfMemoryError as error:
-                raise out_of_memory(task.global_batch, world.size, micro_batch) from error
+            if mode is not None:
+                mode(task, open_session(task, run, strategy, micro_batch), run)
         reporter.phase("drain")
     finally:
         watchdog.stop()
@@ -96,7 +90,7 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     model = task.build()
     if settings.strategy == "auto" and strategy == "ddp":
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        limit = min(world.gather(memory_of(world.device, world.local_size).limit))
+        limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
         strategy = strategy_by_memory(parameters, limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
@@ -114,14 +108,6 @@ def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) 
         raise ConfigError(f"{MICRO_BATCH}: {learned!r} is not a number of samples, 1 or more")
     limits = [] if configured == "auto" else [configured]
     return min([*limits, int(learned)] if learned is not None else limits, default=None)
-
-
-def out_of_memory(global_batch: int, world_size: int, micro_batch: int | None) -> GpuMemoryError:
-    """Say which micro-batch was too large and which one to try: half of what the ranks really held."""
-    used = len(split(global_batch, world_size, 0, micro_batch)[0].positions)
-    smaller = used // 2
-    advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
-    return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
 
 
 def _path(variable: str) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from torchyard_trainers.core import micro_batches
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.loop import Run
@@ -29,6 +30,7 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     """
     session.reporter.phase("eval")
     work.begin(session)
+    session = micro_batches.settle(work, session, run.checkpoint_dir, settings=run.config.parallelism, step=0)
     session.reporter.phase("compile")
     meter = Meter(work, session, count=True)
     seconds, waited = _step_times(work, session)

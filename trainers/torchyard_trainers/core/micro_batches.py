@@ -1,0 +1,176 @@
+"""`microBatchSize: auto`: the largest micro-batch that fits, found by rehearsing larger and larger ones first.
+
+No rehearsal is made that is foreseen to fail: a rank out of memory in the middle of a step would leave the others
+waiting in a collective. The global batch stays what it is, so the step stays the same; what was found is remembered
+beside the checkpoints, since another accumulation would have other bits.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import GpuMemoryError
+from torchyard_trainers.core.memory import Memory, memory_of
+from torchyard_trainers.core.order import samples_of_step
+from torchyard_trainers.core.step import accumulate
+from torchyard_trainers.core.workload import Session, Workload
+
+FILE = "micro-batch.json"
+# A try is at most so many times as large as what fitted before: a line through small ones is not a straight one.
+GROWTH = 8
+# What is gained by the last few percent is not worth a try.
+NEAR = 0.05
+
+
+def largest_that_fits(most: int, share: Callable[[int], float]) -> int:
+    """Give about the largest size of at most `most` that needs no more than all the memory; 1 if none does.
+
+    Memory grows in a straight line with the size, so a few tries say where it ends.
+
+    Args:
+        most: the largest size of use.
+        share: tries a size and gives the part of the memory that it took, 1.0 being all of it.
+    """
+    tried: dict[int, float] = {}
+    fits, fails, size = 0, most + 1, 1
+    while fits < size < fails:
+        tried[size] = share(size)
+        if tried[size] > 1.0:
+            fails = size
+        else:
+            fits = size
+        size = _next(tried, fits, fails)
+    return max(fits, 1)
+
+
+def _next(tried: dict[int, float], fits: int, fails: int) -> int:
+    """Give the size to try next; one that is not between `fits` and `fails` if there is nothing to gain."""
+    if not fits or fails - fits <= max(1.0, NEAR * fits):
+        return fits
+    smallest, largest = min(tried), max(tried)
+    reach = math.inf
+    if largest > smallest and (slope := (tried[largest] - tried[smallest]) / (largest - smallest)) > 0:
+        reach = smallest + (1.0 - tried[smallest]) / slope
+    size = math.floor(min(reach, GROWTH * fits, fails - 1))
+    return size if size == fails - 1 or size > (1 + NEAR) * fits else fits
+
+
+def settle(
+    work: Workload,
+    session: Session,
+    root: Path,
+    *,
+    settings: Parallelism,
+    step: int,
+    memory: Memory | None = None,
+) -> Session:
+    """Give the session with the micro-batch that the whole gang uses from here on. Collective.
+
+    Args:
+        work: restored or begun.
+        session: whose `micro_batch` is what the config or an earlier round out of memory allows at most.
+        root: the checkpoint folder, where an earlier round's finding is.
+        settings: nothing is tried unless their `micro_batch_size` is `auto`.
+        step: whose samples are rehearsed.
+        memory: that of this rank, unless its device tells.
+
+    Raises:
+        GpuMemoryError: a rehearsal needed more than was foreseen; it names the size that fitted.
+    """
+    if settings.micro_batch_size != "auto":
+        return session
+    world = session.world
+    per_rank = -(-work.global_batch // world.size)
+    most = min(per_rank, session.micro_batch or per_rank)
+    conditions = _conditions(session, settings, per_rank)
+    known = world.from_leader(lambda: _remembered(root / FILE, conditions))
+    if known is None:
+        session.reporter.phase("compile")
+        memory = memory or memory_of(world.device, world.local_size, settings.memory_fraction)
+        known = _try(work, session, most, step, memory, compiled=settings.compile)
+        text = json.dumps({"schema": 1, "microBatch": known, "conditions": conditions})
+        world.from_leader(lambda: _remember(root / FILE, text))
+    size = min(known, most)
+    return session if size >= per_rank else replace(session, micro_batch=size)
+
+
+def _try(work: Workload, session: Session, most: int, step: int, memory: Memory, *, compiled: bool) -> int:
+    """Rehearse sizes with everything there that a step needs: optimizer state, gradients, activations."""
+    world, limit = session.world, memory.limit
+    optimizer = _with_state(work, session)
+    ids = samples_of_step(step, work.global_batch)
+    fitted = 0
+
+    def share(size: int) -> float:
+        nonlocal fitted
+        slots = split(work.global_batch, world.size, world.rank, size)
+        memory.start()
+        try:
+            # Two micro-batches at most: the second one finds gradients there, and there is nothing new in a third.
+            accumulate(work, session, ids, [slots[0], slots[-1]] if len(slots) > 1 else slots)
+        except torch.OutOfMemoryError as error:
+            raise GpuMemoryError(
+                f"GPU out of memory while micro-batches of {size} were tried; {fitted} fit", fitted
+            ) from error
+        peak = memory.peak()
+        optimizer.zero_grad(set_to_none=True)
+        taken = max(world.gather(peak / limit))
+        fitted = size if taken <= 1.0 else fitted
+        return taken
+
+    # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
+    with torch.compiler.set_stance("force_eager" if compiled else "default"):
+        found = largest_that_fits(most, share)
+    if not fitted:
+        session.reporter.warn(
+            "a micro-batch of 1 takes more than the memory that is left; set activationCheckpointing or strategy fsdp"
+        )
+    return found
+
+
+def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
+    """Make another optimizer of the same parameters, with its state: an update by nothing at rate 0 changes none."""
+    parameters = list(session.parallel.module.parameters())
+    optimizer = work.optimizer(parameters)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return optimizer
+
+
+def _conditions(session: Session, settings: Parallelism, per_rank: int) -> dict[str, Any]:
+    """Give what a finding depends on; for any other a new one is made."""
+    device = session.world.device
+    return {
+        "samplesPerRank": per_rank,
+        "strategy": session.parallel.strategy,
+        "precision": session.precision.name,
+        "activationCheckpointing": settings.activation_checkpointing,
+        "cpuOffload": settings.cpu_offload,
+        "memoryFraction": settings.memory_fraction,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+
+
+def _remember(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+
+
+def _remembered(path: Path, conditions: dict[str, Any]) -> int | None:
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return int(found["microBatch"]) if found.get("conditions") == conditions else None
