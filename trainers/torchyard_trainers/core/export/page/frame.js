@@ -138,6 +138,8 @@ const Frame = (() => {
     };
     $("again").onclick = () => player.start();
     player.start();
+    // index.html#150 begins 150 steps later.
+    for (let left = Number(location.hash.slice(1)) || 0; left > 0; left--) player.step();
     requestAnimationFrame(turn);
   }
 
