@@ -82,10 +82,13 @@ class Profiler:
         if self._left > 0:
             return
         wish, self._wish = self._wish, None
+        trace, self._trace = self._trace, None
+        if trace is not None:  # first of all: one that runs on slows training and crashes at its end
+            trace.stop()
         name = f"{wish.kind}-{step:08d}-rank-{self._world.rank}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for path in self._finish(wish, name):
+            for path in self._finish(wish, name, trace):
                 self._reporter.artifact(f"{FOLDER}/{path.name}", path)
             write_atomically(self._run_dir / f"profiled.{self._world.rank}", wish.id)
         except OSError as error:  # a profile that finds no room is no reason to stop training
@@ -113,10 +116,8 @@ class Profiler:
         self._trace = torch.profiler.profile(activities=kinds, record_shapes=True)
         self._trace.start()
 
-    def _finish(self, wish: Wish, name: str) -> list[Path]:
-        if wish.kind == "trace":
-            trace, self._trace = self._trace, None
-            trace.stop()
+    def _finish(self, wish: Wish, name: str, trace: Any) -> list[Path]:
+        if trace is not None:
             path = self._folder / f"{name}.json.gz"
             scratch = self._folder / f".{name}.tmp.json.gz"
             trace.export_chrome_trace(str(scratch))
