@@ -1,17 +1,11 @@
 """An exported page in a real browser computes what PyTorch computes, plays by the rules, and says what is wrong."""
 
-import functools
-import html
-import http.server
 import json
-import os
 import re
-import shutil
-import subprocess
-import threading
 
 import pytest
 import torch
+from browser import checks, needs_browser, open_page
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.export.publish import export
@@ -25,8 +19,6 @@ from torchyard_trainers.vecrl.task import VecRL
 
 pytestmark = pytest.mark.e2e
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser here: install chromium to run exported pages")
 SNAKE = {"environment": "snake", "grid": 8, "agents": 3, "food": 3, "view": 5, "width": 32}
 
 
@@ -49,37 +41,7 @@ def exported(folder, form="web", **given):
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens a folder in the browser; gives the page as it stands after a few seconds of its own time."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments):
-            pass
-
-    def open_page(folder):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [BROWSER, "--headless", "--disable-gpu", "--disable-dev-shm-usage"]
-        command += ["--no-sandbox"] if os.geteuid() == 0 else []
-        command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000", "--dump-dom"]
-        try:
-            done = subprocess.run(
-                [*command, f"http://127.0.0.1:{server.server_port}/index.html"],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-        finally:
-            server.shutdown()
-        assert done.returncode == 0, done.stderr
-        return html.unescape(done.stdout)
-
-    return open_page
-
-
-def checks(page):
-    found = re.findall(r'<li[^>]*data-check="(\w+)" data-ok="(\w+)">([^<]*)</li>', page)
-    return {name: (ok == "true", text) for name, ok, text in found}
+    return lambda folder: open_page(folder, tmp_path / "browser")
 
 
 @pytest.mark.parametrize("form", ["onnx", "pt2"])

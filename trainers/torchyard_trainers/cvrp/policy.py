@@ -49,7 +49,7 @@ class Policy(nn.Module):
         """
         nodes = self.encoder(instances)
         memory = self.decoder.remember(nodes)
-        moves, situations = self._construct(instances, memory.detach(), keys)
+        moves, situations = self.construct(instances, memory.detach(), keys)
         routes = Routes(tours.length(instances, moves), moves)
         if not likelihood:
             return routes
@@ -59,7 +59,7 @@ class Policy(nn.Module):
         return routes._replace(log_likelihood=chosen.view(moves.shape).sum(-1), expected=expected)
 
     @torch.no_grad()
-    def _construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
+    def construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
         """Give the moves [B, S, T] and the T situations they were made in."""
         most = tours.longest(instances.demand.shape[1] - 1)
         noise = None if keys is None else uniform(split_keys(keys, most)).double()

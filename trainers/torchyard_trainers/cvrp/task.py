@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
+from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
-from torchyard_trainers.cvrp import cvrplib, published
+from torchyard_trainers.cvrp import cvrplib, export, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
 from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic_cost, make, solve, tour_lengths
 from torchyard_trainers.cvrp.exhibit import Exhibit, arrange, gap
@@ -130,6 +131,15 @@ class Cvrp:
         tours = solve(session, session.parallel.module, settings, self._problems) if self._problems else []
         self._exhibit = arrange(session, settings, metrics, self._problems, tours)
         return metrics | self._exhibit.metrics
+
+    def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
+        """See `Exportable`: `policy` scores the next node."""
+        assert isinstance(model, Policy)
+        return {export.PROGRAM: export.program(model, self.settings, cases)}
+
+    def page(self) -> Page:
+        """See `Playable`."""
+        return export.page(self.settings)
 
     def illustrate(self, session: Session, folder: Path, curves: Path) -> list[Path]:
         """Print a table of the last evaluation; write it, tours and curve as files. See `Illustrated`."""

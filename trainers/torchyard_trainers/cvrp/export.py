@@ -1,0 +1,73 @@
+"""What leaves of a trained policy: the scores of the next node as a program, and a page on which it routes vehicles."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from torchyard_trainers.core.export.program import Page, Program
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
+from torchyard_trainers.cvrp import tours
+from torchyard_trainers.cvrp.evaluation import make
+from torchyard_trainers.cvrp.instances import Instances
+from torchyard_trainers.cvrp.params import Settings
+from torchyard_trainers.cvrp.policy import Policy
+
+PROGRAM = "policy"
+
+
+class NextNode(nn.Module):
+    """Scores of where a vehicle goes next, from the problem and its situation; the critic stays behind."""
+
+    def __init__(self, policy: Policy, capacity: int) -> None:
+        super().__init__()
+        self.encoder = policy.encoder
+        self.decoder = policy.decoder
+        self.capacity = float(capacity)
+
+    def forward(self, xy: Tensor, demand: Tensor, visited: Tensor, node: Tensor, load: Tensor) -> Tensor:
+        """Score all nodes.
+
+        Args:
+            xy: [m, n, 2] float32 in the unit square, the depot first.
+            demand: [m, n] float32 whole numbers, 0 at the depot.
+            visited: [m, n] bool, false at the depot.
+            node: [m] int64, where the vehicle is.
+            load: [m] float32 whole numbers, what it still carries.
+
+        Returns:
+            [m, n] float32, -inf where it may not go.
+        """
+        instances = Instances(xy, demand, torch.full((), self.capacity))
+        state = tours.Tours(node[:, None], load[:, None], visited[:, None])
+        return self.decoder(self.decoder.remember(self.encoder(instances)), instances, state)[:, 0]
+
+
+@torch.no_grad()
+def program(policy: Policy, settings: Settings, cases: int) -> Program:
+    """Give the scores with `cases` situations from as many sampled routes, early and late ones."""
+    ids = torch.arange(cases)
+    instances = make(settings, "export", ids)
+    keys = split_keys(sample_keys(stream_key(settings.seed, "export routes", held_out=True), ids), 1)
+    memory = policy.decoder.remember(policy.encoder(instances))
+    _, situations = policy.construct(instances, memory, keys)
+    at = ids % settings.customers
+    state = tours.join(situations)
+    inputs = {
+        "xy": instances.xy,
+        "demand": instances.demand,
+        "visited": state.visited[ids, at],
+        "node": state.node[ids, at],
+        "load": state.load[ids, at],
+    }
+    return Program(NextNode(policy, settings.capacity).eval(), inputs, ("scores",))
+
+
+def page(settings: Settings) -> Page:
+    """Give the page: the shared frame, the rules and the network once more in JavaScript."""
+    own = Path(__file__).with_name("page")
+    frame = Path(__file__).parents[1] / "core" / "export" / "page"
+    files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}
+    files |= {name: own / name for name in ("world.js", "play.js")}
+    names = ("model", "heads", "layers", "customers", "capacity", "distribution")
+    return Page(PROGRAM, files, {name: getattr(settings, name) for name in names})
