@@ -17,7 +17,7 @@ from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vecrl import params
+from torchyard_trainers.vecrl import params, rollout
 from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Outcome
 from torchyard_trainers.vecrl.evaluation import qualities
@@ -89,6 +89,16 @@ def test_what_comes_after_a_termination_is_worth_nothing_and_after_a_truncation_
 
     assert worth(yes, no) == 1.0
     assert worth(no, yes) == worth(no, no) == 6.0
+
+
+def test_a_rollout_too_large_to_be_valued_at_once_is_valued_in_parts(monkeypatch):
+    work = VecRL(settled(**SNAKES))
+    session = session_of(work)
+    whole, _ = work.collector.rollout(session, 0)
+    monkeypatch.setattr(rollout, "VALUED_AT_ONCE", 6 * 3 * 2)  # two times of six boards of three snakes
+    work.collector._collected = None
+    parts, _ = work.collector.rollout(session, 0)
+    assert torch.allclose(whole.target, parts.target, atol=1e-6)
 
 
 def test_returns_start_anew_with_each_episode_of_each_agent():
@@ -277,10 +287,10 @@ def test_metrics_are_of_completed_episodes_and_count_them():
     returns = []
     for step in range(work.total_steps):
         if step % 4 == 0:
-            rollout, _ = work.collector.rollout(session, step // 4)
-            ended = rollout.path.terminated | rollout.path.truncated
+            played, _ = work.collector.rollout(session, step // 4)
+            ended = played.path.terminated | played.path.truncated
             before = work.collector._running.clone()
-            sums, _ = returns_of(rollout.path.reward, ended, before)
+            sums, _ = returns_of(played.path.reward, ended, before)
             returns.append(sums[ended].tolist())
         work.loss(session, everything(work)).loss.backward()
         optimizer.step()

@@ -49,6 +49,8 @@ class Rollout(NamedTuple):
     facts: Tensor  # [len(FACTS)] float64
 
 
+# Observations; pictures of a large rollout would fill a GPU.
+VALUED_AT_ONCE = 2**17
 FACTS = ("episodes", "return", "advantage", "advantageSquared", "target", "targetSquared")
 
 
@@ -115,7 +117,7 @@ def judge(
         settings: of the run.
     """
     everything = torch.cat([path.observation, environment.observe(path.state)[None]])
-    values = policy.values(everything.flatten(0, 1)).unflatten(0, everything.shape[:2])
+    values = values_of(policy, everything)
     value, following = values[:-1], values[1:].clone()
     if path.reached is not None:
         # Few steps are truncated, so only their states are valued a second time.
@@ -138,6 +140,14 @@ def judge(
     found = (ended, returns * ended, advantage, advantage.square(), target, target.square())
     sums = torch.stack([(fact.double().sum(0) * counted).sum() for fact in found])
     return Rollout(path, chosen, advantage, target, running, sums)
+
+
+def values_of(policy: Policy, observations: Tensor) -> Tensor:
+    """Value observations [T, n, A, D], as many times at once as memory allows: [T, n, A]."""
+    times = max(1, VALUED_AT_ONCE // observations[0, ..., 0].numel())
+    return torch.cat(
+        [policy.values(part.flatten(0, 1)).unflatten(0, part.shape[:2]) for part in observations.split(times)]
+    )
 
 
 def returns_of(reward: Tensor, ended: Tensor, running: Tensor) -> tuple[Tensor, Tensor]:
