@@ -88,7 +88,7 @@ class Profiler:
         name = f"{wish.kind}-{step:08d}-rank-{self._world.rank}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for path in self._finish(wish, name, trace):
+            for path in self._finish(name, trace):
                 self._reporter.artifact(f"{FOLDER}/{path.name}", path)
             write_atomically(self._run_dir / f"profiled.{self._world.rank}", wish.id)
         except OSError as error:  # a profile that finds no room is no reason to stop training
@@ -116,7 +116,7 @@ class Profiler:
         self._trace = torch.profiler.profile(activities=kinds, record_shapes=True)
         self._trace.start()
 
-    def _finish(self, wish: Wish, name: str, trace: Any) -> list[Path]:
+    def _finish(self, name: str, trace: Any) -> list[Path]:
         if trace is not None:
             path = self._folder / f"{name}.json.gz"
             scratch = self._folder / f".{name}.tmp.json.gz"
