@@ -51,7 +51,8 @@ def command(*, name: str, path: str, to: Path | None, replace: bool, context: st
     finally:
         remove(scratch)
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
-    print(f"{target}: {len(files)} files, {sum(each.stat().st_size for each in files)} bytes")
+    count = f"{len(files)} file{'s' if len(files) != 1 else ''}"
+    print(f"{target}: {count}, {sum(each.stat().st_size for each in files)} bytes")
     return SUCCEEDED
 
 

@@ -4,7 +4,6 @@ A check never raises for what it looks for: what is wrong is a finding with a fi
 """
 
 import errno
-import hashlib
 import os
 import platform
 import shutil
@@ -175,10 +174,9 @@ def _write_and_read(path: Path, data: bytes) -> tuple[float, float, bool]:
         # What was read back from memory would prove nothing of the volume.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     written = time.perf_counter()
-    digest = hashlib.sha256(path.read_bytes()).digest()
+    found = path.read_bytes()
     read = time.perf_counter()
-    rates = len(data) / (written - began), len(data) / (read - written)
-    return *rates, digest == hashlib.sha256(data).digest()
+    return len(data) / (written - began), len(data) / (read - written), found == data
 
 
 def _forget(path: Path) -> None:
