@@ -69,13 +69,17 @@ def run(argv: list[str]) -> int:
                 up()
                 load()
             return demo()
+        case ["with", "--if-built", _, *_]:
+            if not (os.environ.get("KUBECONFIG") or cluster.is_built()):
+                raise Unavailable("it was not built yet, which `make kind-up` does once, in up to 20 minutes")
+            return with_cluster(argv[2:])
         case ["with", _, *_]:
             return with_cluster(argv[1:])
         case [name] if name in COMMANDS:
             with lock():
                 COMMANDS[name]()
         case _:
-            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|demo|with COMMAND...}}")
+            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|demo|with [--if-built] COMMAND...}}")
             return 2
     return 0
 

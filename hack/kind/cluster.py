@@ -81,6 +81,11 @@ def _config() -> str:
     return template.substitute(shared=SHARED, containerd_patches=json.dumps(patches))
 
 
+def is_built() -> bool:
+    """Whether a cluster was made here before: what it takes is in the cache."""
+    return (KIND / "cluster.yaml").exists()
+
+
 def is_up() -> bool:
     """Whether all its nodes run, Ready or not."""
     return set(NODES) <= set(run("docker", "ps", "--filter", "status=running", "--format", "{{.Names}}").split())
