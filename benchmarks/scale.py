@@ -120,6 +120,9 @@ async def load(
     await creating
     seconds = time.monotonic() - began
     row(f"{what}: {given.jobs} x {given.pods} pods exist after", f"{seconds:.1f} s, {wanted / seconds:.0f} pods/s")
+    while await unplaced(api, name):
+        await asyncio.sleep(2)
+    row(f"{what}: all of them run after", f"{time.monotonic() - began:.0f} s")
     await quiet(operator)
     spent = {who: used - before.get(who, 0.0) for who, used in processor(operator).items()}
     row(
@@ -188,6 +191,11 @@ async def count_pods(api: Api, name: str) -> int:
     """How many there are, without reading them."""
     page = json.loads(await api.request("GET", f"/api/v1/namespaces/{name}/pods", params={"limit": "1"}))
     return len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
+
+
+async def unplaced(api: Api, name: str) -> bool:
+    params = {"limit": "1", "fieldSelector": "status.phase=Pending"}
+    return bool(json.loads(await api.request("GET", f"/api/v1/namespaces/{name}/pods", params=params))["items"])
 
 
 async def calls(operator: Operator) -> dict[str, float]:
