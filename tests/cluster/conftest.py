@@ -66,6 +66,7 @@ def installed(kubeconfig) -> None:
         async with connected() as api:
             await _alone(api)
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+            await _alone(api)
             params = {"fieldManager": "torchyard-tests", "force": "true"}
             await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
             await operators.until(lambda: _served(api), 30, lambda: "the API server does not serve TrainingJobs")
@@ -85,6 +86,17 @@ async def _alone(api: Api) -> None:
                 f"an operator is at work in namespace {meta['namespace']} and may look after these tests, too: "
                 "uninstall it, or test on another cluster"
             )
+
+
+async def _alone(api: Api) -> None:
+    """Two operators that look after the same jobs prove nothing of either."""
+    params = {"labelSelector": "app.kubernetes.io/name=torchyard"}
+    found = json.loads(await api.request("GET", "/apis/apps/v1/deployments", params=params))["items"]
+    for each in found:
+        words = [word for one in each["spec"]["template"]["spec"]["containers"] for word in one.get("args", ())]
+        if not any(word.startswith("--namespace=") for word in words):
+            where = each["metadata"]["namespace"]
+            pytest.exit(f"an operator in namespace {where} looks after every namespace: uninstall it first", 2)
 
 
 async def _served(api: Api) -> bool:
