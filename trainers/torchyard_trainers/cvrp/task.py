@@ -90,7 +90,8 @@ class Cvrp:
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
         """REINFORCE: (cost - baseline) times log-likelihood, mean over an instance's samples, summed over instances."""
         settings = self.settings
-        instances = make(settings, "train", batch.ids)
+        with session.waits:
+            instances = make(settings, "train", batch.ids)
         keys = split_keys(sample_keys(stream_key(settings.seed, "routes"), batch.ids), settings.samples)
         routes: Routes = session.parallel.forward(instances, keys, likelihood=True)
         cost, log_likelihood = routes.cost, routes.log_likelihood
