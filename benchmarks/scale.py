@@ -30,7 +30,6 @@ from operators import Operator, make_certificates, until
 from torchyard.api.crd import crd
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected
-from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.kube.manifest.pod import pod
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
@@ -120,7 +119,7 @@ async def load(
     await creating
     seconds = time.monotonic() - began
     row(f"{what}: {given.jobs} x {given.pods} pods exist after", f"{seconds:.1f} s, {wanted / seconds:.0f} pods/s")
-    while await unplaced(api, name):
+    while await unplaced(api, name):  # noqa: ASYNC110 -- the cluster's news
         await asyncio.sleep(2)
     row(f"{what}: all of them run after", f"{time.monotonic() - began:.0f} s")
     await quiet(operator)
@@ -268,17 +267,13 @@ async def namespace(api: Api, name: str) -> AsyncIterator[str]:
             f"/api/v1/namespaces/{name}/pods",
         ):
             await api.request("DELETE", collection, body={"gracePeriodSeconds": 0}, timeout=300)
+        await until(lambda: _is_empty(api, name), 900)
         await api.request("DELETE", f"/api/v1/namespaces/{name}")
-        await until(lambda: _is_gone(api, f"/api/v1/namespaces/{name}"), 900)
 
 
-async def _is_gone(api: Api, path: str) -> bool:
+async def _is_empty(api: Api, name: str) -> bool:
     await asyncio.sleep(1)
-    try:
-        await api.request("GET", path)
-    except NotFound:
-        return True
-    return False
+    return await count_pods(api, name) == 0
 
 
 def row(name: str, value: str) -> None:
