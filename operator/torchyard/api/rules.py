@@ -206,7 +206,7 @@ _RULES: tuple[Rule, ...] = (
         scope="",
         field="workingDir",
         what="{value} is relative, and without an agent there is nothing it is relative to",
-        fix="start it with '/', or use launcher.kind: agent",
+        fix="give an absolute path, or use launcher.kind: agent",
         holds=lambda spec: (
             spec.launcher.kind == "agent" or spec.working_dir is None or spec.working_dir.startswith("/")
         ),
