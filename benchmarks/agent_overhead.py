@@ -3,7 +3,8 @@
     python benchmarks/agent_overhead.py [SECONDS] [TURNS]
 
 The two take turns, so that a busy machine slows both. The script is unmodified PyTorch; under the agent its steps are
-counted by the hook and its output is followed.
+counted by the hook and its output is followed. All that the agent does inside a worker is that hook, so steps with and
+without it also take turns within one process, where a noisy machine spoils the comparison least.
 """
 
 import json
@@ -23,15 +24,21 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
 optimizer = torch.optim.AdamW(model.parameters())
 data, steps, end = torch.randn(64, 512), [], time.monotonic() + float(os.environ["SECONDS"])
+hooks = torch.optim.optimizer._global_optimizer_post_hooks
+installed, turns = dict(hooks), {True: [], False: []}
 while time.monotonic() < end:
-    start = time.perf_counter()
+    counted = len(steps) % 2 == 0
+    hooks.clear()
+    hooks.update(installed if counted else {})
+    start, used = time.perf_counter(), time.thread_time()
     optimizer.zero_grad()
     model(data).square().mean().backward()
     optimizer.step()
     steps.append(time.perf_counter() - start)
+    turns[counted].append(time.thread_time() - used)
     if len(steps) % 10 == 0:
         print("step", len(steps), flush=True)
-json.dump(steps[20:], open(os.environ["MARK"], "w"))
+json.dump([steps[20:], turns[True][20:], turns[False][20:]], open(os.environ["MARK"], "w"))
 """
 
 
@@ -44,6 +51,7 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
     turns = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     agent, plain, ratios, cpu, wall = [], [], [], 0.0, 0.0
+    hooked, bare = [], []
     with tempfile.TemporaryDirectory() as name:
         folder, intake = Path(name), Intake()
         script, mark = folder / "train.py", folder / "mark"
@@ -57,11 +65,14 @@ def main() -> None:
                 run(intake, number, env, procs=1)
                 intake.wait_for(lambda state, number=number: state.get("exit", {}).get("round") == number)
                 cpu, wall = cpu + cpu_seconds(process.pid) - before, wall + time.monotonic() - start
-                agent.append(json.loads(mark.read_text()))
+                steps, with_hook, without = json.loads(mark.read_text())
+                agent.append(steps)
+                hooked.append(statistics.median(with_hook))
+                bare.append(statistics.median(without))
                 torchrun = [sys.executable, "-m", "torch.distributed.run", script]
                 quiet = {**os.environ, "OMP_NUM_THREADS": "1", **env}
                 subprocess.run(torchrun, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-                plain.append(json.loads(mark.read_text()))
+                plain.append(json.loads(mark.read_text())[0])
                 ratios.append(statistics.median(agent[-1]) / statistics.median(plain[-1]))
             intake.tell(verb="exit", code=0)
             process.wait(20)
@@ -74,6 +85,11 @@ def main() -> None:
         count = sum(map(len, steps))
         print(f"{label:24} {statistics.median(medians):15.3f} {min(medians):13.3f} {count:8}")
     low, middle, high = (100 * (figure - 1) for figure in (min(ratios), statistics.median(ratios), max(ratios)))
+    costs = [100 * (one / other - 1) for one, other in zip(hooked, bare, strict=True)]
+    print(
+        f"counting a step, processor time in one process: {statistics.median(costs):+.2f} % of it"
+        f" ({min(costs):+.2f} to {max(costs):+.2f})"
+    )
     print(f"difference {middle:+.2f} % ({low:+.2f} to {high:+.2f}); the agent used {100 * cpu / wall:.2f} % of a core")
 
 
