@@ -12,7 +12,7 @@ from torchyard_agent.files import is_number, is_text, is_whole, read_json
 
 _TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time")
 _MAX_METRICS = 32
-_MAX_ARTIFACTS = 8
+_MAX_ARTIFACTS = 16
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}

@@ -8,6 +8,7 @@ import threading
 import torch
 
 from torchyard_trainers.core.command import main
+from torchyard_trainers.core.export import weights
 from torchyard_trainers.core.workload import Terms
 from torchyard_trainers.cvrp.task import Cvrp
 
@@ -45,6 +46,22 @@ def train_with_a_hang(sample: int) -> None:
 def preflight_with_versions(versions: list[str]) -> None:
     """Check, but each rank says it has another version of torch."""
     torch.__version__ = versions[int(os.environ["RANK"])]
+    code = main([])
+    if code:
+        os._exit(code)
+
+
+def export_to_a_disk_that_flips_a_bit() -> None:
+    """Train and export, but what is written as weights of an export differs in its last byte."""
+    save = weights.save
+
+    def flip(tensors, path):
+        save(tensors, path)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+    weights.save = flip
     code = main([])
     if code:
         os._exit(code)

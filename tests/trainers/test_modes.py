@@ -90,6 +90,19 @@ def test_export_of_a_checkpoint_measures_these_very_weights(yard):
     assert all("verified" not in each for each in yard.report()["artifacts"])
 
 
+def test_an_export_that_reads_back_other_than_written_is_not_published_and_ends_the_job(yard):
+    gang = yard.start(config(export={}), world=2, function=("faults:export_to_a_disk_that_flips_a_bit", []))
+    assert gang.wait() == [1, 1], gang.output()
+    assert "safetensors: " in yard.failure()["message"]
+    assert "read back other than written" in yard.failure()["message"]
+    assert not (yard.checkpoints / "export" / "safetensors").exists()
+    assert {"name": "export/safetensors", "verified": False} in yard.report()["artifacts"]
+    yard.train(config(export={}), world=2)
+    assert (yard.checkpoints / "export" / "safetensors" / "manifest.json").exists()
+    assert min(yard.losses()) == 1
+    assert len(yard.metrics()) == 12, "the next round only exports"
+
+
 def test_a_format_the_workload_does_not_offer_is_refused_before_anything_is_trained(yard):
     gang = yard.start(config(export={"formats": ["hf"]}))
     assert gang.wait() == [64]

@@ -25,7 +25,7 @@ MAX_WORD = 128
 MAX_TRACEBACK = 4096
 MAX_DUMP = 6 * 1024
 MAX_WARNINGS = 8
-MAX_ARTIFACTS = 8
+MAX_ARTIFACTS = 16
 # Python integers have no end; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
 

@@ -78,8 +78,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
             found = work.after_step(session, done, totals.metrics)
-            facts = {"learningRate": work.learning_rate(step)} | guard.metrics | meter.metrics()
-            values = totals.metrics | facts | found
+            values = (
+                totals.metrics | {"learningRate": work.learning_rate(step)} | meter.metrics() | guard.metrics | found
+            )
             progress = Progress(done, progress.metrics | values)
             pace = meter.tick(time.monotonic(), values)
             reporter.made_step(done, work.total_steps, values, pace)

@@ -16,7 +16,7 @@ from typing import Any
 PERIOD_SECONDS = 1.0
 MAX_METRICS = 32
 MAX_WARNINGS = 8
-MAX_ARTIFACTS = 8
+MAX_ARTIFACTS = 16
 
 
 class Reporter:

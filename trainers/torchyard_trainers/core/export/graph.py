@@ -1,5 +1,6 @@
 """Formats `onnx` and `pt2`: a program as a graph, one file each, with a free batch dimension."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -140,6 +141,7 @@ def _kind(tensor: Tensor) -> dict[str, Any]:
 def _plain_torch() -> Iterator[None]:
     """Let tracing choose its own algorithms: determinism is a promise of training, and stops some of its rewrites."""
     deterministic = torch.are_deterministic_algorithms_enabled()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of every library it does without
     torch.use_deterministic_algorithms(False)
     try:
         with warnings.catch_warnings():
