@@ -1,12 +1,14 @@
 """Any world and any micro-batch carry the same global batch."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.step import out_of_memory
+from torchyard_trainers.core.order import samples_of_step
+from torchyard_trainers.core.step import micro_batch_of, out_of_memory
 from torchyard_trainers.core.worker import largest_micro_batch
 
 batches = some.integers(1, 300)
@@ -77,3 +79,15 @@ def test_what_an_earlier_round_learned_and_what_is_configured_both_hold(configur
 def test_a_learned_micro_batch_that_is_none_is_refused_by_name(nonsense):
     with pytest.raises(ConfigError, match="TORCHYARD_MICRO_BATCH"):
         largest_micro_batch("auto", nonsense)
+
+
+@given(batches, worlds, some.integers(0, 39), micro_batches, some.integers(0, 1000))
+def test_a_micro_batch_on_the_device_is_its_slots_counted_from_the_steps_first_sample(
+    global_batch, world, rank, micro_batch, step
+):
+    ids = samples_of_step(step, global_batch)
+    for slots in split(global_batch, world, rank % world, micro_batch):
+        batch = micro_batch_of(ids, slots, torch.device("cpu"))
+        assert batch.ids.tolist() == [step * global_batch + position for position in slots.positions]
+        assert batch.ids.dtype == torch.int64
+        assert batch.weights.tolist() == slots.weights

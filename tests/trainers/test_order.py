@@ -43,4 +43,4 @@ def test_a_batch_may_span_two_epochs():
 
 
 def test_endless_data_is_counted_through():
-    assert samples_of_step(3, 4) == [12, 13, 14, 15]
+    assert list(samples_of_step(3, 4)) == [12, 13, 14, 15]

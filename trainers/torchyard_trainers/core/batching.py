@@ -5,13 +5,14 @@ padding with weight 0, every rank has the same number of equally large micro-bat
 in each of them, so ranks must agree), and the loss is divided by G, never by a local count.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Slots(NamedTuple):
     """One micro-batch of one rank: positions in the global batch, and which of them count."""
 
-    positions: list[int]  # 0 <= position < G; padding repeats a real position
+    positions: Sequence[int]  # 0 <= position < G; padding repeats a real position; a range if there is none
     weights: list[float]  # 1.0 for a sample, 0.0 for padding
 
 
@@ -32,9 +33,11 @@ def split(global_batch: int, world: int, rank: int, micro_batch: int | None = No
     per_rank = -(-global_batch // world)
     accumulation = 1 if micro_batch is None else -(-per_rank // micro_batch)
     size = -(-per_rank // accumulation)
-    mine = list(range(rank, global_batch, world))
-    real = len(mine)
-    padding = size * accumulation - real
-    positions = mine + [mine[-1] if mine else 0] * padding
-    weights = [1.0] * real + [0.0] * padding
-    return [Slots(positions[at : at + size], weights[at : at + size]) for at in range(0, size * accumulation, size)]
+    mine = range(rank, global_batch, world)
+    spare = mine[-1] if mine else 0
+
+    def padded(part: range) -> Slots:
+        lacking = size - len(part)
+        return Slots([*part] + [spare] * lacking if lacking else part, [1.0] * len(part) + [0.0] * lacking)
+
+    return [padded(mine[at : at + size]) for at in range(0, size * accumulation, size)]

@@ -5,7 +5,7 @@ and each sample is made from its number.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ROUNDS = 6
 
@@ -15,7 +15,7 @@ def order_key(fingerprint: str, seed: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{fingerprint}/{seed}".encode(), digest_size=8).digest(), "big")
 
 
-def samples_of_step(step: int, global_batch: int, *, size: int | None = None, key: int = 0) -> list[int]:
+def samples_of_step(step: int, global_batch: int, *, size: int | None = None, key: int = 0) -> Sequence[int]:
     """Give the global sample ids of a step, in order.
 
     Args:
@@ -26,7 +26,7 @@ def samples_of_step(step: int, global_batch: int, *, size: int | None = None, ke
     """
     first = step * global_batch
     if size is None:
-        return list(range(first, first + global_batch))
+        return range(first, first + global_batch)
     ids = []
     permutations: dict[int, Callable[[int], int]] = {}
     for position in range(first, first + global_batch):

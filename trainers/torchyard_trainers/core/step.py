@@ -69,16 +69,13 @@ def optimize(
 
 
 def accumulate(
-    work: Workload, session: Session, ids: list[int], micro_batches: Sequence[Slots]
+    work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots]
 ) -> dict[str, torch.Tensor]:
     """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
     device, world_size = session.world.device, session.world.size
     sums: dict[str, torch.Tensor] = {}
     for slots in micro_batches:
-        batch = MicroBatch(
-            torch.tensor([ids[position] for position in slots.positions], device=device),
-            torch.tensor(slots.weights, device=device),
-        )
+        batch = micro_batch_of(ids, slots, device)
         with session.parallel.accumulating(last=slots is micro_batches[-1]):
             with session.precision.forward():
                 terms = work.loss(session, batch)
@@ -87,6 +84,18 @@ def accumulate(
         for name, value in {"loss": terms.loss.detach(), **terms.statistics}.items():
             sums[name] = sums[name] + value.double() if name in sums else value.double()
     return sums
+
+
+def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:
+    """Put a micro-batch on the device; samples that are counted through are counted there, however many they are."""
+    positions = slots.positions
+    if isinstance(ids, range) and isinstance(positions, range) and positions:
+        span = ids[positions.start], ids[positions[-1]] + 1
+        return MicroBatch(torch.arange(*span, positions.step, device=device), torch.ones(len(positions), device=device))
+    return MicroBatch(
+        torch.tensor([ids[position] for position in positions], device=device),
+        torch.tensor(slots.weights, device=device),
+    )
 
 
 def out_of_memory(used: int) -> GpuMemoryError:
