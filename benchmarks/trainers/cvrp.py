@@ -53,7 +53,9 @@ def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
     )
     optimizer = work.optimizer(model.parameters())
     work.baseline.begin(session)
-    work.baseline.after_step(session, 1, 10.0)  # from here on the frozen copy is rolled out, not the moving average
+    work.baseline.after_step(
+        session, 1, {"trainCost": 10.0, "advantage": 0.0}
+    )  # from here on the frozen copy is rolled out, not the moving average
     step = iter(range(1, 10**9))
 
     def train() -> None:
@@ -196,9 +198,8 @@ def main() -> None:
     for name, side in sides.items():
         print(f"{name}: torch {side.torch}")
         side.close()
-    print(
-        f"CVRP{options.customers}, batch {options.batch}: instances a second, {options.rounds} x {options.steps} steps\n"
-    )
+    count = options.rounds * options.steps
+    print(f"CVRP{options.customers}, batch {options.batch}: instances a second, {count} steps of each\n")
     print("| | ours | rl4co | ratio | ratio by round | ours, wall | rl4co, wall |\n|---|---|---|---|---|---|---|")
     for work in WORKS:
         mine, peers = (options.batch / statistics.median(took[side, work, "cpu"]) for side in sides)

@@ -19,6 +19,7 @@ from torchyard_trainers.cvrp.policy import Policy, Routes, draw
 from torchyard_trainers.cvrp.task import Cvrp, critic_loss
 
 MODELS = ("am", "gat", "gt", "dgt")
+MEANS = {"trainCost": 5.0, "advantage": 0.0}
 BASELINES = ("shared", "rollout", "ema", "critic")
 
 
@@ -81,7 +82,7 @@ def warmed(**given) -> tuple[Cvrp, Session]:
     work = task(baseline="rollout", baselineEvery=1, **given)
     session = session_of(work)
     work.begin(session)
-    work.after_step(session, 1, {"trainCost": 5.0})
+    work.after_step(session, 1, MEANS)
     return work, session
 
 
@@ -103,9 +104,9 @@ def test_until_the_first_challenge_the_moving_average_stands_in_for_the_rollout(
     instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
     routes = session.parallel.module(instances)
     assert len(work.baseline(instances, routes).unique()) == 1
-    work.after_step(session, 1, {"trainCost": 5.0})
+    work.after_step(session, 1, MEANS)
     assert len(work.baseline(instances, routes).unique()) == 1
-    work.after_step(session, 2, {"trainCost": 5.0})
+    work.after_step(session, 2, MEANS)
     assert len(work.baseline(instances, routes).unique()) == 6
 
 
@@ -113,12 +114,12 @@ def test_the_baseline_is_renewed_only_by_a_better_policy_and_then_judged_on_fres
     work, session = warmed()
     before = work.baseline.state()
     costs, weights = before["costs"].clone(), {k: v.clone() for k, v in before["frozen"].items()}
-    assert work.after_step(session, 2, {"trainCost": 5.0})["baselineRenewals"] == 0
+    assert work.after_step(session, 2, MEANS)["baselineRenewals"] == 0
     assert torch.equal(work.baseline.state()["costs"], costs)
     before["costs"] += 1.0  # as if the copy were worse by one everywhere
     with torch.no_grad():
         session.parallel.module.decoder.glimpse.weight.mul_(1.01)
-    assert work.after_step(session, 3, {"trainCost": 5.0})["baselineRenewals"] == 1
+    assert work.after_step(session, 3, MEANS)["baselineRenewals"] == 1
     after = work.baseline.state()
     assert not torch.equal(after["frozen"]["decoder.glimpse.weight"], weights["decoder.glimpse.weight"])
     assert torch.equal(after["frozen"]["decoder.glimpse.weight"], session.parallel.module.decoder.glimpse.weight)
@@ -130,12 +131,26 @@ def test_the_moving_average_follows_the_batches():
     session = session_of(work)
     work.begin(session)
     start = float(work.baseline.state()["mean"])
-    work.after_step(session, 1, {"trainCost": start - 1})
-    work.after_step(session, 2, {"trainCost": start - 1})
     instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
-    baseline = work.baseline(instances, session.parallel.module(instances))
+    with torch.no_grad():
+        routes = session.parallel.module(instances)
+    for step in (1, 2):
+        above = start - 1 - float(work.baseline(instances, routes)[0, 0])  # every route was 1 shorter than at first
+        work.after_step(session, step, {"trainCost": start - 1, "advantage": above})
+    baseline = work.baseline(instances, routes)
     assert baseline.shape == (6, 1)
     assert torch.allclose(baseline, torch.tensor(start - 1 + DECAY**2, dtype=torch.float32))
+
+
+def test_what_samples_cost_above_the_greedy_copy_is_no_news():
+    work, session = warmed(baselineInstances=32)
+    instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
+    with torch.no_grad():
+        routes = session.parallel.module(instances)
+    for step in range(2, 40):
+        above = 0.5 + float((routes.cost - work.baseline(instances, routes)).mean())
+        work.baseline.after_step(session, step, {"trainCost": 5.0, "advantage": above})
+    assert torch.allclose(work.baseline(instances, routes), routes.cost + 0.5, atol=1e-3)
 
 
 def test_the_critic_learns_what_an_instance_costs_and_moves_no_other_weight():

@@ -5,6 +5,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -30,8 +31,12 @@ class Baseline(Protocol):
     def __call__(self, instances: Instances, routes: Routes) -> Tensor:
         """Give what the routes [B, S] are compared with: [B, 1], without gradient."""
 
-    def after_step(self, session: Session, step: int, cost: float) -> dict[str, float]:
-        """Act after `step` finished steps, the last with routes of mean length `cost`; give metrics."""
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        """Act after `step` finished steps; give metrics.
+
+        `means` are those of the last one: `trainCost` of the routes' lengths, `advantage` of what they have above the
+        baseline.
+        """
 
     def state(self) -> dict[str, Any]:
         """Give the tensors a checkpoint must hold; a restore fills them in place."""
@@ -47,7 +52,7 @@ class Shared:
         """See `Baseline`."""
         return routes.cost.mean(1, keepdim=True)
 
-    def after_step(self, _session: Session, _step: int, _cost: float) -> dict[str, float]:
+    def after_step(self, _session: Session, _step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """See `Baseline`."""
         return {}
 
@@ -82,9 +87,9 @@ class MovingAverage:
         """See `Baseline`."""
         return torch.full_like(routes.cost[:, :1], float(self._mean))
 
-    def after_step(self, _session: Session, _step: int, cost: float) -> dict[str, float]:
+    def after_step(self, _session: Session, _step: int, means: Mapping[str, float]) -> dict[str, float]:
         """See `Baseline`."""
-        self._mean.mul_(DECAY).add_((1 - DECAY) * cost)
+        self._mean.add_((1 - DECAY) * means["advantage"])  # b + (1 - decay) (c - b) = decay b + (1 - decay) c
         return {"baselineCost": float(self._mean)}
 
     def state(self) -> dict[str, Any]:
@@ -99,6 +104,9 @@ class Rollout:
     it is better (alpha 0.05), it becomes the new copy and the set is drawn afresh, so that no policy is fitted to it.
     Costs are merged exactly, so that every rank comes to the same verdict. Until the first challenge the moving average
     stands in: the routes of an untrained copy say nothing of an instance.
+
+    A sampled route is longer than a greedy one, so that nearly all samples would count as bad, each by nearly as much.
+    The moving average of that surplus is part of the baseline: it changes no expectation, and takes out its noise.
     """
 
     def __init__(self, settings: Settings, policy: nn.Module) -> None:
@@ -108,6 +116,7 @@ class Rollout:
         self._frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False)
         self._costs = torch.zeros(settings.baseline_instances, dtype=torch.float64)
         self._renewals = torch.zeros((), dtype=torch.int64)
+        self._surplus = torch.zeros((), dtype=torch.float64)
         self._steps = torch.zeros((), dtype=torch.int64)
 
     def begin(self, session: Session) -> None:
@@ -120,13 +129,15 @@ class Rollout:
         """See `Baseline`."""
         if self._steps < self._settings.baseline_every:
             return self._warm_up(instances, routes)
-        return self._frozen.to(instances.xy.device)(instances).cost
+        return self._frozen.to(instances.xy.device)(instances).cost + float(self._surplus)
 
-    def after_step(self, session: Session, step: int, cost: float) -> dict[str, float]:
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Test the policy against its copy when it is time, and renew the copy if it is better."""
         self._steps.fill_(step)
         if step <= self._settings.baseline_every:
-            self._warm_up.after_step(session, step, cost)
+            self._warm_up.after_step(session, step, means)
+        else:
+            self._surplus.add_((1 - DECAY) * means["advantage"])
         if step % self._settings.baseline_every:
             return {}
         session.reporter.phase("eval")
@@ -143,6 +154,7 @@ class Rollout:
             "frozen": self._frozen.state_dict(),
             "costs": self._costs,
             "renewals": self._renewals,
+            "surplus": self._surplus,
             "steps": self._steps,
             "warmUp": self._warm_up.state(),
         }

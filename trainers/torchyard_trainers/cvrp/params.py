@@ -121,7 +121,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 _STANDARD = {
     "batch": 512,
     "samples": 16,
-    "rollout_samples": 1,
     "lr": 1e-4,
     "lr_final": 1e-6,
     "embedding": 128,
@@ -141,7 +140,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 500,
         "batch": 64,
         "samples": 8,
-        "rollout_samples": 8,
         "lr": 1e-3,
         "lr_final": 5e-5,
         "embedding": 64,
@@ -156,6 +154,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cvrp20": {**_STANDARD, "customers": 20, "capacity": 30, "steps": 10_000},
     "cvrp50": {**_STANDARD, "customers": 50, "capacity": 40, "steps": 50_000},
     "cvrp100": {**_STANDARD, "customers": 100, "capacity": 50, "steps": 100_000, "batch": 256},
+}
+
+
+# Only `shared` compares routes of one instance; for the others, more instances tell more than more routes of each.
+UNSHARED: dict[str, dict[str, Any]] = {
+    "tiny": {"batch": 128, "samples": 4},
+    "cvrp20": {"samples": 1},
+    "cvrp50": {"samples": 1},
+    "cvrp100": {"samples": 1},
 }
 
 
@@ -174,10 +181,7 @@ def settle(params: Params, parallelism: Parallelism) -> Settings:
     Raises:
         ConfigError: fields contradict each other.
     """
-    preset = dict(PRESETS[params.preset])
-    if params.baseline == "rollout":
-        preset["samples"] = preset["rollout_samples"]
-    del preset["rollout_samples"]
+    preset = PRESETS[params.preset] | ({} if params.baseline == "shared" else UNSHARED[params.preset])
     given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
     if parallelism.global_batch_size is not None:
         given["batch"] = parallelism.global_batch_size

@@ -103,11 +103,13 @@ class Cvrp:
         if routes.expected is not None:
             per_instance = per_instance + critic_loss(routes.expected, cost)
         assert per_instance.shape == batch.weights.shape
-        return Terms((per_instance * batch.weights).sum(), {"trainCost": (cost.mean(1) * batch.weights).sum().detach()})
+        means = {"trainCost": cost.mean(1), "advantage": advantage.mean(1)}
+        statistics = {name: (values * batch.weights).sum() for name, values in means.items()}
+        return Terms((per_instance * batch.weights).sum(), statistics)
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Renew the baseline and evaluate, each at its own pace."""
-        metrics = self.baseline.after_step(session, step, means["trainCost"])
+        metrics = self.baseline.after_step(session, step, means)
         last = step == self.total_steps
         if step % self.settings.eval_every == 0 or last:
             session.reporter.phase("eval")
