@@ -52,7 +52,7 @@ async def show(remote: Remote, name: str, *, rank: int | None, follow: bool, tai
     if first is not None:
         # Twice through the logs rather than once through memory: a log may be as large as its node allows.
         said += await _print(remote, pods, tail, lambda line: line.rank == first)
-    wanted = (lambda line: line.rank != first) if rank is None else (lambda line: line.rank == rank)
+    wanted = (lambda line: first is None or line.rank != first) if rank is None else (lambda line: line.rank == rank)
     said += await _print(remote, pods, tail, wanted)
     if not said:
         say(f"{name}: " + ("no pod of it is left" if not pods else "nothing was written yet"))
