@@ -33,6 +33,7 @@ from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected
 from torchyard.cluster.kube.manifest.pod import pod
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
+from torchyard.engine.ports import Unavailable
 
 AT_ONCE = 64
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -262,18 +263,17 @@ async def namespace(api: Api, name: str) -> AsyncIterator[str]:
     try:
         yield name
     finally:
-        for collection in (
-            f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs",
-            f"/api/v1/namespaces/{name}/pods",
-        ):
-            await api.request("DELETE", collection, body={"gracePeriodSeconds": 0}, timeout=300)
+        await api.request("DELETE", f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs", body={})
         await until(lambda: _is_empty(api, name), 900)
         await api.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 async def _is_empty(api: Api, name: str) -> bool:
-    await asyncio.sleep(1)
-    return await count_pods(api, name) == 0
+    """Whether no pod is left; the API server ends what takes longer than a minute, so it is asked again."""
+    with contextlib.suppress(Unavailable):
+        await api.request("DELETE", f"/api/v1/namespaces/{name}/pods", body={"gracePeriodSeconds": 0}, timeout=90)
+        return await count_pods(api, name) == 0
+    return False
 
 
 def row(name: str, value: str) -> None:
