@@ -105,6 +105,7 @@ def main() -> None:
             found = turn()
             rates[name].append(found["steps"] / found["cpuSeconds"])
             walls[name].append(found["steps"] / found["seconds"])
+            print(f"{name}: {rates[name][-1]:,.0f}", file=sys.stderr)
     first = next(iter(ROWS))
     print("| | steps/s of processor time | steps/s of wall time | vecrl, 128 / this |")
     print("|---|---|---|---|")
