@@ -107,7 +107,6 @@ def check(fetched: Path) -> None:
     Raises:
         RefusalError: a file is missing or is not what the manifest says.
     """
-    import hashlib
     import json
 
     manifest = fetched / MANIFEST
@@ -120,8 +119,16 @@ def check(fetched: Path) -> None:
         return  # somebody else's manifest
     for name, digest in expected.items():
         path = fetched / inside(name)
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        if not path.is_file() or digest_of(path) != digest:
             raise RefusalError(f"{name} is not what its manifest says", "fetch it again, or export it again", FAILED)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file of any size."""
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove(path: Path) -> None:

@@ -39,7 +39,9 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
         found |= work.measure(session)
     session.reporter.metrics({name: value for name, value in found.items() if name not in _THROUGHPUT})
     session.reporter.throughput({name: value for name, value in found.items() if name in _THROUGHPUT})
-    finish_reading(run, len(seconds), found)
+    made = WARM_UP_STEPS + len(seconds)
+    session.reporter.progress(made, made)
+    finish_reading(run, made, found)
     if session.world.leads:
         facts = {"schema": 1, "figures": found, "environment": environment(work, session)}
         path = run.checkpoint_dir / "bench.json"
