@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import statistics
 import sys
 import tempfile
@@ -59,9 +60,9 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, simulated_nodes(api, Path(folder)):
             print("| | value |\n|---|---|")
-            async with namespace(api, "ty-scale-bare") as name:
+            async with namespace(api) as name:
                 await load(api, name, given, create_bare)
-            async with namespace(api, "ty-scale") as name:
+            async with namespace(api) as name:
                 await measure_operator(api, name, Path(folder), given)
 
 
@@ -253,8 +254,9 @@ def memory(operator: Operator) -> float:
 
 
 @contextlib.asynccontextmanager
-async def namespace(api: Api, name: str) -> AsyncIterator[str]:
+async def namespace(api: Api) -> AsyncIterator[str]:
     """A namespace, and what is in it, for a while; the TrainingJob resource is there."""
+    name = f"ty-scale-{secrets.token_hex(3)}"
     document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
     params = {"fieldManager": "torchyard-tests", "force": "true"}
