@@ -317,3 +317,20 @@ def test_what_a_checkpoint_cannot_be_resumed_with_is_part_of_the_identity():
     first, second = (task(baseline="rollout", baselineInstances=count).identity for count in (64, 128))
     assert first != second
     assert task(baselineInstances=64).identity == task(baselineInstances=128).identity
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_no_number_of_the_loop_is_read_by_the_host(model, baseline):
+    """Tensors without values (device meta) cannot be read; what runs on them never waits for a device."""
+    work = task(model=model, baseline=baseline, baselineEvery=1)
+    session = session_of(work)
+    work.begin(session)
+    work.after_step(session, 1, MEANS)
+    policy = session.parallel.module.to("meta")
+    batch = MicroBatch(torch.arange(8, device="meta"), torch.ones(8, device="meta"))
+    work.loss(session, batch).loss.backward()
+    assert all(weight.grad is not None for weight in policy.parameters())
+    instances = make(work.settings, "t", batch.ids)
+    routes = policy(instances)
+    assert routes.moves.shape == (8, 1, 10)  # as many moves as a tour can need: nobody looked whether all are home
