@@ -4,6 +4,7 @@ Imported by the warm parent of test workers; `train` runs it in place of a built
 """
 
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +15,16 @@ from torch.optim import AdamW
 from torchyard_trainers import registry
 from torchyard_trainers.core import micro_batches
 from torchyard_trainers.core.command import main
+from torchyard_trainers.core.config import Parallelism, convert
 from torchyard_trainers.core.losses import linear_cross_entropy
 from torchyard_trainers.core.memory import HostMemory
+from torchyard_trainers.core.parallel import SHARDED, spread
+from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, stream_key
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.world import join
 
 
 class Sizes(NamedTuple):
@@ -153,3 +160,30 @@ def train_out_of_memory(sizes: dict[str, Any], most: int) -> None:
 
     LittleLm.loss = runs_out
     train(sizes)
+
+
+def measure(sizes: dict[str, Any], strategy: str, options: dict[str, Any], file: str) -> None:
+    """Make two real steps in a real gang and write what they took, as the tracker counts, to `file`."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    settings = convert(options, Parallelism, at="parallelism")
+    work = LittleLm(Sizes(**sizes))
+    with join("cpu", needs_group=strategy != "single") as world:
+        model = work.build()
+        precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
+        parallel = spread(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
+        reporter = Reporter(None, rank=world.rank, local_rank=0, round_number=0)
+        session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
+        optimizer = work.optimizer(model.parameters())
+        tracker = FSDPMemTracker(model, optimizer) if strategy in SHARDED else MemTracker()
+        if strategy not in SHARDED:
+            tracker.track_external(model, optimizer)
+        loss = work.loss
+        work.loss = lambda *given: (tracker.reset_mod_stats(), loss(*given))[1]
+        with tracker:
+            for step in range(2):
+                optimize(work, session, optimizer, step, {})
+        peak = tracker.get_tracker_snapshot("peak")[world.device]
+        if world.leads:
+            Path(file).write_text(str(peak["Total"]))

@@ -30,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("run", "Run a job file on this machine and watch it."),
     "submit": Command("submit", "Submit a job file to a cluster."),
     "validate": Command("validate", "Check job files without running them."),
+    "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
     "ps": Command("ps", "List jobs."),
     "status": Command("status", "Show what a job is doing."),
     "explain": Command("explain", "Explain why a job is where it is, and what to do."),

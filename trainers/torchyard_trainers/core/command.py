@@ -38,6 +38,11 @@ def main(arguments: Sequence[str]) -> int:
         if options.command == "gpus":
             sys.stdout.write(gpus_command.text(options))
             return Exit.DONE
+        if options.command == "plan":
+            from torchyard_trainers.core import config, plan
+
+            sys.stdout.write(plan.plan(config.load(options.config), options))
+            return Exit.DONE
         from torchyard_trainers.core.worker import work
 
         work(options, on_hang=leave_at_once)
@@ -63,6 +68,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
+    foretell = commands.add_parser("plan", help="print what a step of --config will take of a rank's memory")
+    foretell.add_argument("--world", type=int, required=True, help="ranks")
+    foretell.add_argument("--local", type=int, required=True, help="ranks of a node")
+    foretell.add_argument("--memory", type=int, help="bytes of a rank's GPU; without it, ranks are on a CPU")
+    foretell.set_defaults(command="plan")
     return parser.parse_args(arguments)
 
 

@@ -92,20 +92,25 @@ def spread(
     settings: Parallelism,
     precision: Precision,
     world: World,
+    mesh: DeviceMesh | None = None,
 ) -> Parallel:
     """Move a freshly built model to the device and wrap it; `blocks` are its units of sharding, in order of use.
+
+    `mesh`: arranges the ranks of a sharded model, unless `mesh_of` shall.
 
     The order is: recompute activations, compile each block, replicate or shard. A compiled block then knows what is
     computed again, and gathers no parameters by itself.
     """
-    model = model.to(world.device)
+    if world.device.type != "cpu":
+        model = model.to(world.device)
     checkpoint_activations(blocks, settings.activation_checkpointing)
     if settings.compile:
         compile_blocks(blocks)
     if strategy == "ddp":
         return Parallel(strategy, _replicate(model, world), model)
     if strategy in SHARDED:
-        _shard(model, blocks, strategy, settings=settings, precision=precision, world=world)
+        mesh = mesh or mesh_of(strategy, world)
+        _shard(model, blocks, mesh, settings=settings, precision=precision, device=world.device)
     return Parallel(strategy, model, model)
 
 
@@ -134,20 +139,19 @@ def _replicate(model: nn.Module, world: World) -> nn.Module:
 def _shard(
     model: nn.Module,
     blocks: list[nn.Module],
-    strategy: str,
+    mesh: DeviceMesh,
     *,
     settings: Parallelism,
     precision: Precision,
-    world: World,
+    device: torch.device,
 ) -> None:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-    mesh = _mesh(strategy, world)
     # Inputs stay fp32 (tour lengths, capacities); the model casts what it feeds to a layer.
     policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     if precision.name == "fp32":
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if settings.cpu_offload else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if settings.cpu_offload else OffloadPolicy()
     if settings.cpu_offload and precision.name == "fp16":
         raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
     for block in blocks:
@@ -161,7 +165,7 @@ def _shard(
     fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
 
 
-def _mesh(strategy: str, world: World) -> DeviceMesh:
+def mesh_of(strategy: str, world: World) -> DeviceMesh:
     """Arrange the ranks: all in one row, or for hsdp a row a node, which shards inside and is replicated across."""
     from torch.distributed.device_mesh import init_device_mesh
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchyard_trainers.core.device import reads_freely
 from torchyard_trainers.core.randomness import split_keys, uniform
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.decoder import Decoder, DynamicDecoder, Memory
@@ -73,7 +74,7 @@ class Policy(nn.Module):
             state = tours.visit(instances, state, node)
             # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
             # probability 1.
-            if node.device.type == "cpu" and bool((tours.served(state) & (state.node == 0)).all()):
+            if reads_freely(node) and bool((tours.served(state) & (state.node == 0)).all()):
                 break
         return torch.stack(moves, -1), situations
 

@@ -1,0 +1,146 @@
+"""`torchyard plan FILE`."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any, Literal
+
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
+
+GIB = 1024**3
+# Bytes that CUDA reports for a whole device (total_memory of its properties), by the names people use.
+GPUS = {
+    "T4-16GB": 14.6,
+    "V100-16GB": 15.8,
+    "V100-32GB": 31.7,
+    "A10-24GB": 22.1,
+    "L4-24GB": 22.0,
+    "RTX4090-24GB": 23.6,
+    "L40S-48GB": 44.4,
+    "A100-40GB": 39.4,
+    "A100-80GB": 79.2,
+    "H100-80GB": 79.1,
+    "H200-141GB": 139.8,
+    "B200-180GB": 178.4,
+}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON)")
+    parser.add_argument("--gpu", metavar="GPU", help=f"what it shall fit: {', '.join(GPUS)}, or a size such as 24Gi")
+    common.sets(parser)
+    common.output(parser, "json", "yaml", help="print the forecast as a document")
+
+
+def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
+    """Tell how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
+
+    A step is made with tensors that have shapes and no content, so it takes seconds and no GPU. If the job does not
+    fit, the cheapest change that makes it fit is named. Without --gpu, the file's own `gpu.minMemory` counts.
+    Exit codes: 0 it fits or no GPU is named, 1 it does not fit, 64 the file is wrong.
+    """
+    from torchyard.cli.files import job_of
+    from torchyard.cli.output import emit
+
+    job = job_of(file, sets)
+    spec = job.spec
+    if spec.trainer is None:
+        raise RefusalError(f"{file} runs a program of its own", "plan knows the step of built-in trainers only")
+    size = gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
+    memory = bytes_of(size) if size else None
+    procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
+    found = forecast(job, spec.nodes * procs, procs, memory)
+    if output is not None:
+        emit(found, output)
+    else:
+        print(told(found, size))
+    return FAILED if found["job"]["fits"] is False else SUCCEEDED
+
+
+def bytes_of(gpu: str) -> int:
+    """Give the memory of a GPU by its name, or the size that is meant.
+
+    Raises:
+        RefusalError: it is neither.
+    """
+    from torchyard.api.quantities import amount
+
+    known = {name.lower(): size for name, size in GPUS.items()}
+    if gpu.lower() in known:
+        return int(known[gpu.lower()] * GIB)
+    try:
+        return int(amount(gpu))
+    except ValueError as error:
+        raise RefusalError(f"--gpu: {gpu} is no GPU known here", f"use {', '.join(GPUS)}, or a size: 24Gi") from error
+
+
+def forecast(job: Any, ranks: int, local: int, memory: int | None) -> dict[str, Any]:
+    """Let the trainer make its forecast, in a process of its own: torch is nothing for the operator.
+
+    Raises:
+        RefusalError: in the trainer's words.
+    """
+    import json
+    import os
+    import subprocess
+    import sys
+    import tempfile
+
+    from torchyard.api.launch import trainer_config
+
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+        json.dump(trainer_config(job, str), config)  # where checkpoints are changes no step
+        config.flush()
+        trainer = [sys.executable, "-m", "torchyard_trainers", "--config", config.name]
+        shape = ["plan", "--world", str(ranks), "--local", str(local)]
+        limit = ["--memory", str(memory)] if memory is not None else []
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*trainer, *shape, *limit], capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        sentence = words[-1].removeprefix("torchyard_trainers: ")
+        raise RefusalError(sentence, code=INVALID if done.returncode == INVALID else FAILED)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def told(found: dict[str, Any], gpu: str | None) -> str:
+    """The forecast for people."""
+    job, change = found["job"], found["change"]
+    lines = [_way(job, found["ranks"]), *_table(job["bytes"])]
+    if job["fits"] is None:
+        return "\n".join(lines)
+    room = f"{gpu} with room for {_gib(found['room'])} of tensors"
+    lines.append(f"It {'fits' if job['fits'] else 'does not fit'} {room}.")
+    if change is not None:
+        sets = " ".join(f"--set {field}={_word(value)}" for field, value in change["set"].items())
+        lines += [f"The cheapest change that fits, with {_gib(change['bytes']['total'])}: {sets}", _way(change, 0)]
+    elif not job["fits"]:
+        lines.append("No change of spec.parallelism makes it fit: use more GPUs, larger ones, or a smaller model.")
+    return "\n".join(lines)
+
+
+def _way(job: dict[str, Any], ranks: int) -> str:
+    parts = [
+        f"{ranks} rank{'s' if ranks > 1 else ''}" if ranks else "",
+        f"strategy {job['strategy']}",
+        job["precision"],
+        f"micro-batches of {job['microBatchSize']}, {job['accumulation']} a step",
+        f"activation checkpointing {job['activationCheckpointing']}",
+        "offloaded to the host" if job["cpuOffload"] else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _table(sizes: dict[str, int]) -> list[str]:
+    rows = [(name, size) for name, size in sizes.items() if name == "total" or size]
+    return [f"  {name:<12}{_gib(size):>12}" for name, size in rows]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 1024**2:.1f} MiB"
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,74 @@
+"""`torchyard plan`: a forecast for people and for programs, without a GPU and without starting anything."""
+
+import json
+
+import pytest
+
+from torchyard.cli import plan
+from torchyard.cli.main import main
+
+JOB = """
+apiVersion: torchyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: planned}
+spec: {trainer: {name: cvrp}, nodes: 2, procsPerNode: 2, parallelism: {strategy: ddp, microBatchSize: 4}}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def test_a_real_forecast_says_what_fits(job, capsys):
+    assert main(["plan", str(job), "--gpu", "h100-80gb", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ranks"], found["job"]["strategy"], found["job"]["fits"]) == (4, "ddp", True)
+    assert main(["plan", str(job), "--gpu", "1200Mi", "--set", "trainer.params.batch=8"]) == 0
+    assert "micro-batches of 2, 1 a step" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeypatch):
+    sizes = {"parameters": 30 * plan.GIB, "optimizer": 60 * plan.GIB, "host": 0, "total": 90 * plan.GIB}
+    way = {
+        "strategy": "ddp",
+        "precision": "bf16",
+        "activationCheckpointing": "none",
+        "cpuOffload": False,
+        "microBatchSize": 4,
+        "accumulation": 2,
+        "bytes": sizes,
+        "fits": False,
+    }
+    change = {**way, "strategy": "fsdp", "fits": True, "set": {"parallelism.strategy": "fsdp"}}
+    found = {"ranks": 4, "room": 70 * plan.GIB, "job": way, "change": change}
+    monkeypatch.setattr(plan, "forecast", lambda *_: found)
+    assert main(["plan", str(job), "--gpu", "H100-80GB"]) == 1
+    text = capsys.readouterr().out
+    assert "It does not fit H100-80GB with room for 70.00 GiB" in text
+    assert "--set parallelism.strategy=fsdp" in text
+    found["change"] = None
+    assert main(["plan", str(job), "--gpu", "80Gi"]) == 1
+    assert "use more GPUs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gpu", "H100"], "H100 is no GPU known here; use T4-16GB"),
+        (["--set", "trainer.params.customers=0"], "customers"),
+        (["--set", "parallelism.cpuOffload=true"], "cpuOffload"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(job, capsys, words, says):
+    assert main(["plan", str(job), *words]) == 64
+    assert says in capsys.readouterr().err
+
+
+def test_a_program_of_ones_own_has_no_step_that_is_known(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace("trainer: {name: cvrp}", 'script: "1"'))
+    assert main(["plan", str(file)]) == 64
+    assert "plan knows the step of built-in trainers only" in capsys.readouterr().err
