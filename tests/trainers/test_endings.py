@@ -103,7 +103,7 @@ reader = checkpoint.FileSystemReader(folder / "dcp")
 state = {name: torch.empty(entry.size, dtype=entry.properties.dtype) if hasattr(entry, "size") else None
          for name, entry in reader.read_metadata().state_dict_metadata.items()}
 shards.DcpShards(world).load(state, folder / "dcp")
-state["model.glimpse.weight"][0, 0] = float("nan")
+state["model.decoder.glimpse.weight"][0, 0] = float("nan")
 for path in (folder / "dcp").iterdir():
     path.unlink()
 shards.DcpShards(world).save(state, folder / "dcp")

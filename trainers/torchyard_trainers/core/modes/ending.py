@@ -1,9 +1,15 @@
 """How a mode that only reads ends: DONE in a folder of its own, nothing in one that holds a run."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from torchyard_trainers.core import commits, finish
 from torchyard_trainers.core.loop import Run
+
+
+def is_a_runs(root: Path) -> bool:
+    """Whether a checkpoint folder holds a run that trained: then nobody who only reads leaves anything in it."""
+    return (root / "run.json").exists() or bool(commits.candidates(root))
 
 
 def finish_reading(run: Run, step: int, metrics: Mapping[str, float]) -> None:
@@ -12,5 +18,5 @@ def finish_reading(run: Run, step: int, metrics: Mapping[str, float]) -> None:
     if not run.world.leads:
         return
     root.mkdir(parents=True, exist_ok=True)
-    if not (root / "DONE").exists() and not commits.candidates(root):
+    if not is_a_runs(root):
         finish.mark_done(root, step, metrics)

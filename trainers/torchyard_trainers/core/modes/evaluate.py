@@ -3,7 +3,7 @@
 from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.modes.chosen import load_chosen
-from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.modes.ending import finish_reading, is_a_runs
 from torchyard_trainers.core.workload import Session, Workload, illustrate
 
 
@@ -17,7 +17,9 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
     session.reporter.phase("eval")
     metrics = work.evaluate(session)
     session.reporter.metrics(metrics)
-    illustrate(work, session, run.checkpoint_dir / "evaluation", run.checkpoint_dir / "metrics.jsonl")
+    root = run.checkpoint_dir
+    if not session.world.from_leader(lambda: is_a_runs(root)):
+        illustrate(work, session, root / "evaluation", root / "metrics.jsonl")
     finish_reading(run, record["step"], metrics)
     if session.world.leads:
         numbers = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
