@@ -24,9 +24,7 @@ def check(config: Config) -> None:
     require(config.trainer.name)
     check_trackers(config)
     if config.trainer.mode not in MODES:
-        raise ConfigError(
-            f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}"
-        )
+        raise ConfigError(f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}")
 
 
 def build(config: Config) -> Any:
