@@ -241,7 +241,9 @@ def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, tmp
     exact.root.mkdir()
     exact.train(config(params={"steps": 1, "lrFinal": 1e-3}))
     assert yard.losses().keys() == {1, 2, 3, 4}
-    assert yard.losses()[1] == pytest.approx(exact.losses()[1], abs=1e-2)
+    # A rounded likelihood tips a choice here and there, and a loss of few routes is made of their differences.
+    first, expected = yard.metrics()[0], exact.metrics()[0]
+    assert first["trainCost"] == pytest.approx(expected["trainCost"], rel=0.05)
 
 
 def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
