@@ -3,8 +3,9 @@
 import little_lm
 import pytest
 
-from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.forecast import GIB, forecast, imagined_world, room_on
+from torchyard_trainers.core.plan import Planner
 
 SIZES = {"width": 64, "heads": 4, "layers": 2, "vocabulary": 200, "length": 48, "batch": 32}
 
@@ -32,6 +33,7 @@ def told(strategy, shape, options):
         ("ddp", 2, 1, {"precision": "fp32", "microBatchSize": 8, "activationCheckpointing": "selective"}),
         ("fsdp", 2, 1, {"precision": "bf16", "microBatchSize": 16}),
         ("fsdp", 2, 2, {"precision": "fp32", "microBatchSize": 4, "activationCheckpointing": "full"}),
+        ("hsdp", 4, 2, {"precision": "bf16", "microBatchSize": 8}),
     ],
 )
 def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy, world, nodes, options):
@@ -40,6 +42,39 @@ def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy
     assert gang.wait() == [0] * world, gang.output()
     usage = told(strategy, (world, world // nodes), options)
     assert usage.total == pytest.approx(int(file.read_text()), rel=0.1)
+
+
+def test_sharding_divides_what_lasts_and_checkpointing_what_passes():
+    plain = {"precision": "fp32", "microBatchSize": 8}
+    whole, sharded = told("ddp", (4, 2), plain), told("fsdp", (4, 2), plain)
+    nodes, offloaded = told("hsdp", (4, 2), plain), told("fsdp", (4, 2), {**plain, "cpuOffload": True})
+    assert sharded.parameters == pytest.approx(whole.parameters / 4, rel=0.05)
+    assert nodes.optimizer == pytest.approx(whole.optimizer / 2, rel=0.05)
+    assert offloaded.total < sharded.total - sharded.optimizer
+    assert offloaded.host >= sharded.optimizer
+    recomputed = told("ddp", (4, 2), {**plain, "activationCheckpointing": "full"})
+    assert recomputed.activations < 0.7 * whole.activations
+    assert recomputed.optimizer == whole.optimizer
+
+
+def test_changes_are_named_in_order_of_what_they_cost_until_nothing_helps(monkeypatch):
+    """Less and less room: each change fits, and the dearer ones come later."""
+    sizes = little_lm.Sizes(width=16, layers=1, vocabulary=32, length=8, batch=8)
+    monkeypatch.setattr("torchyard_trainers.registry.build", lambda _: little_lm.LittleLm(sizes))
+    settings = convert({"strategy": "ddp", "precision": "fp32", "microBatchSize": 2}, Parallelism, at="parallelism")
+    with imagined_world(4, 2) as world:
+        planner = Planner(Config(trainer=Trainer(name="little"), parallelism=settings), world, 80 * GIB)
+        asked = planner.as_asked()
+        assert planner.fits(asked)
+        found, named = asked, []
+        while found is not None:
+            planner.room = found.usage.total - 1
+            assert not planner.fits(found)
+            found = planner.cheapest(asked)
+            if found is not None:
+                assert planner.fits(found)
+                named.append((found.strategy, found.settings.cpu_offload, found.micro_batch))
+    assert named == [("hsdp", False, 2), ("fsdp", False, 2), ("fsdp", True, 2), ("fsdp", True, 1)]
 
 
 def test_a_gpu_leaves_room_for_its_context_and_gaps():

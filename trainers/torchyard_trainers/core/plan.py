@@ -178,6 +178,6 @@ def _difference(asked: Try, found: Try) -> dict[str, Any]:
         for field, name in fields.items()
         if getattr(found.settings, field) != getattr(asked.settings, field)
     }
-    if asked.settings.micro_batch_size != "auto":
+    if asked.settings.micro_batch_size != "auto" and found.micro_batch != asked.micro_batch:
         changed["parallelism.microBatchSize"] = found.micro_batch
     return changed
