@@ -36,7 +36,10 @@ def summaries(folder, **params):
     return [json.loads(path.read_text()) for path in finals]
 
 
-@pytest.mark.parametrize(("model", "baseline"), [("am", "shared"), ("gt", "shared")])
+@pytest.mark.parametrize(
+    ("model", "baseline"),
+    [("am", "shared"), ("gt", "shared"), ("gt", "rollout"), ("gat", "shared"), ("dgt", "shared")],
+)
 def test_greedy_tours_beat_the_threshold_with_every_seed(tmp_path, model, baseline):
     found = summaries(tmp_path, model=model, baseline=baseline, **TEN)
     for summary in found:
