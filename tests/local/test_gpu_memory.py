@@ -14,6 +14,7 @@ pytestmark = pytest.mark.e2e
 CONFIG = {
     "trainer": {"name": "cvrp", "params": {"steps": 6, "customers": 6, "batch": 16, "evalInstances": 32}},
     "device": "cpu",
+    "parallelism": {"microBatchSize": 8},
     "logging": {"tensorboard": False},
 }
 # The built-in trainer on a device that holds so many instances of a forward pass and no more.
@@ -25,10 +26,10 @@ from torchyard_trainers.cvrp.policy import Policy
 
 forward = Policy.forward
 
-def forward_on_a_small_gpu(self, instances, keys=None):
+def forward_on_a_small_gpu(self, instances, keys=None, **asked):
     if keys is not None and len(instances.demand) > int(sys.argv[2]):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    return forward(self, instances, keys)
+    return forward(self, instances, keys, **asked)
 
 Policy.forward = forward_on_a_small_gpu
 code = main(["--config", sys.argv[1]])
