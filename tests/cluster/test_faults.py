@@ -75,11 +75,14 @@ async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, u
 
     # The first pod leads the round and writes its checkpoints: cut off, it must not write into the next one.
     await training.gained()
-    pod, node = await training.pod(0)
+    (pod, node), (neighbour, there) = await training.pod(0), await training.pod(1)
+    # The drain may have left both on one node; which of the two is missed first is then a matter of moments.
+    lost = {(0, pod), (1, neighbour)} if there == node else {(0, pod)}
     with nodes[node].repaired_afterwards():
         nodes[node].disconnect()
         cause = await training.cause(2, "NodeLost", 180)
-        assert (cause["rank"], cause["pod"], cause["node"]) == (0, pod, node)
+        assert cause["node"] == node
+        assert (cause["rank"], cause["pod"]) in lost
     assert await training.weights() == undisturbed
 
 
