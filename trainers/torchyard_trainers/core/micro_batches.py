@@ -138,7 +138,7 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
 
 def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
     """Make another optimizer of the same parameters, with its state: an update by nothing at rate 0 changes none."""
-    parameters = list(session.parallel.module.parameters())
+    parameters = session.parallel.parameters()
     optimizer = work.optimizer(parameters)
     for group in optimizer.param_groups:
         group["lr"] = 0.0

@@ -46,6 +46,16 @@ class Parallel:
             self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
         yield
 
+    def parameters(self) -> list[nn.Parameter]:
+        """Give what this rank keeps of the parameters; a forward pass may have left some of them gathered."""
+        if self.strategy in SHARDED:
+            from torch.distributed.fsdp import FSDPModule
+
+            for module in self.module.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+        return list(self.module.parameters())
+
     def full_state(self) -> dict[str, Tensor]:
         """Give a copy of all weights, unsharded, on every rank. Collective if sharded."""
         return {name: _whole(tensor).detach().clone() for name, tensor in self.module.state_dict().items()}
