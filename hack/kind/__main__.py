@@ -51,8 +51,7 @@ def with_cluster(argv: list[str]) -> int:
         with lock():
             up()
             load()
-        path = f"{cluster.BIN}{os.pathsep}{os.environ['PATH']}"
-        return subprocess.run(argv, env={**os.environ, **cluster.environment(), "PATH": path}, check=False).returncode
+        return cluster.run_in_shell(argv)
     finally:
         if not was_up:
             with lock():

@@ -1,8 +1,10 @@
 """The kind cluster: a control plane, two workers with GPUs that only the scheduler believes in, a shared volume."""
 
 import json
+import os
 import shutil
 import string
+import subprocess
 
 import docker
 from binaries import TOOLS, programs
@@ -116,6 +118,12 @@ def _create(image: str, config: str) -> None:
     kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
     for namespace, deployment in (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")):
         kubectl("--namespace", namespace, "rollout", "status", f"deployment/{deployment}", "--timeout=120s")
+
+
+def run_in_shell(argv: list[str]) -> int:
+    """Run a program as in a shell that evaluated `make kind-env`, with this terminal; its exit code."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(argv, env={**os.environ, **environment(), "PATH": path}, check=False).returncode
 
 
 def environment() -> dict[str, str]:

@@ -1,8 +1,5 @@
 """`make kind-demo`: TorchYard installed by Helm, a job on two nodes, watched until it has learned something."""
 
-import os
-import subprocess
-
 import cluster
 from cluster import BIN, KUBECONFIG
 from images import ROOT
@@ -22,8 +19,7 @@ def demo() -> int:
         take = ("--take-ownership", "--force-conflicts")
         run(BIN / "helm", "upgrade", "--install", *chart, *where, *take, "--wait", "--timeout", "3m")
     cluster.kubectl("--namespace", "default", "delete", "trainingjob", "cvrp", "--ignore-not-found")
-    argv = [TORCHYARD, "submit", ROOT / "examples" / "cvrp.yaml", "--watch", "--namespace", "default"]
-    environment = {**os.environ, **cluster.environment()}
-    code = subprocess.run([str(word) for word in argv], env=environment, check=False).returncode
+    example = ROOT / "examples" / "cvrp.yaml"
+    code = cluster.run_in_shell([str(TORCHYARD), "submit", str(example), "--watch", "--namespace", "default"])
     say('look around: eval "$(make -s kind-env)"; kubectl describe tj cvrp; torchyard explain cvrp')
     return code

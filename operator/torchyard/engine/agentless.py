@@ -6,16 +6,16 @@ told anything. So a gang of them lives one round, and the next round gets a gang
 
 from msgspec.structs import replace
 
-from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.view import Agent, Pod, RoundExit, View
 
 MASTER_PORT = 29500  # torchrun's own
 
 
-def is_agentless(job: TrainingJob) -> bool:
+def is_agentless(spec: TrainingJobSpec) -> bool:
     """Whether the pods of this job have no agent."""
-    return job.spec.launcher.kind == "none"
+    return spec.launcher.kind == "none"
 
 
 def witnessed(view: View) -> View:
@@ -27,13 +27,13 @@ def witnessed(view: View) -> View:
 def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Whether the one round of this pod is over for the gang, even if the pod itself still trains."""
     former = pod.uid in status.rendezvous.members or pod.incarnation < status.incarnation
-    return is_agentless(view.job) and not status.rendezvous.open and former
+    return is_agentless(view.job.spec) and not status.rendezvous.open and former
 
 
 def stands(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Whether a pod that has ended stands for its index all the same: it ended before anybody saw it run."""
     fresh = pod.incarnation >= status.incarnation and pod.uid not in status.rendezvous.members
-    return is_agentless(view.job) and fresh and not status.rendezvous.open and pod.exit_code is not None
+    return is_agentless(view.job.spec) and fresh and not status.rendezvous.open and pod.exit_code is not None
 
 
 def _agent(view: View, pod: Pod) -> Agent:

@@ -80,7 +80,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         and (not pod.alive or pod.uid not in members or _ahead(view, status, pod) or is_spent(view, status, pod))
     ]
     if gone or used:
-        gone = list(range(len(members))) if is_agentless(view.job) else gone
+        gone = list(range(len(members))) if is_agentless(view.job.spec) else gone
         status = replace(
             status,
             incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
@@ -95,7 +95,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     if wait_until is not None and view.now < wait_until:
         return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
     in_the_way = {pod.index for pod in view.pods if pod.alive}
-    if is_agentless(view.job) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
+    if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
         # Members find each other by the names of their indices, behind which the former gang still answers.
         in_the_way.update(missing)
     creates = tuple(
@@ -122,7 +122,7 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
-    if is_agentless(view.job):  # nobody is there to tell them
+    if is_agentless(view.job.spec):  # nobody is there to tell them
         late = live
     else:
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]

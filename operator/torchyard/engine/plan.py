@@ -29,7 +29,7 @@ def plan(view: View) -> Plan:
     if view.job.metadata.deletion_timestamp is not None:
         # Owner references take the pods down; whatever is written now would only race with that.
         return Plan()
-    if is_agentless(view.job):
+    if is_agentless(view.job.spec):
         view = witnessed(view)
     before = view.job.status
     if before.state in TERMINAL_STATES:
@@ -42,7 +42,7 @@ def plan(view: View) -> Plan:
     if status.state in TERMINAL_STATES:
         commands = _exits(view, exit_code(status))
         due.append(view.now + 1.0)
-    elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job)):
+    elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job.spec)):
         commands = _exits(view, 75)
         deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is suspended")
     else:
@@ -80,7 +80,7 @@ def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
 
 
 def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
-    if is_agentless(view.job):
+    if is_agentless(view.job.spec):
         return ()
     return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
 

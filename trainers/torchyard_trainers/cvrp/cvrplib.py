@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from torchyard_trainers.core.exits import ConfigError
@@ -115,15 +115,14 @@ def read_solution(path: Path, problem: Problem) -> float:
     return float(length)
 
 
+def routes_of(moves: Sequence[int]) -> list[list[int]]:
+    """Part a tour at the depot, node 0; a stay there is no route."""
+    return [list(route) for away, route in groupby(moves, key=bool) if away]
+
+
 def write_solution(problem: Problem, moves: Sequence[int]) -> str:
     """Give a tour as the text of a `.sol` file."""
-    routes: list[list[int]] = [[]]
-    for node in moves:
-        if node:
-            routes[-1].append(node)
-        elif routes[-1]:
-            routes.append([])
-    lines = [f"Route #{number}: {' '.join(map(str, route))}" for number, route in enumerate(filter(None, routes), 1)]
+    lines = [f"Route #{number}: {' '.join(map(str, route))}" for number, route in enumerate(routes_of(moves), 1)]
     return "\n".join([*lines, f"Cost {problem.length(moves)}", ""])
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from torchyard_trainers.cvrp.cvrplib import routes_of
+
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#004488", "#ddaa33", "#117733")
 _SIDE, _MARGIN, _TITLE = 360, 24, 28
 _WIDE, _HIGH, _LEFT = 720, 320, 52
@@ -71,7 +73,7 @@ def _tour(tour: Tour) -> str:
         return _MARGIN + (x - min(xs)) * scale, _TITLE + _SIDE - _MARGIN - (y - min(ys)) * scale
 
     parts = [_text(_MARGIN, 18, tour.title, bold=True)]
-    for number, route in enumerate(_routes(tour.moves)):
+    for number, route in enumerate(routes_of(tour.moves)):
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, (0, *route, 0)))
         parts.append(
             f'<polyline points="{line}" fill="none" stroke="{COLOURS[number % len(COLOURS)]}" stroke-width="2"/>'
@@ -83,16 +85,6 @@ def _tour(tour: Tour) -> str:
     x, y = at(0)
     parts.append(f'<rect x="{x - 7:.1f}" y="{y - 7:.1f}" width="14" height="14" fill="#c33"/>')
     return "".join(parts)
-
-
-def _routes(moves: Sequence[int]) -> list[list[int]]:
-    routes: list[list[int]] = [[]]
-    for node in moves:
-        if node:
-            routes[-1].append(node)
-        elif routes[-1]:
-            routes.append([])
-    return [route for route in routes if route]
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#333", bold: bool = False) -> str:

@@ -103,7 +103,7 @@ class KubeCluster:
         """
         manifest = pod_manifest(job, action, self.site)
         try:
-            if is_agentless(job) and action.index == 0:
+            if is_agentless(job.spec) and action.index == 0:
                 await self._named(job)
             answer = await self._api.request("POST", _pods(job), body=manifest)
         except AlreadyExists:

@@ -19,7 +19,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     It asks for nothing that the `restricted` Pod Security Standard forbids.
     """
     spec = job.spec
-    plain = is_agentless(job)
+    plain = is_agentless(spec)
     document: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": max(1, round(seconds(spec.grace_period))),
@@ -62,7 +62,7 @@ def _metadata(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
             names.INDEX: str(action.index),
             names.INCARNATION: str(action.incarnation),
         },
-        "annotations": {} if is_agentless(job) else {names.INTAKE_CA: site.ca_pem},
+        "annotations": {} if is_agentless(job.spec) else {names.INTAKE_CA: site.ca_pem},
         "ownerReferences": [owner(job)],
     }
 

@@ -6,6 +6,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Volume
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.agentless import is_agentless
 
 Entry = dict[str, Any]
 
@@ -24,7 +25,7 @@ def of_pod(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _RUN, "emptyDir": {"medium": "Memory"}},
         {"name": _INTAKE, "projected": {"sources": _intake(site)}},
     ]
-    plain = spec.launcher.kind == "none"
+    plain = is_agentless(spec)
     return [
         *([] if plain and spec.script is None else installed),
         *([] if plain else agents),
@@ -44,7 +45,7 @@ def of_trainer(spec: TrainingJobSpec) -> list[Entry]:
     """What the trainer sees."""
     installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
     agents = [_mount(_RUN, names.RUN), _mount(_INTAKE, names.INTAKE, read_only=True)]
-    plain = spec.launcher.kind == "none"
+    plain = is_agentless(spec)
     return [
         *([] if plain and spec.script is None else installed),
         *([] if plain else agents),
