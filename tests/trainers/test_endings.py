@@ -30,11 +30,13 @@ def test_done_leaves_weights_a_summary_curves_and_a_last_report(yard):
     assert {"loss", "cost", "costNearest", "gapPercent"} <= report["metrics"].keys()
 
 
-def test_a_finished_run_is_finished_at_once_when_started_again(yard):
+def test_a_finished_run_is_finished_at_once_when_started_again_and_says_what_it_made(yard):
     yard.train(config())
-    before = (yard.checkpoints / "DONE").stat().st_mtime_ns
+    before, made = (yard.checkpoints / "DONE").stat().st_mtime_ns, yard.report(0)["artifacts"]
+    assert "model.safetensors" in {artifact["name"] for artifact in made}
     yard.train(config())
     assert (yard.checkpoints / "DONE").stat().st_mtime_ns == before
+    assert yard.report(0)["artifacts"] == made
 
 
 def test_asked_to_stop_all_ranks_save_the_same_step_and_exit_75(yard):

@@ -2,11 +2,13 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, illustrate
 from torchyard_trainers.core.world import World
 
@@ -28,25 +30,32 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))
         session.reporter.artifact("model.safetensors", final / "model.safetensors")
-        mark_done(root, work.total_steps, metrics)
+        mark_done(root, work.total_steps, metrics, artifacts=session.reporter.facts["artifacts"])
         say(summary["text"])
 
     session.world.from_leader(publish)
     _mark_on_every_node(root, session.world, work.total_steps, metrics)
 
 
-def mark_done(root: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Write DONE, the last file of a run."""
-    write_atomically(root / "DONE", json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)}))
+def mark_done(root: Path, step: int, metrics: Mapping[str, float], artifacts: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write DONE, the last file of a run. `artifacts`: as they were reported, for a round that finds the run done."""
+    facts = {"step": step, "time": time.time(), "metrics": dict(metrics), "artifacts": list(artifacts)}
+    write_atomically(root / "DONE", json.dumps(facts))
 
 
-def is_finished(root: Path, world: World, total_steps: int) -> bool:
-    """Whether an earlier round wrote DONE for at least as many steps; DONE of a shorter run is taken away."""
+def is_finished(root: Path, world: World, reporter: Reporter, total_steps: int) -> bool:
+    """Whether an earlier round wrote DONE for at least as many steps; DONE of a shorter run is taken away.
+
+    What that round made is reported again: it may have ended on a node that nobody heard any more.
+    """
 
     def look() -> bool:
         path = root / "DONE"
         try:
-            if json.loads(path.read_text())["step"] >= total_steps:
+            done = json.loads(path.read_text())
+            if done["step"] >= total_steps:
+                for artifact in done.get("artifacts", ()):
+                    reporter.made(artifact)
                 return True
         except (FileNotFoundError, ValueError, KeyError):
             pass

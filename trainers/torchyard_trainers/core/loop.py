@@ -47,7 +47,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     optimizer = work.optimizer(session.parallel.module.parameters())
     checkpoints = Checkpoints(run.checkpoint_dir, world.beside(), round_number=run.round_number, job=run.job_uid)
     progress = restore(work, session, optimizer, checkpoints, settings)
-    if finish.is_finished(run.checkpoint_dir, world, work.total_steps):
+    if finish.is_finished(run.checkpoint_dir, world, reporter, work.total_steps):
         return progress.metrics
     cadence = Cadence(settings.checkpoint.interval, now=time.monotonic())
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)

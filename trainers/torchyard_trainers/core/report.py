@@ -104,17 +104,18 @@ class Reporter:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         facts = {"name": name, "uri": str(path), "sha256": digest, "bytes": path.stat().st_size}
-        self._made(facts if verified is None else facts | {"verified": verified})
+        self.made(facts if verified is None else facts | {"verified": verified})
 
     def refused(self, name: str) -> None:
         """Tell what was not published, because it is not what the model is."""
-        self._made({"name": name, "verified": False})
+        self.made({"name": name, "verified": False})
 
-    def _made(self, made: dict[str, Any]) -> None:
+    def made(self, made: Mapping[str, Any]) -> None:
+        """Tell an artifact by its facts; it takes the place of one of the same name."""
         name = made["name"]
         with self._lock:
             others = [known for known in self._facts["artifacts"] if known["name"] != name]
-            self._facts["artifacts"] = [*others, made][-MAX_ARTIFACTS:]
+            self._facts["artifacts"] = [*others, dict(made)][-MAX_ARTIFACTS:]
 
     def warn(self, text: str) -> None:
         """Add a warning; the newest few stay."""
