@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from torchyard.api.codec import read_job
-from torchyard.cli.main import COMMANDS
+from torchyard.cli.commands import COMMANDS
 from torchyard.cluster.local.runs import create_run, run_folder
 
 HEAVY = {"torch", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}

@@ -7,6 +7,7 @@ from argparse import Action, ArgumentParser
 from collections.abc import Sequence
 
 from torchyard.cli.arguments import RUN_NAME, run_names
+from torchyard.cli.commands import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
 
 SCRIPTS = {
@@ -59,8 +60,6 @@ def command(shell: str) -> int:
 
 def candidates(words: Sequence[str]) -> list[str]:
     """What the last of `words` (everything after the program's name) may become; empty: a file name, or nothing."""
-    from torchyard.cli.main import COMMANDS, parser_of
-
     *before, current = words or [""]
     before = [word for word in before if word != "--debug"]
     if not before:

@@ -41,6 +41,7 @@ def command(
         from torchyard.cli.remote.session import ask
 
         return ask(lambda remote: show(remote, name, rank=rank, follow=follow, tail=tail), context, namespace)
+    from torchyard.cli.ranks import failing_rank
     from torchyard.cli.runs import find, load
 
     folder = find(name)
@@ -64,15 +65,6 @@ def command(
             break
         time.sleep(POLL_SECONDS)
     return SUCCEEDED
-
-
-def failing_rank(attempts: Iterable[object]) -> int | None:
-    """Rank of the first cause of the newest round that had one."""
-    for attempt in reversed(list(attempts)):
-        cause = getattr(attempt, "cause", None)
-        if cause is not None and cause.rank is not None:
-            return int(cause.rank)
-    return None
 
 
 def log_files(pods: Path, rank: int | None) -> Iterator[tuple[Path, int]]:

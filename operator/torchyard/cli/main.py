@@ -6,52 +6,13 @@ Next to nothing is imported before a command is known, so that `torchyard --help
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchyard import __version__
+from torchyard.cli.commands import COMMANDS, PROGRAM, module_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import let_go, say
 
-if TYPE_CHECKING:
-    from torchyard.cli.arguments import Parser
-
-PROGRAM = "torchyard"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
-
-
-class Command(NamedTuple):
-    """Where a command lives: `module` of this package has a function `command`."""
-
-    module: str
-    summary: str
-
-
-COMMANDS: dict[str, Command] = {
-    "run": Command("run", "Run a job file on this machine and watch it."),
-    "submit": Command("submit", "Submit a job file to a cluster."),
-    "validate": Command("validate", "Check job files without running them."),
-    "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
-    "ps": Command("ps", "List jobs."),
-    "status": Command("status", "Show what a job is doing."),
-    "explain": Command("explain", "Explain why a job is where it is, and what to do."),
-    "logs": Command("logs", "Show the output of a job's ranks."),
-    "events": Command("events", "Show what happened to a job."),
-    "wait": Command("wait", "Wait until a job is over, or got somewhere else."),
-    "fetch": Command("fetch", "Bring a file or folder of a job home: its export, its weights, its curves."),
-    "profile": Command("profile", "Record some steps of a running job: a trace, or its memory."),
-    "stop": Command("stop", "Save a run of this machine and stop it."),
-    "suspend": Command("suspend", "Save a job and give its pods up."),
-    "resume": Command("resume", "Go on with a job that was stopped, suspended or interrupted."),
-    "rm": Command("rm", "Delete a run of this machine with its logs and checkpoints."),
-    "delete": Command("delete", "Delete a job with its pods."),
-    "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
-    "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
-    "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
-    "operator": Command("operator", "Look after the TrainingJobs of a cluster."),
-    "crd": Command("crd", "Print the CustomResourceDefinition of TrainingJob."),
-    "completion": Command("completion", "Print the completion script of a shell."),
-    "version": Command("version", "Print the version."),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,28 +90,6 @@ def dispatch(words: list[str]) -> int:
     except SystemExit:  # --help has been printed
         return SUCCEEDED
     return int(module_of(name).command(**values))
-
-
-def module_of(name: str) -> Any:
-    """The module of a command: `arguments(parser)` declares its command line, `command(...)` carries it out."""
-    from importlib import import_module
-
-    return import_module(f"torchyard.cli.{COMMANDS[name].module}")
-
-
-def parser_of(name: str) -> "Parser":
-    """The parser of one command."""
-    from torchyard.cli.arguments import Parser
-
-    module = module_of(name)
-    parser = Parser(prog=f"{PROGRAM} {name}", description=dedented(module.command.__doc__ or ""))
-    module.arguments(parser)
-    return parser
-
-
-def dedented(text: str) -> str:
-    """A docstring without the indentation of its later lines."""
-    return "\n".join(line.removeprefix("    ") for line in text.strip().splitlines())
 
 
 def overview() -> str:

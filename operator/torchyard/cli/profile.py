@@ -1,16 +1,12 @@
 """`torchyard profile NAME trace|memory`."""
 
-import json
-import uuid
 from argparse import ArgumentParser
 from typing import Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.remote.place import on_cluster, place
-
-WISH = "profile.json"
-MAX_STEPS = 100
+from torchyard.cli.wish import FILE, refuse_deaf, wish_for
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -37,9 +33,7 @@ def command(
 
     Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it.
     """
-    if not 1 <= steps <= MAX_STEPS:
-        raise RefusalError(f"--steps {steps} is not possible", f"ask for 1 to {MAX_STEPS}")
-    wish = json.dumps({"id": uuid.uuid4().hex, "kind": kind, "steps": steps, "rank": rank})
+    wish = wish_for(kind, steps, rank)
     if on_cluster(name, context, namespace):
         from torchyard.cli.remote.profile import ask_for_profile
         from torchyard.cli.remote.session import ask
@@ -63,20 +57,10 @@ def ask_local(name: str, wish: str) -> int:
 
     folder = find(name)
     run = load(folder)
-    refuse_what_cannot(run.job.spec.trainer is not None, name)
+    refuse_deaf(name, built_in=run.job.spec.trainer is not None)
     pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
     if run.over or not pods:
         raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")
     for pod in pods:
-        write_atomic(pod / "run" / WISH, wish.encode())
+        write_atomic(pod / "run" / FILE, wish.encode())
     return len(pods)
-
-
-def refuse_what_cannot(built_in: bool, name: str) -> None:
-    """Refuse to ask a program that would not hear.
-
-    Raises:
-        RefusalError: it is no workload of ours.
-    """
-    if not built_in:
-        raise RefusalError(f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.status import TERMINAL_STATES, Attempt
 from torchyard.engine.view import RankReport
 
 MAX_REPORT_BYTES = 64 * 1024
@@ -90,6 +90,12 @@ def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
         status, progress=progress, metrics={**status.metrics, **report.metrics}, throughput=throughput
     )
     return msgspec.structs.replace(job, status=fresh)
+
+
+def failing_rank(attempts: Sequence[Attempt]) -> int | None:
+    """Rank of the first cause of the newest round that had one."""
+    ranks = (attempt.cause.rank for attempt in reversed(attempts) if attempt.cause is not None)
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 def _read(path: Path) -> RankReport | None:

@@ -14,7 +14,8 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vecrl.environment import Environment, State, build_environment
+from torchyard_trainers.vecrl.environment import Environment, State
+from torchyard_trainers.vecrl.environments import build_environment
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.player import Play, player
 from torchyard_trainers.vecrl.policy import Policy

@@ -7,10 +7,7 @@ start the next one within the same step.
 
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
-
-from torchyard_trainers.vecrl.params import Settings
 
 State = dict[str, Tensor]
 
@@ -47,16 +44,3 @@ class Environment(Protocol):
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """Turn the returns of episodes, and whether they terminated, into what `measure` names; higher is better."""
-
-
-def build_environment(settings: Settings, device: torch.device) -> Environment:
-    """Make the environment of checked settings."""
-    from torchyard_trainers.vecrl.bandit import Bandit
-    from torchyard_trainers.vecrl.cartpole import CartPole
-    from torchyard_trainers.vecrl.snake import Snake
-
-    if settings.environment == "cartpole":
-        return CartPole()
-    if settings.environment == "bandit":
-        return Bandit(settings.arms)
-    return Snake(settings.grid, settings.agents, settings.food, settings.view, device)

@@ -22,7 +22,7 @@ from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
-from torchyard_trainers.vecrl.environment import build_environment
+from torchyard_trainers.vecrl.environments import build_environment
 from torchyard_trainers.vecrl.evaluation import qualities
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.cli.logs import failing_rank
 from torchyard.cli.output import say
+from torchyard.cli.ranks import failing_rank
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.follow import is_over
 from torchyard.cli.remote.session import Remote

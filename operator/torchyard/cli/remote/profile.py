@@ -1,10 +1,10 @@
 """A wish for a profile, left in the run folder of each pod of a job."""
 
 from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.profile import WISH, refuse_what_cannot
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
+from torchyard.cli.wish import FILE, refuse_deaf
 from torchyard.cluster.kube.manifest import names
 
 _LEAVE = """
@@ -22,11 +22,11 @@ async def ask_for_profile(remote: Remote, name: str, wish: str) -> int:
         RefusalError: none runs, or the job's program would not hear.
     """
     job = jobs.typed(await jobs.get(remote, name))
-    refuse_what_cannot(job.spec.trainer is not None, name)
+    refuse_deaf(name, built_in=job.spec.trainer is not None)
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
         raise RefusalError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
     for pod in running:
-        async for _ in python(remote, pod, _LEAVE, f"{names.RUN}/{WISH}", wish):
+        async for _ in python(remote, pod, _LEAVE, f"{names.RUN}/{FILE}", wish):
             pass
     return len(running)
