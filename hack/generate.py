@@ -1,8 +1,11 @@
-"""Write every generated file again from its source: `make generate`. Tests compare the committed bytes."""
+"""Write every generated file again from its source: `make generate`; with `--check`, name those that differ instead."""
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from parameters import parameters_markdown
 
 from torchyard.api.crd import crd_yaml
 from torchyard.api.reference import reference_markdown
@@ -11,22 +14,30 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ("cvrp", "vecrl")
 
 
-def main() -> None:
-    """Generate the CRD, the reference page and the parameter schemas."""
-    write("charts/torchyard/files/trainingjobs.yaml", crd_yaml())
-    write("docs/reference/trainingjob.md", reference_markdown())
+def generated() -> Iterator[tuple[Path, str]]:
+    """Path and text of the CRD, the parameter schemas and the reference pages."""
+    yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
+    yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     for name in WORKLOADS:
         # Rooms never import each other: the trainer room describes its parameters in a process of its own.
-        schema = subprocess.run(
-            [sys.executable, "-m", "torchyard_trainers", "schema", name], check=True, capture_output=True, text=True
-        )
-        write(f"operator/torchyard/api/params/{name}.json", schema.stdout)
+        command = [sys.executable, "-m", "torchyard_trainers", "schema", name]
+        schema = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        yield ROOT / f"operator/torchyard/api/params/{name}.json", schema
+        yield ROOT / f"docs/reference/{name}.md", parameters_markdown(name, schema)
 
 
-def write(path: str, text: str) -> None:
-    """Write one file below the repository's root and say so."""
-    (ROOT / path).write_text(text, encoding="utf-8")
-    print(path)
+def main() -> None:
+    """Write the files, or compare them."""
+    check = sys.argv[1:] == ["--check"]
+    stale = []
+    for path, text in generated():
+        if check and not (path.exists() and path.read_text(encoding="utf-8") == text):
+            stale.append(str(path.relative_to(ROOT)))
+        elif not check:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+    if stale:
+        sys.exit(f"not what their sources say: {', '.join(stale)}; run: make generate")
 
 
 if __name__ == "__main__":

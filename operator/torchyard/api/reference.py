@@ -1,6 +1,5 @@
-"""`docs/reference/trainingjob.md`, generated: `python -m torchyard.api.reference`."""
+"""`docs/reference/trainingjob.md`, as `make generate` writes it."""
 
-import sys
 from collections.abc import Iterator
 
 from torchyard.api.backends import ONLY
@@ -46,7 +45,7 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
 def _row(path: str, name: str, field: Schema, required: bool) -> str:
     default = "required" if required else f"`{shown(field['default'])}`" if _has_plain_default(field) else ""
     meaning = field.get("description", "") + _note(f"{path}.{name}".removeprefix("spec."))
-    return f"| `{name}` | {_type(field)} | {default.replace(chr(39), '')} | {meaning.replace('|', chr(92) + '|')} |"
+    return f"| `{name}` | {type_text(field)} | {default.replace(chr(39), '')} | {meaning.replace('|', chr(92) + '|')} |"
 
 
 def _has_plain_default(field: Schema) -> bool:
@@ -62,7 +61,8 @@ def _note(field: str) -> str:
     return f" *This version: {', '.join(values)}.*" if values else " *Not in this version.*"
 
 
-def _type(field: Schema) -> str:
+def type_text(field: Schema) -> str:
+    """What may be written into a field, in words."""
     if field.get("pattern") in FORMS:
         return FORMS[field["pattern"]][0].removeprefix("a ").removeprefix("an ")
     if field.get(INT_OR_STRING):
@@ -70,16 +70,24 @@ def _type(field: Schema) -> str:
     if "enum" in field:
         return ", ".join(word or '""' for word in field["enum"])
     if field["type"] == "array":
-        return f"list of {_type(field['items'])}" + (f", at most {field['maxItems']}" if "maxItems" in field else "")
+        return f"list of {type_text(field['items'])}" + (
+            f", at most {field['maxItems']}" if "maxItems" in field else ""
+        )
     if "additionalProperties" in field:
-        return f"map to {_type(field['additionalProperties'])}"
+        return f"map to {type_text(field['additionalProperties'])}"
     if field["type"] == "object":
         return "mapping" if field.get(ANY) else "section"
     if field["type"] in {"integer", "number"}:
-        low, high = field.get("minimum"), field.get("maximum")
-        bounds = f" {low} to {high}" if high is not None else f" of at least {low}" if low is not None else ""
-        return f"{'whole number' if field['type'] == 'integer' else 'number'}{bounds}"
+        return ("whole number" if field["type"] == "integer" else "number") + _bounds(field)
     return "true, false" if field["type"] == "boolean" else "text"
+
+
+def _bounds(field: Schema) -> str:
+    low, above, high = (field.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None and high is not None:
+        return f" {low} to {high}"
+    parts = {"of at least": low, "above": above, "up to": high}
+    return "".join(f" {words} {bound}" for words, bound in parts.items() if bound is not None)
 
 
 def _rules() -> str:
@@ -100,7 +108,3 @@ def _changes() -> str:
         f"- While `suspend` is true, or together with setting it to false: {suspended}.\n"
         f"- Never: {never}; {FIX}.\n"
     )
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference_markdown())

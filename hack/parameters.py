@@ -1,0 +1,44 @@
+"""The reference pages of the workloads' parameters, from their schemas and presets."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from torchyard.api.reference import type_text
+from torchyard_trainers.cvrp import params as cvrp
+from torchyard_trainers.vecrl import params as vecrl
+
+# Workload -> column of the table -> what a preset fills in, by the names of Python.
+PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    "cvrp": cvrp.PRESETS,
+    "vecrl": {
+        f"{preset}, {environment}": values
+        for preset, environments in vecrl.PRESETS.items()
+        for environment, values in environments.items()
+    },
+}
+
+_CHOOSE = ("preset", "environment")  # what chooses the column
+
+
+def parameters_markdown(workload: str, schema_json: str) -> str:
+    """Give the page of one workload: what may be written, what a preset writes, what it means."""
+    schema = json.loads(schema_json)["$defs"]["Params"]
+    columns = PRESETS[workload]
+    head = ["Field", "Type", *(f"`{name}`" for name in columns), "Meaning"]
+    rows = [head, ["---"] * len(head)]
+    rows += [_row(name, field, columns) for name, field in schema["properties"].items()]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return (
+        f"# Parameters of `{workload}`\n\n{schema['description']} Generated from the model: every field of "
+        f"`spec.trainer.params`,\nand what stands for it in each preset.\n\n{table}\n"
+    )
+
+
+def _row(name: str, field: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    default = field.get("default")
+    values = [None if name in _CHOOSE else preset.get(own, default) for preset in columns.values()]
+    kind = next((one for one in field.get("anyOf", ()) if one.get("type") != "null"), field)
+    cells = ["" if value is None else f"`{value:g}`" if isinstance(value, float) else f"`{value}`" for value in values]
+    return [f"`{name}`", type_text(kind), *cells, field["description"].replace("|", "\\|")]
