@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchyard.api.validate import validate_file
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -22,3 +24,12 @@ def test_make_alone_lists_every_target_that_the_readme_names():
     named = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert {"demo", "test", "install"} <= named
     assert named <= {line.split()[0] for line in listed.splitlines()}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_job_that_a_document_shows_is_valid(document, tmp_path):
+    for block in re.findall(r"^```yaml\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        if "kind: TrainingJob" in block and "metadata" in block:
+            file = tmp_path / "job.yaml"
+            file.write_text(block)
+            assert validate_file(file, ()).problems == (), block
