@@ -1,0 +1,34 @@
+"""Three seeds side by side, one process of one thread each: no seed is chosen, and every one must learn."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture
+def learn(tmp_path):
+    """Train a workload with every seed at once; give what each learned."""
+
+    def train(name, **params):
+        learners = []
+        for seed in SEEDS:
+            folder = tmp_path / f"seed-{seed}"
+            folder.mkdir()
+            trainer = {"name": name, "params": {**params, "seed": seed, "logEvery": 100}}
+            (folder / "config.json").write_text(json.dumps({"trainer": trainer, "device": "cpu"}))
+            command = [sys.executable, "-m", "torchyard_trainers", "--config", "config.json"]
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            with (folder / "log").open("w") as log:
+                learners.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment))
+        codes = [learner.wait(timeout=900) for learner in learners]
+        logs = [(tmp_path / f"seed-{seed}" / "log").read_text() for seed in SEEDS]
+        assert codes == [0, 0, 0], logs
+        finals = [tmp_path / f"seed-{seed}" / "checkpoints" / "final" / "summary.json" for seed in SEEDS]
+        return [json.loads(final.read_text()) for final in finals]
+
+    return train
