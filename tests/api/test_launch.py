@@ -66,6 +66,8 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
         "preflight": False,
     }
     assert trainer_config(job(trainer={"name": "cvrp"}), runs)["checkpoint"]["interval"] is None
+    watched = job(trainer={"name": "cvrp"}, health={"stall": "1h30m"})
+    assert trainer_config(watched, runs)["health"] == {"nonFinite": "fail", "stallSeconds": 5400}
 
 
 def runs(name):

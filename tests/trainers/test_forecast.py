@@ -5,7 +5,7 @@ import pytest
 
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.forecast import GIB, forecast, imagined_world, room_on
-from torchyard_trainers.core.plan import Planner
+from torchyard_trainers.core.plan import Planner, _difference
 
 SIZES = {"width": 64, "heads": 4, "layers": 2, "vocabulary": 200, "length": 48, "batch": 32}
 
@@ -55,6 +55,31 @@ def test_sharding_divides_what_lasts_and_checkpointing_what_passes():
     recomputed = told("ddp", (4, 2), {**plain, "activationCheckpointing": "full"})
     assert recomputed.activations < 0.7 * whole.activations
     assert recomputed.optimizer == whole.optimizer
+
+
+def test_sharding_gradients_alone_keeps_parameters_gathered_and_is_what_resharding_after_forward_turns_off():
+    plain = {"precision": "fp32", "microBatchSize": 1}
+    full, grad, spelt = (
+        told("fsdp", (4, 2), {**plain, "fsdp": options})
+        for options in ({}, {"sharding": "grad"}, {"reshardAfterForward": False})
+    )
+    assert grad == spelt
+    assert (grad.parameters, grad.optimizer) == (full.parameters, full.optimizer)
+    block = 12 * 64 * 64 * 4  # bytes of its matrices; there are two, of which full keeps one at a time
+    assert grad.buffers - full.buffers == pytest.approx(block, rel=0.1)
+
+
+def test_the_first_change_for_gathered_parameters_is_to_free_them(monkeypatch):
+    sizes = little_lm.Sizes(width=32, layers=4, vocabulary=32, length=4, batch=4)
+    monkeypatch.setattr("torchyard_trainers.registry.build", lambda _: little_lm.LittleLm(sizes))
+    options = {"strategy": "fsdp", "precision": "fp32", "microBatchSize": 1, "fsdp": {"sharding": "grad"}}
+    settings = convert({**options, "activationCheckpointing": "full"}, Parallelism, at="parallelism")
+    with imagined_world(4, 4) as world:
+        planner = Planner(Config(trainer=Trainer(name="little"), parallelism=settings), world, 80 * GIB)
+        asked = planner.as_asked()
+        planner.room = asked.usage.total - 1
+        found = planner.cheapest(asked)
+    assert _difference(asked, found) == {"parallelism.fsdp.sharding": "full"}
 
 
 def test_changes_are_named_in_order_of_what_they_cost_until_nothing_helps(monkeypatch):

@@ -24,7 +24,7 @@ def test_a_report_has_the_fields_of_the_protocol(tmp_path):
     reporter.stop()
     facts = read(tmp_path / "report.1.json")
     assert facts.keys() == {
-        *("round", "rank", "localRank", "pid", "counter", "time", "step", "totalSteps", "epoch"),
+        *("round", "rank", "localRank", "pid", "counter", "time", "step", "totalSteps", "roundSteps", "epoch"),
         *("phase", "phaseSince", "metrics", "throughput", "checkpoint", "warnings", "artifacts", "saves"),
     }
     assert (facts["round"], facts["rank"], facts["step"], facts["phase"]) == (4, 5, 12, "step")

@@ -46,7 +46,7 @@ def flat(pairs):
         ("ddp", (3, 3), {"activationCheckpointing": "full"}),
         ("fsdp", (1, 1), {}),
         ("fsdp", (2, 1), {"microBatchSize": 2, "activationCheckpointing": "full"}),
-        ("fsdp", (2, 2), {"cpuOffload": True, "fsdp": {"reshardAfterForward": False}}),
+        ("fsdp", (2, 2), {"cpuOffload": True, "fsdp": {"sharding": "grad"}}),
         ("fsdp", (3, 3), {"microBatchSize": 3, "activationCheckpointing": "selective", "cpuOffload": True}),
         ("hsdp", (4, 2), {}),
         ("hsdp", (4, 2), {"microBatchSize": 1, "activationCheckpointing": "full", "cpuOffload": True}),

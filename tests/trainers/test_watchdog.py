@@ -22,10 +22,13 @@ def test_a_phase_may_take_twenty_times_what_it_took_before_and_ten_minutes_at_le
     assert known.seconds("step") == patience
 
 
-def test_a_limit_that_was_set_holds_in_every_phase():
-    patience = Patience(90)
-    patience.moved("step", 80)
-    assert (patience.seconds("step"), patience.seconds("init")) == (90, 90)
+@pytest.mark.parametrize(("limit", "start"), [(90, 1800), (7200, 7200)])
+def test_a_limit_that_was_set_holds_in_every_phase_once_a_step_was_made(limit, start):
+    patience = Patience(limit)
+    patience.moved("init", 80)
+    assert (patience.seconds("compile"), patience.seconds("step")) == (start, start)
+    patience.started = True
+    assert {patience.seconds(phase) for phase in ("step", "save", "eval")} == {limit}
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def fast(monkeypatch):
 
 @pytest.mark.usefixtures("fast")
 def test_what_moves_is_left_alone_and_what_stands_still_is_not():
-    facts = {"counter": 0, "phase": "step", "step": 3}
+    facts = {"counter": 0, "phase": "step", "step": 3, "roundSteps": 1}
     verdicts, bitten = [], threading.Event()
 
     def bite(verdict):

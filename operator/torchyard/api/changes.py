@@ -65,6 +65,7 @@ FIXED: tuple[Fixed, ...] = (
             "export",
             "preflight",
             "health.nonFinite",
+            "health.stall",
             "metrics.patterns",
             "logging",
             "scheduling",

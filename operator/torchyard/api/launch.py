@@ -9,6 +9,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.rules import HOOKS_ENV
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_reliability import Health
 
 CONFIG_SCHEMA = 1
 
@@ -62,11 +63,16 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
         "device": spec["device"],
         "parallelism": spec["parallelism"],
         "checkpoint": checkpoint,
-        "health": {"nonFinite": spec["health"]["nonFinite"]},
+        "health": _health(job.spec.health),
         "logging": spec["logging"],
         "export": spec["export"],
         "preflight": job.spec.preflight is not None and job.spec.preflight.enabled,
     }
+
+
+def _health(health: Health) -> dict[str, Any]:
+    limit = {} if health.stall == "auto" else {"stallSeconds": seconds(health.stall)}
+    return {"nonFinite": health.non_finite, **limit}
 
 
 def _place(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | None:

@@ -9,18 +9,11 @@ from msgspec import Struct
 NOT_YET: dict[str, tuple[str, ...]] = {
     "trainer.name": ("cvrp", "vecrl"),
     "elastic": (),
-    "parallelism.fsdp.sharding": ("full",),
-    "health.stall": ("auto",),
     "health.straggler": (),
     "scheduling.queue": (),
     "scheduling.gang": ("auto", "none"),
     "scheduling.gangTimeout": (),
     "evaluation": (),
-}
-
-# Values that have another name for now.
-_INSTEAD = {
-    "parallelism.fsdp.sharding": "use full; reshardAfterForward: false keeps parameters gathered, as grad would"
 }
 
 
@@ -36,7 +29,7 @@ class Gap(Struct, frozen=True):
         if not self.values:
             return "leave it out"
         words = self.values[0] if len(self.values) == 1 else f"{', '.join(self.values[:-1])} or {self.values[-1]}"
-        return _INSTEAD.get(self.field, f"use {words}")
+        return f"use {words}"
 
 
 WHAT = "not implemented in this version"

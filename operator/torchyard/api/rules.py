@@ -126,12 +126,13 @@ def _grows(backoff: Backoff) -> bool:
     return seconds(backoff.initial) <= seconds(backoff.max)
 
 
-def _positive(scope: str, field: str, attribute: str, *, optional: bool = False) -> Rule:
+def _positive(scope: str, field: str, attribute: str, *, optional: bool = False, auto: bool = False) -> Rule:
     def holds(section: Any) -> bool:
         value = getattr(section, attribute)
-        return value is None or seconds(value) > 0
+        return value is None or (auto and value == "auto") or seconds(value) > 0
 
     cel = f"duration(self.{field}) > duration('0s')"
+    cel = f"self.{field} == 'auto' || {cel}" if auto else cel
     return Rule(
         scope=scope,
         field=field,
@@ -148,7 +149,7 @@ def _has_the_format(spec: TrainingJobSpec) -> bool:
     return "hf" not in spec.export.formats or spec.trainer.name in {"vlm", "vla", "lm"}
 
 
-def _only_built_in(field: str) -> Rule:
+def _only_built_in(field: str, *, default: str | None = None) -> Rule:
     """What our trainers do and no other program does for us: said, not ignored."""
     section, _, name = field.partition(".")
 
@@ -156,11 +157,13 @@ def _only_built_in(field: str) -> Rule:
         value: Any = spec
         for part in filter(None, (section, name)):
             value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", part))
-        return not value or spec.trainer is not None
+        return not value or value == default or spec.trainer is not None
 
     absent = f"!has(self.{section})" + (f" || !has(self.{field})" if name else "")
     if section == "logging":
         absent += f" || !self.{field}"
+    if default is not None:
+        absent += f" || self.{field} == '{default}'"
     return Rule(
         scope="",
         field=field,
@@ -352,6 +355,7 @@ _RULES: tuple[Rule, ...] = (
         _only_built_in(field)
         for field in ("export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
     ),
+    _only_built_in("health.stall", default="auto"),
     Rule(
         scope="",
         field="export",
@@ -428,6 +432,7 @@ _RULES: tuple[Rule, ...] = (
 _DURATIONS = (
     _positive("restart.backoff", "max", "max"),
     _positive("health", "startTimeout", "start_timeout"),
+    _positive("health", "stall", "stall", auto=True),
     _positive("health", "pendingTimeout", "pending_timeout", optional=True),
     _positive("metrics", "interval", "interval"),
     _positive("", "activeDeadline", "active_deadline", optional=True),

@@ -77,9 +77,14 @@ class Restart(Model, frozen=True, kw_only=True):
 class Health(Model, frozen=True, kw_only=True):
     """When a job counts as hung or broken."""
 
-    stall: Annotated[DurationOrAuto, doc("Longest time without progress in a phase; auto: left to the operator.")] = (
-        "auto"
-    )
+    stall: Annotated[
+        DurationOrAuto,
+        doc(
+            "Longest time without progress in any phase once a round has made its first step; a worker that stands "
+            "still for longer ends with its stacks, and a new round begins. auto: twenty times what a phase took "
+            "before, ten minutes at least. Built-in workloads only."
+        ),
+    ] = "auto"
     start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = "15m"
     pending_timeout: Annotated[
         Duration | None, doc("Longest time pods may wait to be scheduled; absent: for ever.")

@@ -51,7 +51,10 @@ class Fsdp(Model, frozen=True, kw_only=True):
 
     sharding: Annotated[
         Literal["full", "grad"],
-        doc("full: parameters, gradients and optimizer state; grad: keep parameters gathered after the forward pass."),
+        doc(
+            "full: parameters, gradients and optimizer state (ZeRO-3); grad: parameters stay gathered between forward "
+            "and backward pass (ZeRO-2), the same as reshardAfterForward: false."
+        ),
     ] = "full"
     reshard_after_forward: Annotated[
         bool, doc("Free gathered parameters after the forward pass: less memory, one more all-gather.")

@@ -32,10 +32,15 @@ class Trainer(Section):
 
 
 class Fsdp(Section):
-    """Options of strategy `fsdp`."""
+    """Options of strategies `fsdp` and `hsdp`."""
 
-    sharding: Literal["full"] = "full"
+    sharding: Literal["full", "grad"] = "full"
     reshard_after_forward: bool = True
+
+    @property
+    def reshards(self) -> bool:
+        """Whether a block gives its gathered parameters back after the forward pass: ZeRO-3; if not, ZeRO-2."""
+        return self.sharding == "full" and self.reshard_after_forward
 
 
 class Parallelism(Section):
@@ -70,7 +75,7 @@ class Checkpoint(Section):
 
 
 class Health(Section):
-    """What happens to a broken number, and how long a phase may stand still (absent: by what it took before)."""
+    """What happens to a broken number, and how long a worker may stand still (absent: by what it took before)."""
 
     non_finite: Literal["fail", "skip", "rollback"] = "fail"
     stall_seconds: Annotated[float, Meta(gt=0)] | None = None

@@ -170,7 +170,7 @@ def _shard(
             mesh=mesh,
             mp_policy=policy,
             offload_policy=offload,
-            reshard_after_forward=settings.fsdp.reshard_after_forward,
+            reshard_after_forward=settings.fsdp.reshards,
         )
     fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
 

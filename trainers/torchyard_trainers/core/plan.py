@@ -9,7 +9,7 @@ import msgspec
 
 from torchyard_trainers import registry
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.config import Config, Parallelism
+from torchyard_trainers.core.config import Config, Fsdp, Parallelism
 from torchyard_trainers.core.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
 from torchyard_trainers.core.micro_batches import largest_that_fits
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
@@ -78,7 +78,7 @@ class Planner:
         return self.room is None or found.usage.total <= self.room
 
     def _forecast(self, settings: Parallelism, strategy: str, size: int) -> Try:
-        key = (settings.activation_checkpointing, settings.cpu_offload, strategy, size)
+        key = (settings.activation_checkpointing, settings.cpu_offload, settings.fsdp.reshards, strategy, size)
         if key not in self._usages:
             try:
                 self._usages[key] = self._make(settings, strategy, size)
@@ -150,6 +150,9 @@ def _changes(asked: Try, world: World) -> Iterator[tuple[Parallelism, str]]:
     more = ways[ways.index(asked.settings.activation_checkpointing) :]
     for way in more:
         yield with_(activation_checkpointing=way), asked.strategy
+    if asked.strategy in SHARDED and not asked.settings.fsdp.reshards:
+        for way in more:
+            yield with_(activation_checkpointing=way, fsdp=Fsdp()), asked.strategy
     sharded = []
     if asked.strategy not in SHARDED and 1 < world.local_size < world.size:
         sharded.append("hsdp")
@@ -157,13 +160,10 @@ def _changes(asked: Try, world: World) -> Iterator[tuple[Parallelism, str]]:
         sharded.append("fsdp")
     for strategy in sharded:
         for way in more:
-            yield with_(activation_checkpointing=way, strategy=strategy), strategy
+            yield with_(activation_checkpointing=way, strategy=strategy, fsdp=Fsdp()), strategy
     widest = asked.strategy if asked.strategy == "fsdp" or world.size == 1 else "fsdp"
     widest = "fsdp" if widest == "single" else widest
-    yield with_(activation_checkpointing="full", strategy=widest, cpu_offload=True), widest
-
-
-_CHANGEABLE = ("strategy", "activationCheckpointing", "cpuOffload")
+    yield with_(activation_checkpointing="full", strategy=widest, fsdp=Fsdp(), cpu_offload=True), widest
 
 
 def _difference(asked: Try, found: Try) -> dict[str, Any]:
@@ -178,6 +178,11 @@ def _difference(asked: Try, found: Try) -> dict[str, Any]:
         for field, name in fields.items()
         if getattr(found.settings, field) != getattr(asked.settings, field)
     }
+    before, after = asked.settings.fsdp, found.settings.fsdp
+    if before.sharding != after.sharding:
+        changed["parallelism.fsdp.sharding"] = after.sharding
+    if before.reshard_after_forward != after.reshard_after_forward:
+        changed["parallelism.fsdp.reshardAfterForward"] = after.reshard_after_forward
     if asked.settings.micro_batch_size != "auto" and found.micro_batch != asked.micro_batch:
         changed["parallelism.microBatchSize"] = found.micro_batch
     return changed

@@ -47,6 +47,7 @@ class Reporter:
             "time": time.time(),
             "step": 0,
             "totalSteps": 0,
+            "roundSteps": 0,
             "epoch": 0.0,
             "phase": "init",
             "phaseSince": time.time(),
@@ -80,6 +81,8 @@ class Reporter:
         self.metrics(metrics)
         self.throughput(pace)
         self.progress(step, total_steps)
+        with self._lock:
+            self._facts["roundSteps"] += 1
 
     def progress(self, step: int, total_steps: int, epoch: float = 0.0) -> None:
         """Tell the number of finished optimizer steps."""

@@ -27,9 +27,14 @@ class Patience:
     """How long each phase may stand still. Pure: fed with what was seen."""
 
     def __init__(self, limit: float | None) -> None:
-        """Wait `limit` seconds in any phase; None: by what a phase took before."""
+        """Wait `limit` seconds in any phase, once a step was made; None, and before: by what a phase took before.
+
+        Starting has a limit of its own, `spec.health.startTimeout`: it imports, compiles and restores, and what a user
+        grants a step says nothing of that.
+        """
         self._limit = limit
         self._slowest: dict[str, float] = {}
+        self.started = False  # a step was made
 
     def moved(self, phase: str, seconds: float) -> None:
         """Learn that a phase stood still for a while and then went on."""
@@ -37,10 +42,10 @@ class Patience:
 
     def seconds(self, phase: str) -> float:
         """Give how long a phase may stand still."""
-        if self._limit is not None:
+        if self._limit is not None and self.started:
             return self._limit
         if phase not in self._slowest:
-            return UNKNOWN_SECONDS
+            return max(UNKNOWN_SECONDS, self._limit or 0.0)
         return max(SHORTEST_SECONDS, TIMES_THE_SLOWEST * self._slowest[phase])
 
 
@@ -72,6 +77,7 @@ class Watchdog:
             # A process that was stopped as a whole could not move: such a gap is not held against it.
             still += min(now - ticked, 2 * TICK_SECONDS)
             ticked = now
+            self._patience.started = facts["roundSteps"] > 0
             if facts["counter"] != before["counter"]:
                 self._patience.moved(before["phase"], still)
                 before, still = facts, 0.0
