@@ -68,9 +68,13 @@ class CutOff(DcpShards):
         super().save(state, folder)
 
 
-def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_successor(tmp_path):
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_successor(tmp_path, swept):
     def successor_saves_the_same_step():
-        save(owner(tmp_path, 2), 5)
+        successor = owner(tmp_path, 2)
+        if swept:
+            successor.sweep()
+        save(successor, 5)
 
     stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=CutOff(successor_saves_the_same_step))
     with pytest.raises(SupersededError):

@@ -132,13 +132,16 @@ class Checkpoints:
         """Remove what a killed save left behind."""
 
         def sweep() -> None:
-            commits.check_round(self.root, self.round_number, self._job)
+            self._check_round()
             commits.sweep(self.root, self.round_number, self._job)
 
         self._world.from_leader(sweep)
 
-    def _disown(self, newer_than: int) -> None:
+    def _check_round(self) -> None:
         commits.check_round(self.root, self.round_number, self._job)
+
+    def _disown(self, newer_than: int) -> None:
+        self._check_round()
         commits.disown(self.root, newer_than)
 
     def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int, best: int) -> Saved:
@@ -148,13 +151,17 @@ class Checkpoints:
         shard_folder = unfinished / commits.SHARDS
 
         def prepare() -> None:
-            commits.check_round(self.root, self.round_number, self._job)
+            self._check_round()
             commits.remove(folder)
             commits.remove(unfinished)
             shard_folder.mkdir(parents=True)
 
         self._world.from_leader(prepare)
-        self.shards.save(state, shard_folder)
+        try:
+            self.shards.save(state, shard_folder)
+        except Exception:
+            self._check_round()  # a newer round sweeps away what this one was writing
+            raise
 
         def seal_own_files() -> dict[str, Any]:
             files = self.shards.written_by(self._world.rank, shard_folder)
@@ -174,7 +181,7 @@ class Checkpoints:
                 sealed,
                 {"step": step, "round": self.round_number, "time": saved.time, "saveSeconds": saved.seconds},
             )
-            commits.check_round(self.root, self.round_number, self._job)
+            self._check_round()
             commits.publish(unfinished, folder)
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
             commits.retire(self.root, keep, saved=step, best=best)
