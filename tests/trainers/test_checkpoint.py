@@ -68,19 +68,26 @@ class CutOff(DcpShards):
         super().save(state, folder)
 
 
-@pytest.mark.parametrize("swept", [False, True])
-def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_successor(tmp_path, swept):
+def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_successor(tmp_path):
     def successor_saves_the_same_step():
-        successor = owner(tmp_path, 2)
-        if swept:
-            successor.sweep()
-        save(successor, 5)
+        save(owner(tmp_path, 2), 5)
 
     stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=CutOff(successor_saves_the_same_step))
     with pytest.raises(SupersededError):
         stale.save(5, {"weights": torch.full((64,), -1.0)}, {"step": 5}, keep=3)
     found, weight = restore(owner(tmp_path, 3))
     assert (weight, found.skipped) == (5.0, [])
+
+
+def test_a_gang_whose_save_was_swept_away_under_it_says_who_did_it(tmp_path):
+    class HalfWritten(DcpShards):
+        def save(self, state, folder):
+            owner(tmp_path, 2).sweep()
+            (folder / "__0_0.distcp").write_bytes(b"")
+
+    stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=HalfWritten(WORLD))
+    with pytest.raises(SupersededError, match="round 2 took over"):
+        stale.save(5, {}, {"step": 5}, keep=3)
 
 
 def test_what_a_killed_save_left_is_swept_away_but_not_what_a_newer_round_writes(tmp_path):
