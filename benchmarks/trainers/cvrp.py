@@ -44,7 +44,7 @@ def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
 
     given = {"preset": "cvrp20", "model": "am", "baseline": "rollout", "batch": batch, "customers": customers}
     given |= {"capacity": CAPACITY[customers], "baselineInstances": 64, "baselineEvery": 1}
-    work = Cvrp(params.settle(params.read(given), Parallelism()))
+    work = Cvrp(params.settle(given, Parallelism()))
     world = World(0, 1, 0, torch.device("cpu"), grouped=False)
     model = work.build()
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)

@@ -26,7 +26,7 @@ BASELINES = ("shared", "rollout", "ema", "critic")
 def task(**given) -> Cvrp:
     small = {"customers": 5, "batch": 8, "embedding": 16, "heads": 2, "layers": 1, "baselineInstances": 64}
     config = Config(trainer=Trainer(name="cvrp", params=small | given))
-    return Cvrp(params.settle(params.read(config.trainer.params), Parallelism()))
+    return Cvrp(params.settle(config.trainer.params, Parallelism()))
 
 
 def session_of(work: Cvrp) -> Session:

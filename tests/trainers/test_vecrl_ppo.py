@@ -32,7 +32,7 @@ SNAKES = {"environment": "snake", "grid": 6, "agents": 3, "food": 3, "view": 3}
 
 
 def settled(**given):
-    return params.settle(params.read(SMALL | given), Parallelism())
+    return params.settle(SMALL | given, Parallelism())
 
 
 def session_of(work: VecRL) -> Session:
@@ -130,7 +130,7 @@ def compiled_and_plain(environment, device):
     """Rollout 0 of one policy, played both ways from the same start, and once more by the compiled one."""
     played = []
     for compiled in (False, True):
-        given = params.read(SMALL | environment | {"environments": 32})
+        given = SMALL | environment | {"environments": 32}
         work = VecRL(params.settle(given, Parallelism(compile=compiled)))
         session = session_of(work)
         world = World(0, 1, 0, device, grouped=False)
@@ -357,13 +357,13 @@ def test_a_mistake_is_named(given, message):
 @pytest.mark.parametrize("preset", params.PRESETS)
 @pytest.mark.parametrize("environment", ["cartpole", "snake", "bandit"])
 def test_every_preset_is_complete_and_builds(preset, environment):
-    work = VecRL(params.settle(params.read({"preset": preset, "environment": environment}), Parallelism()))
+    work = VecRL(params.settle({"preset": preset, "environment": environment}, Parallelism()))
     assert work.total_steps == work.settings.rollouts * work.settings.epochs * work.settings.minibatches
     assert work.settings.rollouts * work.global_batch * work.settings.horizon >= work.settings.environment_steps
 
 
 def test_the_global_batch_is_the_number_of_environments():
-    given = params.read({"environments": 8})
+    given = {"environments": 8}
     assert params.settle(given, Parallelism(global_batch_size=32)).environments == 32
 
 

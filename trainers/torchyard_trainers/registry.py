@@ -30,7 +30,10 @@ def check(config: Config) -> None:
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
     params, task = _parts(config.trainer.name)
-    return task(params.settle(params.read(config.trainer.params), config.parallelism))
+    work = task(params.settle(config.trainer.params, config.parallelism))
+    if config.evaluation is not None and config.evaluation.every_steps is not None:
+        work.eval_every = config.evaluation.every_steps
+    return work
 
 
 def schema(name: str) -> str:

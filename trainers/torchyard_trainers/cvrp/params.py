@@ -5,15 +5,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-
-Count = Annotated[int, Meta(ge=1)]
-
-
-def doc(text: str) -> Meta:
-    """Describe a field; the text reaches the JSON Schema."""
-    return Meta(description=text)
+from torchyard_trainers.core.parameters import Count, doc, given, read
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -166,26 +160,18 @@ UNSHARED: dict[str, dict[str, Any]] = {
 }
 
 
-def read(raw: dict[str, Any]) -> Params:
-    """Check the `params` of a config.
+def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
+    """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
     Raises:
-        ConfigError: naming the field, the value and what is expected.
+        ConfigError: naming the field, the value and what is expected, or fields that contradict each other.
     """
-    return convert(raw, Params, at="trainer.params")
-
-
-def settle(params: Params, parallelism: Parallelism) -> Settings:
-    """Fill in the preset and check what fields require of each other.
-
-    Raises:
-        ConfigError: fields contradict each other.
-    """
+    params = read(raw, Params)
     preset = PRESETS[params.preset] | ({} if params.baseline == "shared" else UNSHARED[params.preset])
-    given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    values = given(params)
     if parallelism.global_batch_size is not None:
-        given["batch"] = parallelism.global_batch_size
-    settings = msgspec.convert({**preset, **given}, Settings)
+        values["batch"] = parallelism.global_batch_size
+    settings = msgspec.convert({**preset, **values}, Settings)
     if settings.embedding % settings.heads:
         raise ConfigError(f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads})")
     if settings.baseline == "shared" and settings.samples < 2:

@@ -32,6 +32,7 @@ class Cvrp:
         self.total_steps = settings.steps
         self.global_batch = settings.batch
         self.log_every = settings.log_every
+        self.eval_every = settings.eval_every
         rollout = settings.baseline == "rollout"
         self.identity: Mapping[str, str | int | float] = {
             **({"trainer.params.baselineInstances": settings.baseline_instances} if rollout else {}),
@@ -111,7 +112,7 @@ class Cvrp:
         """Renew the baseline and evaluate, each at its own pace."""
         metrics = self.baseline.after_step(session, step, means)
         last = step == self.total_steps
-        if step % self.settings.eval_every == 0 or last:
+        if step % self.eval_every == 0 or last:
             session.reporter.phase("eval")
             metrics |= self.evaluate(session) if last else self._measure(session)
         return metrics

@@ -5,17 +5,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-
-Count = Annotated[int, Meta(ge=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Positive = Annotated[float, Meta(gt=0)]
-
-
-def doc(text: str) -> Meta:
-    """Describe a field; the text reaches the JSON Schema."""
-    return Meta(description=text)
+from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -197,31 +189,23 @@ PRESETS["large"] = {
 _OWN = {"grid": "snake", "agents": "snake", "food": "snake", "view": "snake", "arms": "bandit"}
 
 
-def read(raw: dict[str, Any]) -> Params:
-    """Check the `params` of a config.
+def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
+    """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
     Raises:
-        ConfigError: naming the field, the value and what is expected.
+        ConfigError: naming the field, the value and what is expected, or fields that contradict each other.
     """
-    return convert(raw, Params, at="trainer.params")
-
-
-def settle(params: Params, parallelism: Parallelism) -> Settings:
-    """Fill in the preset and check what fields require of each other.
-
-    Raises:
-        ConfigError: fields contradict each other.
-    """
-    given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    params = read(raw, Params)
+    values = given(params)
     for name, owner in _OWN.items():
-        if name in given and params.environment != owner:
+        if name in values and params.environment != owner:
             raise ConfigError(f"trainer.params.{name}: is of environment {owner}, not {params.environment}; remove it")
     preset = dict(PRESETS[params.preset][params.environment])
     if params.environment == "snake" and params.view is None:
-        preset["view"] = min(preset["view"], given.get("grid", preset["grid"]))
+        preset["view"] = min(preset["view"], values.get("grid", preset["grid"]))
     if parallelism.global_batch_size is not None:
-        given["environments"] = parallelism.global_batch_size
-    settings = msgspec.convert({**preset, **given, "compile": parallelism.compile}, Settings)
+        values["environments"] = parallelism.global_batch_size
+    settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
     _check(settings)
     return settings
 

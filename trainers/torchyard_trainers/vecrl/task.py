@@ -39,6 +39,7 @@ class VecRL:
         self.total_steps = settings.rollouts * settings.steps_per_rollout
         self.global_batch = settings.environments
         self.log_every = settings.log_every
+        self.eval_every = settings.eval_every * settings.steps_per_rollout
         self.max_grad_norm = settings.max_grad_norm
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
         self.identity: Mapping[str, str | int | float] = {
@@ -97,19 +98,19 @@ class VecRL:
         )
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
-        """After the last minibatch of a rollout: tell what it showed, renew the acting policy, evaluate at times."""
-        settings = self.settings
+        """After the last minibatch of a rollout: tell what it showed, renew the acting policy. Evaluate at times."""
         self._done.fill_(step)
-        number, left = divmod(step, settings.steps_per_rollout)
-        if left:
-            return {}
-        facts = self.collector.advance(session, number)
-        self._episodes += int(facts["episodes"])
-        metrics = self._told(facts) | self._pace(session)
-        if number % settings.eval_every == 0 or step == self.total_steps:
+        number, left = divmod(step, self.settings.steps_per_rollout)
+        metrics: dict[str, float] = {}
+        if not left:
+            facts = self.collector.advance(session, number)
+            self._episodes += int(facts["episodes"])
+            metrics = self._told(facts) | self._pace(session)
+        if step % self.eval_every == 0 or step == self.total_steps:
             session.reporter.phase("eval")
+            began = time.monotonic()
             metrics |= self.evaluate(session)
-            self._clock = time.monotonic()
+            self._clock += time.monotonic() - began if self._clock else 0.0
         return metrics
 
     def evaluate(self, session: Session) -> dict[str, float]:

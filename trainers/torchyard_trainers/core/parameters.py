@@ -1,0 +1,32 @@
+"""What the parameters of all workloads have in common. Imports no torch."""
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchyard_trainers.core.config import convert
+
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0)]
+P = TypeVar("P", bound=Struct)
+
+
+def doc(text: str) -> Meta:
+    """Describe a field; the text reaches the JSON Schema and the reference page."""
+    return Meta(description=text)
+
+
+def read(raw: dict[str, Any], kind: type[P]) -> P:
+    """Check the `trainer.params` of a config.
+
+    Raises:
+        ConfigError: naming the field, the value and what is expected.
+    """
+    return convert(raw, kind, at="trainer.params")
+
+
+def given(params: Struct) -> dict[str, Any]:
+    """Give the fields that are set; the others are the preset's."""
+    return {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
