@@ -62,6 +62,7 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
         },
         "health": {"nonFinite": "fail"},
         "logging": {"tensorboard": True, "wandb": False, "mlflow": False},
+        "evaluation": None,
         "export": None,
         "preflight": False,
     }

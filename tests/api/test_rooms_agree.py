@@ -29,6 +29,8 @@ def test_a_trainer_reads_the_config_of_the_smallest_and_of_a_full_job(tmp_path):
         },
         "checkpoint": {"interval": {"seconds": 300}, "keepLast": 1, "onPreempt": False, "volume": {"claim": "runs"}},
         "logging": {"tensorboard": False, "mlflow": False},
+        "health": {"stall": "5m"},
+        "evaluation": {"everySteps": 50},
         "export": {"formats": ["onnx", "web"], "verify": False},
         "preflight": {},
     }

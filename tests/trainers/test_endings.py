@@ -182,12 +182,14 @@ def test_only_the_newest_checkpoints_are_kept(yard):
 def test_the_best_model_is_saved_when_it_is_measured_and_outlives_worse_ones(yard):
     def settings(steps):
         checkpoint = {"interval": {"steps": 1000}, "keepLast": 1, "keepBest": 1}
-        return config(params={"steps": steps, "lr": 0.05, "lrFinal": 0.05, "evalEvery": 3}, checkpoint=checkpoint)
+        params = {"steps": steps, "lr": 0.05, "lrFinal": 0.05, "evalEvery": 1000}
+        return config(params=params, checkpoint=checkpoint, evaluation={"everySteps": 3})
 
     yard.train(settings(9), world=2)
     yard.train(settings(18))
     costs = {entry["step"]: entry["cost"] for entry in yard.metrics() if "cost" in entry}
     best = min(costs, key=costs.get)
+    assert [*costs] == [3, 6, 9, 12, 15, 18]
     assert best != 18, "a run whose last model is its best would prove nothing"
     assert yard.committed() == [best, 18]
     assert yard.record(best)["score"] == pytest.approx(costs[best])

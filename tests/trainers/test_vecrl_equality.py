@@ -127,3 +127,9 @@ def test_another_horizon_is_another_run_and_is_refused(yard):
     gang = yard.start(settings(2, params={"horizon": 4}))
     assert gang.wait() == [65]
     assert "trainer.params.horizon" in gang.output()
+
+
+def test_an_evaluation_in_the_middle_of_a_rollout_changes_nothing_of_what_is_learned(yard, undisturbed):
+    yard.train(settings(evaluation={"everySteps": 3}))
+    assert [line["step"] for line in yard.metrics() if "evalReturn" in line] == [3, 6, 9, 12]
+    assert yard.losses() == {line["step"]: line["loss"] for line in undisturbed["cartpole"]}

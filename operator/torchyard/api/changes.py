@@ -62,6 +62,7 @@ FIXED: tuple[Fixed, ...] = (
             "checkpoint.keepLast",
             "checkpoint.onPreempt",
             "checkpoint.resumeFrom",
+            "evaluation",
             "export",
             "preflight",
             "health.nonFinite",

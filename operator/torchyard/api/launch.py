@@ -65,6 +65,7 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
         "checkpoint": checkpoint,
         "health": _health(job.spec.health),
         "logging": spec["logging"],
+        "evaluation": spec["evaluation"],
         "export": spec["export"],
         "preflight": job.spec.preflight is not None and job.spec.preflight.enabled,
     }

@@ -13,7 +13,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "scheduling.queue": (),
     "scheduling.gang": ("auto", "none"),
     "scheduling.gangTimeout": (),
-    "evaluation": (),
 }
 
 

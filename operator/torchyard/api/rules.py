@@ -353,9 +353,18 @@ _RULES: tuple[Rule, ...] = (
     ),
     *(
         _only_built_in(field)
-        for field in ("export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
+        for field in ("evaluation", "export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
     ),
     _only_built_in("health.stall", default="auto"),
+    Rule(
+        scope="",
+        field="evaluation",
+        what="only training is evaluated at times, and this mode is another one",
+        fix="use mode train, or leave evaluation out",
+        holds=lambda spec: spec.evaluation is None or spec.trainer is None or spec.trainer.mode == "train",
+        cel="!has(self.evaluation) || !has(self.trainer) || self.trainer.mode == 'train'",
+        reads=("trainer.mode",),
+    ),
     Rule(
         scope="",
         field="export",

@@ -125,7 +125,13 @@ class Metrics(Model, frozen=True, kw_only=True):
 class Evaluation(Model, frozen=True, kw_only=True):
     """Evaluation beside training."""
 
-    every_steps: Annotated[Annotated[int, Meta(ge=1)] | None, doc("Optimizer steps between evaluations.")] = None
+    every_steps: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        doc(
+            "Optimizer steps between evaluations, in place of trainer.params.evalEvery; the last step is always "
+            "evaluated. The best models by it are what checkpoint.keepBest keeps."
+        ),
+    ] = None
 
 
 class Export(Model, frozen=True, kw_only=True):

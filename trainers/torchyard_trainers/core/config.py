@@ -81,6 +81,12 @@ class Health(Section):
     stall_seconds: Annotated[float, Meta(gt=0)] | None = None
 
 
+class Evaluation(Section):
+    """How often a training run is evaluated (absent: as often as the workload's own parameters say)."""
+
+    every_steps: Annotated[int, Meta(ge=1)] | None = None
+
+
 class Export(Section):
     """Formats of the model that are written when training is done, or by mode `export`."""
 
@@ -107,6 +113,7 @@ class Config(Section):
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     health: Health = field(default_factory=Health)
     logging: Logging = field(default_factory=Logging)
+    evaluation: Evaluation | None = None
     export: Export | None = None
     preflight: bool = False
 

@@ -47,6 +47,7 @@ class Workload(Protocol):
     total_steps: int
     global_batch: int
     log_every: int
+    eval_every: int  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
     max_grad_norm: float
     identity: Mapping[str, str | int | float]  # what the data and the model depend on; a resumed run must agree
 
