@@ -73,7 +73,29 @@ class Training:
         (found,) = (each["sha256"] for each in status["artifacts"] if each["name"] == "model.safetensors")
         return found
 
+    async def on(self, node: str) -> set[tuple[int, str]]:
+        """Rank and name of its pods on a node: one worker a pod, so that a pod's rank is its index."""
+        pods = (await self.jobs.pods(self.name)).values()
+        return {
+            (int(each["metadata"]["labels"]["torchyard.dev/index"]), each["metadata"]["name"])
+            for each in pods
+            if each["spec"].get("nodeName") == node and "deletionTimestamp" not in each["metadata"]
+        }
+
     def newest_on_disk(self) -> int:
-        """The newest complete checkpoint in the claim's folder, which every node sees: no API server is needed."""
-        found = bed.workers()[0].run("find", "/shared", "-path", f"*{self.jobs.namespace}*", "-name", "COMMIT")
-        return max((int(line.split("step-")[1].split("/")[0]) for line in found.splitlines()), default=0)
+        """The newest complete checkpoint."""
+        return max(self.rounds_on_disk(), default=0)
+
+    def rounds_on_disk(self) -> dict[int, int]:
+        """Which round wrote each complete checkpoint, by step: in the claim's folder, with no API server between."""
+        folder = f"/shared/*{self.jobs.namespace}*"
+        said = bed.control_plane().run(
+            "sh", "-c", f"grep -rhoE --include=COMMIT '\"(step|round)\": [0-9]+' {folder} || :"
+        )
+        numbers = [int(line.split()[1]) for line in said.splitlines()]
+        return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def said_on(self, node: bed.Node) -> str:
+        """The ends of its pods' logs as they lie on a node that nobody else reaches."""
+        logs = f"/var/log/pods/{self.jobs.namespace}_*/trainer/*.log"
+        return node.run("sh", "-c", f"tail -v -n 50 {logs} || :")
