@@ -11,6 +11,8 @@ UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 # One thread a process: ranks share the machine's cores, and reductions keep one order.
 export OMP_NUM_THREADS ?= 1
+# A test process for each core: tests share nothing but the machine.
+PARALLEL := -n logical --maxprocesses 8
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +41,7 @@ check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/lint-imports
 
 test-unit: $(INSTALLED) ## unit and property tests
-	$(BIN)/pytest -q -m "not e2e and not learning and not cluster"
+	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m "not e2e and not learning and not cluster"
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
 	$(BIN)/pytest -q -m e2e
