@@ -1,8 +1,11 @@
 """Jobs as they are known while the CRD under them changes: an upgrade brings the CRD before the operator."""
 
 import pytest
+from aiohttp import web
+from api_server import refused, talking
 
 from torchyard.cluster.kube.jobs import Jobs
+from torchyard.engine.ports import Unavailable
 
 KEY = ("team", "job")
 
@@ -53,3 +56,21 @@ def test_a_status_that_cannot_be_read_is_never_taken_for_a_new_job(jobs, invalid
     jobs.hear("MODIFIED", document(2, status={"round": "three"}, newField=True))
     assert jobs.get(KEY) is None
     assert invalid
+
+
+async def test_a_kind_that_is_not_served_for_a_moment_is_not_the_end_of_its_jobs(tmp_path, monkeypatch, jobs):
+    """As while a CRD is being replaced: lists may be answered already, and objects not yet."""
+    there = {}
+
+    async def answer(request):
+        if request.path.endswith("/trainingjobs"):
+            return web.json_response({"metadata": {"resourceVersion": "9"}, "items": []})
+        return refused(404, "NotFound", "the server could not find the requested resource", details=there)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        with pytest.raises(Unavailable, match="not served"):
+            await jobs.sweep(api, [""])
+        assert jobs.get(KEY) is not None
+        there = {"name": "job", "group": "torchyard.dev", "kind": "trainingjobs"}
+        await jobs.sweep(api, [""])
+    assert jobs.get(KEY) is None

@@ -143,8 +143,8 @@ class KubeCluster:
         body = status_write.patch(job, status)
         try:
             answer = await self._api.request("PATCH", f"{path}/status", body=body, content_type=MERGE_PATCH)
-        except NotFound:
-            self.jobs.gone(job.key, job.metadata.uid)
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
         except Conflict:
             await self._reread(job, path)
             raise
@@ -170,7 +170,9 @@ class KubeCluster:
         }
         try:
             await self._api.request("DELETE", job_path(job.key), body=options)
-        except (NotFound, Conflict):
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
+        except Conflict:
             self.jobs.gone(job.key, job.metadata.uid)
         except Rejected as error:
             raise forbidden(error) or error from error
@@ -237,8 +239,8 @@ class KubeCluster:
         """What we read was outdated, or the cache is: a second try must not fail for the same reason."""
         try:
             self.jobs.put(await self._api.request("GET", path))
-        except NotFound:
-            self.jobs.gone(job.key, job.metadata.uid)
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

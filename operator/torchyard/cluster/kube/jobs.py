@@ -14,7 +14,7 @@ from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.cluster.kube.client import ONLY_METADATA, Api
 from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.kube.objects import version
-from torchyard.engine.ports import Key
+from torchyard.engine.ports import Key, Unavailable
 
 LIST_SECONDS = 60.0
 CATCH_UP_SECONDS = 10.0
@@ -74,8 +74,18 @@ class Jobs:
         if before is not None and before.metadata.uid == job.metadata.uid and _version(before) < _version(job):
             self._jobs[job.key] = job
 
+    def missed(self, key: Key, uid: str, error: NotFound) -> None:
+        """The API server answered 404 for a job.
+
+        Raises:
+            Unavailable: it does not know the whole kind now, which says nothing of the job: the CRD is being replaced.
+        """
+        if error.details.name != key[1]:
+            raise Unavailable(f"TrainingJobs are not served now: {error}") from error
+        self.gone(key, uid)
+
     def gone(self, key: Key, uid: str) -> None:
-        """The API server says that there is no such job any more."""
+        """There is no such job any more."""
         job = self._jobs.get(key)
         if job is not None and job.metadata.uid == uid:
             self._bury(job)
@@ -121,8 +131,8 @@ class Jobs:
         """A list may be old; the object itself is not."""
         try:
             self.put(await api.request("GET", job_path(key)))
-        except NotFound:
-            self.gone(key, uid)
+        except NotFound as error:
+            self.missed(key, uid, error)
 
     def _take(self, job: TrainingJob | InvalidJob) -> None:
         before = self._jobs.get(job.key)
