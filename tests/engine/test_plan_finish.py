@@ -1,0 +1,58 @@
+"""What a job needs to be complete, and what happens to it afterwards."""
+
+from deeds import condition, of
+from msgspec.structs import replace
+from world import World
+
+from torchyard.api.times import rfc3339
+from torchyard.engine.actions import CommandAgent, DeleteJob, DeletePod
+from torchyard.engine.plan import plan
+
+
+def test_success_needs_every_member():
+    world = World(2).to_running()
+    world.end_workers(world.at(0), 0)
+    world.settle()
+    assert world.status.state == "Running"
+    world.end_workers(world.at(1), 0)
+    decided = world.step()
+    assert (world.status.state, world.status.completion_time) == ("Succeeded", rfc3339(world.now))
+    assert [(each.verb, each.code) for each in of(CommandAgent, decided)] == [("exit", 0), ("exit", 0)]
+    assert condition(world, "Complete").status == "True"
+
+
+def test_completion_is_seen_without_the_agents():
+    world = World(2).to_running()
+    for index in (0, 1):
+        world.end_pod(world.at(index), 0)
+    world.restart_operator()
+    world.settle()
+    assert world.status.state == "Succeeded"
+
+
+def test_pods_of_a_finished_job_that_do_not_go_are_deleted():
+    world = World(1).to_running()
+    uid = world.at(0)
+    world.end_workers(uid, 0)
+    world.settle()
+    world.pods[uid] = replace(world.pods[uid], phase="Running")  # it did not obey
+    assert of(DeletePod, plan(world.view())) == []
+    world.now += 31
+    assert [each.uid for each in of(DeletePod, plan(world.view()))] == [uid]
+
+
+def test_a_finished_job_is_deleted_after_its_ttl_and_not_before():
+    world = World(1, ttl_after_finished="1h").to_running()
+    world.end_workers(world.at(0), 0)
+    world.settle()
+    world.now += 3599
+    assert plan(world.view()).requeue_after == 1
+    world.now += 1
+    assert plan(world.view()).actions == (DeleteJob(uid="job-uid"),)
+
+
+def test_a_deleted_job_is_left_alone():
+    world = World(2).to_running()
+    world.vanish(world.at(1))
+    world.job = replace(world.job, metadata=replace(world.job.metadata, deletion_timestamp=rfc3339(world.now)))
+    assert plan(world.view()).actions == ()

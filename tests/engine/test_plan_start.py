@@ -1,0 +1,102 @@
+"""What the plan decides until the first round opens."""
+
+import pytest
+from deeds import of
+from msgspec.structs import replace
+from world import START, World
+
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.status import CONDITION_TYPES
+from torchyard.api.times import rfc3339
+from torchyard.engine.actions import CommandAgent, CreatePod, WriteStatus
+from torchyard.engine.plan import plan
+
+
+def test_the_first_visit_creates_the_whole_gang_and_says_so():
+    decided = plan(World(3).view())
+    assert [(each.name, each.index) for each in of(CreatePod, decided)] == [
+        ("job-0-0", 0),
+        ("job-0-1", 1),
+        ("job-0-2", 2),
+    ]
+    (write,) = of(WriteStatus, decided)
+    assert decided.actions[0] is write
+    assert write.urgent
+    assert (write.status.state, write.status.reason) == ("Pending", "WaitingForPods")
+    assert [each.type for each in write.status.conditions] == list(CONDITION_TYPES)
+
+
+def test_no_round_opens_before_every_agent_is_ready():
+    world = World(2)
+    world.settle()
+    first, second = list(world.pods)
+    world.pods[first] = replace(world.pods[first], phase="Running", started=world.now)
+    world.call_in(first)
+    world.settle()
+    assert world.status.round == 0
+    assert "1 of 2 ready" in world.status.message
+    world.pods[second] = replace(world.pods[second], phase="Running", started=world.now)
+    world.call_in(second)
+    world.settle()
+    assert world.status.round == 1
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "stopping", "exiting"])
+def test_an_agent_that_is_not_idle_keeps_the_next_round_closed(state):
+    world = World(2)
+    world.settle()
+    world.start_pods()
+    uid = world.at(1)
+    world.agents[uid] = replace(world.agents[uid], state=state)
+    world.settle()
+    assert world.status.round == 0
+    world.agents[uid] = replace(world.agents[uid], state="ready")
+    world.settle()
+    assert world.status.round == 1
+
+
+def test_a_round_is_in_the_status_before_any_agent_is_told():
+    world = World(2)
+    world.settle()
+    world.start_pods()
+    decided = world.step()
+    (write,) = of(WriteStatus, decided)
+    assert decided.actions[0] is write
+    assert write.urgent
+    assert write.status.rendezvous.members == [world.at(0), world.at(1)]
+    assert write.status.start_time == rfc3339(START)
+    told = of(CommandAgent, decided)
+    leader = world.agents[world.at(0)]
+    assert [(each.verb, each.round, each.nodes, each.node_rank) for each in told] == [
+        ("run", 1, 2, 0),
+        ("run", 1, 2, 1),
+    ]
+    assert {(each.master_address, each.master_port) for each in told} == {(leader.address, leader.master_port)}
+
+
+def test_pending_is_explained_by_what_the_cluster_says():
+    world = World(1)
+    world.settle()
+    uid = world.at(0)
+    world.pods[uid] = replace(world.pods[uid], reason="Unschedulable", message="0/3 nodes have 8 GPUs")
+    world.settle()
+    assert world.status.reason == "Unschedulable"
+    assert "0/3 nodes have 8 GPUs" in world.status.message
+
+
+def test_a_restarted_operator_tells_the_same_round_again_word_for_word():
+    world = World(2).to_running()
+    before = dict(world.commands)
+    world.restart_operator()
+    decided = world.step()
+    assert {each.pod_uid: each for each in of(CommandAgent, decided)} == before
+    assert world.status.round == 1
+
+
+def test_a_running_job_at_rest_needs_nothing():
+    world = World(2).to_running()
+    assert plan(world.view()).actions == ()
+
+
+def test_the_defaults_of_the_spec_are_a_valid_job():
+    assert plan(replace(World(1).view(), job=replace(World(1).job, spec=TrainingJobSpec()))).actions

@@ -1,0 +1,125 @@
+"""What the status says of a job, and which events are told."""
+
+import pytest
+from deeds import fail, recover
+from msgspec.structs import replace
+from world import START, World
+
+from torchyard.api.times import unix
+from torchyard.engine.actions import EmitEvent, WriteStatus
+from torchyard.engine.plan import plan
+from torchyard.engine.view import GpuReport, RankReport
+
+
+def test_progress_rate_and_time_left_are_what_the_ranks_report():
+    world = World(2).to_running()
+    world.advance_training(19, total=100)
+    world.settle()
+    progress = world.status.progress
+    assert (progress.step, progress.total_steps, progress.percent, progress.eta_seconds) == (20, 100, 20.0, 40)
+    assert world.status.throughput.steps_per_second == 2.0
+    assert world.status.metrics == {"loss": pytest.approx(1 / 21)}
+
+
+def test_a_program_that_reports_no_rate_gets_the_average_of_its_round():
+    world = World(1).to_running()
+    opened = world.status.attempts[-1].start_time
+    world.now = unix(opened) + 10
+    uid = world.at(0)
+    world.agents[uid] = replace(
+        world.agents[uid], reports=(RankReport(round=1, step=30, phase="step", time=world.now),)
+    )
+    world.settle()
+    assert world.status.throughput.steps_per_second == 3.0
+
+
+def test_figures_alone_are_not_urgent_and_tell_no_events():
+    world = World(1).to_running()
+    world.advance_training(5)
+    decided = plan(world.view())
+    assert [type(action) for action in decided.actions] == [WriteStatus]
+    assert not decided.actions[0].urgent
+
+
+def test_hostile_figures_never_reach_the_status():
+    world = World(1).to_running()
+    uid = world.at(0)
+    told = RankReport(
+        round=1,
+        step=3,
+        total_steps=-5,
+        epoch=float("nan"),
+        phase="step",
+        time=float("inf"),
+        metrics={f"m{number}": float(number) for number in range(90)} | {"a": float("nan"), "b": float("inf")},
+        throughput={"stepsPerSecond": float("nan"), "mfu": -1.0},
+        checkpoint={"step": "many", "path": 7, "time": "never"},
+    )
+    world.agents[uid] = replace(world.agents[uid], reports=(told,))
+    world.settle()
+    status = world.status
+    assert len(status.metrics) == 32
+    assert not {"a", "b"} & set(status.metrics)
+    assert (status.progress.total_steps, status.progress.epoch) == (None, None)
+    assert status.throughput.steps_per_second is None
+    assert status.checkpoint is None
+
+
+def test_the_checkpoint_tells_how_many_steps_are_at_risk():
+    world = World(1).to_running()
+    world.advance_training(9, save=True)
+    world.settle()
+    world.advance_training(4)
+    world.settle()
+    assert (world.status.checkpoint.step, world.status.checkpoint.steps_at_risk) == (10, 4)
+
+
+def test_gpus_that_two_pods_share_are_counted_once():
+    world = World(2).to_running()
+    card = GpuReport(uuid="GPU-1", memory_total_bytes=80, memory_used_bytes=20, utilization=50.0, power_w=300.0)
+    for uid in list(world.agents):
+        world.agents[uid] = replace(world.agents[uid], gpus=(card,))
+    world.settle()
+    gpus = world.status.gpus
+    assert (gpus.count, gpus.memory_total_bytes, gpus.utilization, gpus.power_w) == (1, 80, 50.0, 300.0)
+
+
+def test_all_wall_time_is_attributed_and_repeated_steps_are_lost():
+    world = World(1, gpus_per_node=2).to_running()
+    for _ in range(3):
+        world.now += 20
+        world.advance_training(10, save=True)
+        world.settle()
+    world.now += 20
+    world.advance_training(10)
+    world.settle()
+    fail(world)
+    world.settle()
+    recover(world, 1)
+    for uid in list(world.training):
+        world.end_workers(uid, 0)
+    world.settle()
+    seconds = world.status.goodput.seconds
+    assert sum(seconds.values()) == pytest.approx(world.now - START, abs=1)
+    assert seconds["lost"] == pytest.approx(5, abs=1), "10 steps at 2 a second"
+    assert seconds["recover"] == pytest.approx(400, abs=2)
+    assert world.status.goodput.percent == pytest.approx(100 * seconds["productive"] / sum(seconds.values()), abs=0.1)
+    assert world.status.gpu_seconds == pytest.approx(2 * (world.now - START), abs=4)
+
+
+def test_one_event_a_transition():
+    world = World(2).to_running()
+    for uid in list(world.training):
+        world.end_workers(uid, 0)
+    world.settle()
+    assert [event.reason for event in world.events] == ["RoundOpened", "Training", "Completed"]
+
+
+def test_the_failure_is_announced_as_a_warning_with_its_evidence():
+    world = World(1).to_running()
+    fail(world, rank=0)
+    world.settle()
+    (event,) = [each for each in world.events if each.type == "Warning"]
+    assert isinstance(event, EmitEvent)
+    assert event.reason == "WorkerFailed"
+    assert "ValueError: boom" in event.message
