@@ -2,10 +2,12 @@
 
 No watch of all nodes: each of them writes tens of KiB every few minutes, of which we would need one bit. When a node is
 not ready the node controller marks its pods, which we watch anyway; a pod that does not start or does not go in time is
-the other hint. Then the node is read by name, every two seconds, until nothing points at it any more.
+the other hint. Then the node is read by name until nothing points at it any more: every two seconds while it is lost or
+marked, ever less often while it is well and only slow, as many nodes are at once when many pods are made.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +23,7 @@ from torchyard.engine.ports import Unavailable
 
 PATH = "/api/v1/nodes"
 LOOK_SECONDS = 2.0
+SLOWEST_SECONDS = 30.0
 ALL_SECONDS = 10.0
 PAGE = 500
 AT_ONCE = 8
@@ -51,6 +54,7 @@ class Nodes:
         self._api, self._suspicion, self._changed, self._measured = api, suspicion, changed, measured
         self._lost: set[str] = set()
         self._followed: dict[str, asyncio.Task[None]] = {}
+        self._calm: dict[str, asyncio.Event] = {}  # nodes that were well: set to read them before it is time
         self._measuring: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._node = msgspec.json.Decoder(Node)
@@ -67,6 +71,8 @@ class Nodes:
         if name and name not in self._followed:
             self._followed[name] = task = asyncio.create_task(self._follow(name))
             task.add_done_callback(lambda _task: self._followed.pop(name, None))
+        elif name in self._calm and self._suspicion(name):
+            self._calm[name].set()
 
     def measure(self) -> bool:
         """Have all nodes read, unless that was done just now. Whether `measured` will be called."""
@@ -85,6 +91,7 @@ class Nodes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, name: str) -> None:
+        pause = LOOK_SECONDS
         while (marked := self._suspicion(name)) is not None:
             async with self._at_once:
                 lost = await self._is_lost(name, marked=marked)
@@ -92,10 +99,21 @@ class Nodes:
                 (self._lost.add if lost else self._lost.discard)(name)
                 _log.warning("node %s %s", name, "is not ready" if lost else "is ready again")
                 self._changed(name)
-            await asyncio.sleep(LOOK_SECONDS)
+            pause = LOOK_SECONDS if marked or lost or lost is None else min(2 * pause, SLOWEST_SECONDS)
+            await self._rest(name, pause)
         if name in self._lost:
             self._lost.discard(name)
             self._changed(name)
+
+    async def _rest(self, name: str, seconds: float) -> None:
+        """Let time pass before it is read again; a node that was well is read at once when it is marked."""
+        if seconds == LOOK_SECONDS:
+            await asyncio.sleep(seconds)
+            return
+        self._calm[name] = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calm[name].wait(), seconds)
+        del self._calm[name]
 
     async def _is_lost(self, name: str, *, marked: bool) -> bool | None:
         """None: not known."""

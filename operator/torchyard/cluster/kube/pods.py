@@ -54,7 +54,7 @@ class Pods:
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
-        self._stuck = Stuck(api, pod=self._stuck_pod, changed=self._tell)
+        self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
         self._informers: dict[str, Informer[KubePod, Facts]] = {
             name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
@@ -171,9 +171,10 @@ class Pods:
         hints = [facts for facts in self._on_node.get(node, {}).values() if facts.suspects_node(now)]
         return any(facts.marked for facts in hints) if hints else None
 
-    def _stuck_pod(self, uid: str) -> Facts | None:
-        facts = self._all.get(uid)
-        return facts if facts is not None and facts.bound is not None and facts.pod.alive else None
+    def _stuck_pods(self, namespace: str) -> list[Facts]:
+        now = self._clock()
+        pods = (facts for facts in self._all.values() if facts.bound is not None and facts.namespace == namespace)
+        return [facts for facts in pods if facts.suspects_node(now)]
 
     def _node_changed(self, node: str) -> None:
         for facts in list(self._on_node.get(node, {}).values()):

@@ -1,12 +1,16 @@
 """Pods that were placed and whose containers are not even created: what the kubelet says about them in its events.
 
 A missing secret or claim, a volume that does not mount, a network that is not set up are nowhere in a pod's status.
-Events are read only for such a pod, one of each job, every 20 s for as long as it lasts.
+Events are read only while there are such pods, once for all of a namespace: the API server has no index of them and
+reads every event of the namespace for each list, so that a list a job costs the square of the jobs.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -18,14 +22,24 @@ from torchyard.cluster.kube.why import waiting
 from torchyard.engine.ports import Unavailable
 
 LOOK_SECONDS = 20.0
-MOST_EVENTS = "50"
+SOON_SECONDS = 2.0
+SHARE = 20  # of the time, one part is spent on reading at most
+WARNINGS = "type=Warning,involvedObject.kind=Pod,reason!=FailedScheduling"
+PAGE = "500"
 
 _log = logging.getLogger(__name__)
+
+
+class Reference(Read, frozen=True, gc=False):
+    """What an event is about."""
+
+    uid: str = ""
 
 
 class Event(Read, frozen=True, kw_only=True, gc=False):
     """One event about a pod."""
 
+    involved_object: Reference = Reference()
     reason: str = ""
     message: str = ""
     last_timestamp: str | None = None
@@ -42,14 +56,16 @@ class Stuck:
 
     Args:
         api: the server.
-        pod: the newest facts of a pod that is still stuck, None once it is not.
+        pods: those of a namespace that do not start now.
         changed: called with the facts of a pod of which something new is known.
     """
 
-    def __init__(self, api: Api, *, pod: Callable[[str], Facts | None], changed: Callable[[Facts], None]) -> None:
-        self._api, self._pod, self._changed = api, pod, changed
+    def __init__(self, api: Api, *, pods: Callable[[str], Iterable[Facts]], changed: Callable[[Facts], None]) -> None:
+        self._api, self._pods, self._changed = api, pods, changed
         self._known: dict[str, tuple[str, str]] = {}  # by job uid: what holds for one of its pods holds for the gang
+        self._seen: dict[str, set[str]] = {}  # by namespace: jobs that the newest list was read for
         self._followed: dict[str, asyncio.Task[None]] = {}
+        self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by namespace
         self._page = msgspec.json.Decoder(Listed[Event])
 
     def why(self, job_uid: str) -> tuple[str, str]:
@@ -58,10 +74,12 @@ class Stuck:
 
     def look(self, facts: Facts) -> None:
         """This pod does not start."""
-        job = facts.job_uid
-        if job not in self._followed:
-            self._followed[job] = task = asyncio.create_task(self._follow(facts))
-            task.add_done_callback(lambda _task: self._followed.pop(job, None))
+        namespace = facts.namespace
+        if namespace not in self._followed:
+            self._followed[namespace] = task = asyncio.create_task(self._follow(namespace))
+            task.add_done_callback(lambda _task: self._followed.pop(namespace, None))
+        elif facts.job_uid not in self._seen.get(namespace, ()):
+            self._news[namespace].set()
 
     async def close(self) -> None:
         """Look no more."""
@@ -70,27 +88,49 @@ class Stuck:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, facts: Facts) -> None:
-        now: Facts | None = facts
-        while now is not None:
-            found = await self._newest(now)
-            if found is not None and found != self.why(now.job_uid):
-                self._known[now.job_uid] = found
-                self._changed(now)
-            await asyncio.sleep(LOOK_SECONDS)
-            now = self._pod(now.uid)
-        self._known.pop(facts.job_uid, None)
+    async def _follow(self, namespace: str) -> None:
+        while stuck := {facts.uid: facts for facts in self._pods(namespace)}:
+            self._news[namespace].clear()
+            self._seen[namespace] = {facts.job_uid for facts in stuck.values()}
+            begun = time.monotonic()
+            found = await self._warnings(namespace, stuck)
+            if found is not None:
+                self._learn(stuck, found)
+            await asyncio.sleep(max(SOON_SECONDS, SHARE * (time.monotonic() - begun)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news[namespace].wait(), LOOK_SECONDS)
+            self._forget(namespace)
+        self._seen.pop(namespace, None)
+        self._news.pop(namespace, None)
 
-    async def _newest(self, facts: Facts) -> tuple[str, str] | None:
-        params = {"fieldSelector": f"involvedObject.uid={facts.uid},type=Warning", "limit": MOST_EVENTS}
+    def _learn(self, stuck: dict[str, Facts], found: dict[str, tuple[str, str]]) -> None:
+        said = {stuck[uid].job_uid: why for uid, why in found.items()}
+        for facts in {facts.job_uid: facts for facts in stuck.values()}.values():
+            now = said.get(facts.job_uid, ("", ""))
+            if now != self.why(facts.job_uid):
+                self._known[facts.job_uid] = now
+                self._changed(facts)
+
+    def _forget(self, namespace: str) -> None:
+        for job in self._seen[namespace] - {facts.job_uid for facts in self._pods(namespace)}:
+            self._known.pop(job, None)
+
+    async def _warnings(self, namespace: str, stuck: dict[str, Facts]) -> dict[str, tuple[str, str]] | None:
+        """The newest warning that says something, by pod uid; None: they cannot be read."""
+        newest: dict[str, Event] = {}
+        params = {"fieldSelector": WARNINGS, "limit": PAGE}
         try:
-            answer = await self._api.request("GET", f"/api/v1/namespaces/{facts.namespace}/events", params=params)
-            events = self._page.decode(answer).items or []
+            while True:
+                path = f"/api/v1/namespaces/{namespace}/events"
+                page = self._page.decode(await self._api.request("GET", path, params=params))
+                for event in page.items or ():
+                    uid = event.involved_object.uid
+                    known = newest.get(uid)
+                    if uid in stuck and waiting.event(event.reason, event.message)[0]:
+                        newest[uid] = event if known is None or event.time > known.time else known
+                if not page.metadata.continue_:
+                    return {uid: waiting.event(event.reason, event.message) for uid, event in newest.items()}
+                params = {**params, "continue": page.metadata.continue_}
         except (Unavailable, Rejected, NotFound, Gone, msgspec.MsgspecError) as error:
-            _log.warning("events of pod %s/%s cannot be read: %s", facts.namespace, facts.pod.name, error)
+            _log.warning("events of pods in %s cannot be read: %s", namespace, error)
             return None
-        for event in sorted(events, key=lambda each: each.time, reverse=True):
-            reason, message = waiting.event(event.reason, event.message)
-            if reason:
-                return reason, message
-        return None

@@ -1,0 +1,102 @@
+"""What is asked of the API server about pods that make no headway: enough to say why, and no more the more there are."""
+
+import contextlib
+from collections import Counter
+
+import pytest
+from aiohttp import web
+from api_server import talking, until
+
+from torchyard.cluster.kube import nodes, stuck
+from torchyard.cluster.kube.facts import Facts
+from torchyard.engine.view import Pod
+
+NO_SECRET = 'MountVolume.SetUp failed for volume "x" : secret "token" not found'
+
+
+def placed(job, number):
+    pod = Pod(uid=f"{job}-{number}", name=f"{job}-0-{number}", index=number, incarnation=0, phase="Pending", node="n")
+    return Facts(uid=pod.uid, version=1, namespace="team", job_name=job, job_uid=job, pod=pod, bound=1.0)
+
+
+def warning(uid, message, time):
+    return {
+        "metadata": {"name": uid, "resourceVersion": "1"},
+        "involvedObject": {"kind": "Pod", "uid": uid},
+        "reason": "FailedMount",
+        "message": message,
+        "lastTimestamp": f"2026-11-21T10:00:{time:02}Z",
+    }
+
+
+@pytest.fixture
+def asked():
+    return Counter()
+
+
+@pytest.fixture
+def talk(tmp_path, monkeypatch):
+    return lambda answer: talking(tmp_path, answer, monkeypatch)
+
+
+@contextlib.asynccontextmanager
+async def closing(one):
+    try:
+        yield
+    finally:
+        await one.close()
+
+
+async def test_one_list_tells_of_all_jobs_of_a_namespace_why_their_pods_do_not_start(talk, asked, monkeypatch):
+    monkeypatch.setattr(stuck, "SOON_SECONDS", 0.01)
+    monkeypatch.setattr(stuck, "SHARE", 0.0)
+    pods = [placed(job, number) for job in ("one", "two", "three") for number in range(8)]
+    events = [warning("one-3", "busy", 1), warning("one-3", NO_SECRET, 2), warning("other", "busy", 3)]
+
+    async def answer(request):
+        asked[request.path] += 1
+        assert "type=Warning" in request.query["fieldSelector"]
+        return web.json_response({"metadata": {}, "items": events})
+
+    told = []
+    async with talk(answer) as api:
+        known = stuck.Stuck(api, pods=lambda _namespace: pods, changed=lambda facts: told.append(facts.job_name))
+        async with closing(known):
+            for facts in pods:
+                known.look(facts)
+            await until(lambda: told)
+            assert known.why("one") == ("MissingSecret", "token")
+            assert known.why("two") == ("", "")
+            assert sum(asked.values()) == 1
+
+            # A job that gets stuck later does not wait for the next turn; one that starts is forgotten.
+            events.append(warning("four-0", NO_SECRET, 4))
+            pods[:] = [placed("four", 0)]
+            known.look(pods[0])
+            await until(lambda: known.why("four") == ("MissingSecret", "token"))
+            assert known.why("one") == ("", "")
+
+
+async def test_a_node_that_is_well_is_read_less_and_less_often_and_at_once_when_it_is_marked(talk, asked, monkeypatch):
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 0.01)
+    ready, marked = "True", False
+
+    async def answer(request):
+        asked[request.path] += 1
+        return web.json_response(
+            {"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+        )
+
+    changed = []
+    async with talk(answer) as api:
+        known = nodes.Nodes(api, suspicion=lambda _name: marked, changed=changed.append, measured=lambda: None)
+        async with closing(known):
+            known.look("n")
+            await until(lambda: asked["/api/v1/nodes/n"] == 3)
+            monkeypatch.setattr(nodes, "SLOWEST_SECONDS", 3600.0)
+            monkeypatch.setattr(nodes, "LOOK_SECONDS", 1000.0)
+            await until(lambda: asked["/api/v1/nodes/n"] > 3)
+            ready, marked = "False", True
+            await until(lambda: known.look("n") or changed)
+            assert changed == ["n"]
+            assert known.lost("n")
