@@ -11,30 +11,32 @@ from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.manifest import names
 
 KILL = """
-import json, os, signal
+import json, os, signal, time
 pids = json.load(open("/torchyard/run/workers.json"))["pids"]
+print(time.time())
 os.kill(int(pids["{rank}"]), signal.SIGKILL)
 """
 # Files in memory count for the pod and for no process. At the limit the kernel kills what has the highest score.
 EXHAUST = """
-import json, os
+import json, os, time
 pid = int(json.load(open("/torchyard/run/workers.json"))["pids"]["{rank}"])
 open(f"/proc/{{pid}}/oom_score_adj", "w").write("1000")
 with open("/dev/shm/exhaust", "wb", buffering=0) as file:
     while os.path.exists(f"/proc/{{pid}}/exe"):
         file.write(bytes(8 << 20))
+print(time.time())
 os.unlink("/dev/shm/exhaust")
 """
 
 
-async def kill_worker(jobs: Jobs, pod: str, rank: int) -> None:
-    """`kill -9` of one worker."""
-    await execute(jobs.namespace, pod, "python3", "-c", KILL.format(rank=rank))
+async def kill_worker(jobs: Jobs, pod: str, rank: int) -> float:
+    """`kill -9` of one worker; when it was, in unix seconds of its node."""
+    return await _timed(jobs.namespace, pod, "python3", "-c", KILL.format(rank=rank))
 
 
-async def exhaust_memory(jobs: Jobs, pod: str, rank: int) -> None:
-    """Use up the memory of the pod, which must have a limit, until the kernel kills the worker of this rank."""
-    await execute(jobs.namespace, pod, "python3", "-c", EXHAUST.format(rank=rank))
+async def exhaust_memory(jobs: Jobs, pod: str, rank: int) -> float:
+    """Use up the memory of the pod, which must have a limit, until the kernel kills the worker of this rank; when."""
+    return await _timed(jobs.namespace, pod, "python3", "-c", EXHAUST.format(rank=rank))
 
 
 async def evict(jobs: Jobs, pod: str) -> None:
@@ -60,6 +62,10 @@ async def drained(jobs: Jobs, name: str, node: str) -> AsyncIterator[None]:
         yield
     finally:
         await cordon(jobs, node, taken=False)
+
+
+async def _timed(namespace: str, pod: str, *argv: str) -> float:
+    return float((await execute(namespace, pod, *argv)).split()[-1])
 
 
 async def execute(namespace: str, pod: str, *argv: str) -> str:

@@ -31,7 +31,8 @@ class Operator:
         namespace: it looks after, and that its Lease is in.
         tls: folder of certificates for `address`.
         address: where pods reach this machine.
-        name: its identity among several; what POD_NAME is to one that runs in a pod, if `pod` is.
+        name: of its log.
+        pod: its identity among several, as POD_NAME is to one that runs in a pod and is started again in its place.
         kubeconfig: another way to the API server than the tests'.
         flags: further ones.
     """
@@ -44,12 +45,13 @@ class Operator:
         tls: Path,
         address: str,
         name: str = "operator",
+        pod: str = "",
         kubeconfig: Path | None = None,
         flags: tuple[str, ...] = (),
     ) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         self.intake_port, self.probe_port = free_port(), free_port()
-        self._kubeconfig = kubeconfig
+        self._kubeconfig, self._pod = kubeconfig, pod
         self._command = [
             *(sys.executable, "-m", "torchyard.cli.main", "operator"),
             *("--namespace", namespace, "--lease-namespace", namespace),
@@ -65,6 +67,8 @@ class Operator:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
             environ["KUBECONFIG"] = str(self._kubeconfig)
+        if self._pod:
+            environ["POD_NAME"] = self._pod
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
