@@ -8,14 +8,15 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 
 GIB = 1024**3
-# Bytes that CUDA reports for a whole device (total_memory of its properties), by the names people use.
+# GiB that CUDA reports for a whole device, by the names people use; the smallest that PyTorch's out-of-memory messages
+# quote in public reports. They differ by 1 % between boards and drivers.
 GPUS = {
     "T4-16GB": 14.6,
     "V100-16GB": 15.8,
     "V100-32GB": 31.7,
-    "A10-24GB": 22.1,
+    "A10-24GB": 22.0,
     "L4-24GB": 22.0,
-    "RTX4090-24GB": 23.6,
+    "RTX4090-24GB": 23.5,
     "L40S-48GB": 44.4,
     "A100-40GB": 39.4,
     "A100-80GB": 79.2,
