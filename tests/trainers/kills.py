@@ -1,0 +1,40 @@
+"""A worker that dies of SIGKILL at a chosen point of its program; imported by the warm parent's children."""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import little_lm
+
+from torchyard_trainers.core.command import main
+
+
+def train(sizes: dict[str, int], victim: int, number: int, told: str) -> None:
+    """Train the little model, but rank `victim` dies at the `number`th call of a function of ours, on any thread.
+
+    It leaves in `told` where that was. With number 0 it lives, and leaves how many calls there were.
+    """
+    little_lm.use(sizes)
+    if int(os.environ["RANK"]) != victim:
+        os._exit(main([]))
+    calls = itertools.count(1)
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or "/torchyard_trainers/" not in code.co_filename:
+            return
+        if next(calls) == number:
+            place = code.co_filename.rpartition("/torchyard_trainers/")[2]
+            Path(told).write_text(f"{place}:{frame.f_lineno} {code.co_qualname}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    code = main([])
+    sys.setprofile(None)
+    Path(told).write_text(str(next(calls) - 1))
+    os._exit(code)
