@@ -8,7 +8,8 @@ from msgspec import Struct
 from torchyard.api.codec import resolved
 from torchyard.api.not_yet import GAPS, WHAT
 from torchyard.api.problems import shown
-from torchyard.api.rules import RULES, Rule
+from torchyard.api.rule import Rule
+from torchyard.api.rules import RULES
 from torchyard.api.schema import spec_schema
 from torchyard.api.spec import TrainingJobSpec
 

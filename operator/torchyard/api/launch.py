@@ -7,7 +7,7 @@ from typing import Any
 from torchyard.api.codec import resolved
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
-from torchyard.api.rules import HOOKS_ENV
+from torchyard.api.rules_program import HOOKS_ENV
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Health
 

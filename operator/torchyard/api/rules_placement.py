@@ -1,0 +1,100 @@
+"""Rules of volumes, taints and GPUs."""
+
+import re
+
+from torchyard.api.rule import Rule, one_source
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_placement import Toleration, Volume
+
+OUR_VOLUMES = "torchyard-"
+OUR_PATHS = r"^/+(tmp|dev/shm|torchyard(/.*)?)?/*$"
+
+
+def _is_free_path(volume: Volume) -> bool:
+    return re.search(OUR_PATHS, volume.mount_path) is None and "/.." not in volume.mount_path
+
+
+def _mounts_differ(spec: TrainingJobSpec) -> bool:
+    paths = [volume.mount_path for volume in spec.volumes]
+    return len(paths) == len(set(paths))
+
+
+def _value_has_a_use(toleration: Toleration) -> bool:
+    return toleration.operator != "Exists" or not toleration.value
+
+
+def _names_a_taint(toleration: Toleration) -> bool:
+    return bool(toleration.key) or toleration.operator == "Exists"
+
+
+PLACEMENT: tuple[Rule, ...] = (
+    Rule(
+        scope="volumes[]",
+        field="",
+        what="it needs one source",
+        fix="give exactly one of claim, configMap and secret",
+        holds=one_source,
+        cel="(has(self.claim) ? 1 : 0) + (has(self.configMap) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
+    ),
+    Rule(
+        scope="volumes[]",
+        field="name",
+        what="{value} is a name of our own volumes",
+        fix=f"choose one that does not begin with {OUR_VOLUMES}",
+        holds=lambda volume: not volume.name.startswith(OUR_VOLUMES),
+        cel=f"!self.name.startsWith({OUR_VOLUMES!r})",
+    ),
+    Rule(
+        scope="volumes[]",
+        field="mountPath",
+        what="{value} is taken or leaves its folder",
+        fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, .. is not allowed",
+        holds=_is_free_path,
+        cel=f"!self.mountPath.matches({OUR_PATHS!r}) && !self.mountPath.contains('/..')",
+    ),
+    Rule(
+        scope="",
+        field="volumes",
+        what="two have the same mountPath",
+        fix="mount each in a folder of its own",
+        holds=_mounts_differ,
+        cel="!has(self.volumes) || self.volumes.all(one,"
+        " self.volumes.exists_one(other, other.mountPath == one.mountPath))",
+    ),
+    Rule(
+        scope="scheduling.tolerations[]",
+        field="value",
+        what="operator Exists compares no value",
+        fix="leave value out, or use operator Equal",
+        holds=_value_has_a_use,
+        cel="self.operator != 'Exists' || self.value == ''",
+        reads=("operator",),
+    ),
+    Rule(
+        scope="scheduling.tolerations[]",
+        field="key",
+        what="it is missing",
+        fix="give the key of the taint, or operator Exists for every taint",
+        holds=_names_a_taint,
+        cel="self.operator == 'Exists' || self.key != ''",
+        reads=("operator",),
+    ),
+    Rule(
+        scope="",
+        field="gpu",
+        what="no GPU is asked for",
+        fix="set gpusPerNode, or leave gpu out",
+        holds=lambda spec: spec.gpu is None or spec.gpus_per_node > 0,
+        cel="!has(self.gpu) || self.gpusPerNode > 0",
+        reads=("gpusPerNode",),
+    ),
+    Rule(
+        scope="",
+        field="gpusPerNode",
+        what="device cpu needs no GPU",
+        fix="set gpusPerNode to 0, or device to auto or cuda",
+        holds=lambda spec: spec.device != "cpu" or spec.gpus_per_node == 0,
+        cel="self.device != 'cpu' || self.gpusPerNode == 0",
+        reads=("device",),
+    ),
+)

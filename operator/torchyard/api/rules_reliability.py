@@ -1,0 +1,115 @@
+"""Rules of checkpoints, restarts, metrics and times."""
+
+import re
+from typing import Any
+
+from torchyard.api.durations import seconds
+from torchyard.api.rule import Rule, one_source
+from torchyard.api.spec_placement import Elastic
+from torchyard.api.spec_reliability import Backoff, CheckpointInterval, Restart
+
+
+def _within(elastic: Elastic) -> bool:
+    return elastic.min_nodes <= elastic.max_nodes
+
+
+def _one_unit(interval: CheckpointInterval) -> bool:
+    return (interval.steps is None) != (interval.seconds is None)
+
+
+def _restarts_are_allowed(restart: Restart) -> bool:
+    return restart.policy != "Never" or not restart.max_restarts
+
+
+def _grows(backoff: Backoff) -> bool:
+    return seconds(backoff.initial) <= seconds(backoff.max)
+
+
+def _has_named_group(pattern: str) -> bool:
+    try:
+        return bool(re.compile(pattern).groupindex)
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _positive(scope: str, field: str, attribute: str, *, optional: bool = False, auto: bool = False) -> Rule:
+    def holds(section: Any) -> bool:
+        value = getattr(section, attribute)
+        return value is None or (auto and value == "auto") or seconds(value) > 0
+
+    cel = f"duration(self.{field}) > duration('0s')"
+    cel = f"self.{field} == 'auto' || {cel}" if auto else cel
+    return Rule(
+        scope=scope,
+        field=field,
+        what="{value} is no time at all",
+        fix="give a longer duration" + (", or leave it out" if optional else ""),
+        holds=holds,
+        cel=f"!has(self.{field}) || {cel}" if optional else cel,
+    )
+
+
+RELIABILITY: tuple[Rule, ...] = (
+    Rule(
+        scope="elastic",
+        field="minNodes",
+        what="{value} is more than maxNodes",
+        fix="make minNodes at most maxNodes",
+        holds=_within,
+        cel="self.minNodes <= self.maxNodes",
+        reads=("maxNodes",),
+    ),
+    Rule(
+        scope="checkpoint.interval",
+        field="",
+        what="it needs one unit",
+        fix="give exactly one of steps and seconds, or leave interval out",
+        holds=_one_unit,
+        cel="has(self.steps) != has(self.seconds)",
+    ),
+    Rule(
+        scope="checkpoint.volume",
+        field="",
+        what="it needs one source",
+        fix="give exactly one of claim and ephemeral, or leave volume out",
+        holds=one_source,
+        cel="has(self.claim) != has(self.ephemeral)",
+    ),
+    Rule(
+        scope="restart",
+        field="maxRestarts",
+        what="policy Never allows none",
+        fix="leave it out, or use policy OnFailure",
+        holds=_restarts_are_allowed,
+        cel="self.policy != 'Never' || !has(self.maxRestarts) || self.maxRestarts == 0",
+        reads=("policy",),
+    ),
+    Rule(
+        scope="restart.backoff",
+        field="initial",
+        what="{value} is longer than max",
+        fix="make it at most max",
+        holds=_grows,
+        cel="duration(self.initial) <= duration(self.max)",
+        reads=("max",),
+    ),
+    Rule(
+        scope="metrics.patterns[]",
+        field="",
+        what="{value} is not a regular expression with a named group",
+        fix="write one like loss=(?P<loss>[0-9.]+)",
+        holds=_has_named_group,
+        cel=None,
+    ),
+)
+
+# A first delay of zero is a delay, a TTL of zero is "at once"; of every other duration zero would mean nothing.
+DURATIONS: tuple[Rule, ...] = (
+    _positive("restart.backoff", "max", "max"),
+    _positive("health", "startTimeout", "start_timeout"),
+    _positive("health", "stall", "stall", auto=True),
+    _positive("health", "pendingTimeout", "pending_timeout", optional=True),
+    _positive("metrics", "interval", "interval"),
+    _positive("", "activeDeadline", "active_deadline", optional=True),
+    _positive("", "gracePeriod", "grace_period"),
+)

@@ -1,0 +1,125 @@
+"""Rules of how a built-in workload trains, and of what only it does."""
+
+import re
+from typing import Any
+
+from torchyard.api.rule import Rule
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_workload import Parallelism
+
+
+def _procs(spec: TrainingJobSpec) -> int:
+    return max(1, spec.gpus_per_node) if isinstance(spec.procs_per_node, str) else spec.procs_per_node
+
+
+def _micro_fits(parallelism: Parallelism) -> bool:
+    micro, whole = parallelism.micro_batch_size, parallelism.global_batch_size
+    return isinstance(micro, str) or whole is None or micro <= whole
+
+
+def _has_the_format(spec: TrainingJobSpec) -> bool:
+    if spec.export is None or spec.trainer is None:
+        return True
+    return "hf" not in spec.export.formats or spec.trainer.name in {"vlm", "vla", "lm"}
+
+
+def _only_built_in(field: str, *, default: str | None = None) -> Rule:
+    """What our trainers do and no other program does for us: said, not ignored."""
+    section, _, name = field.partition(".")
+
+    def holds(spec: TrainingJobSpec) -> bool:
+        value: Any = spec
+        for part in filter(None, (section, name)):
+            value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", part))
+        return not value or value == default or spec.trainer is not None
+
+    absent = f"!has(self.{section})" + (f" || !has(self.{field})" if name else "")
+    if section == "logging":
+        absent += f" || !self.{field}"
+    if default is not None:
+        absent += f" || self.{field} == '{default}'"
+    return Rule(
+        scope="",
+        field=field,
+        what="only built-in workloads do this",
+        fix="set trainer, or leave it out",
+        holds=holds,
+        cel=f"{absent} || has(self.trainer)",
+        reads=("trainer",),
+    )
+
+
+TRAINING: tuple[Rule, ...] = (
+    Rule(
+        scope="",
+        field="parallelism.strategy",
+        what="strategy single is for one process",
+        fix="use auto, ddp or fsdp, or one node with procsPerNode: 1",
+        holds=lambda spec: spec.parallelism.strategy != "single" or spec.nodes * _procs(spec) == 1,
+        cel="self.parallelism.strategy != 'single' || (self.nodes == 1 && "
+        "(type(self.procsPerNode) == string ? self.gpusPerNode <= 1 : self.procsPerNode == 1))",
+        reads=("nodes", "procsPerNode", "gpusPerNode"),
+    ),
+    Rule(
+        scope="",
+        field="parallelism.strategy",
+        what="strategy hsdp shards among the processes of a node, and there is one",
+        fix="use fsdp, or set gpusPerNode or procsPerNode to 2 or more",
+        holds=lambda spec: spec.parallelism.strategy != "hsdp" or _procs(spec) > 1,
+        cel="self.parallelism.strategy != 'hsdp' || "
+        "(type(self.procsPerNode) == string ? self.gpusPerNode > 1 : self.procsPerNode > 1)",
+        reads=("procsPerNode", "gpusPerNode"),
+    ),
+    Rule(
+        scope="parallelism",
+        field="cpuOffload",
+        what="only sharded parameters can be kept in host memory",
+        fix="use strategy fsdp, hsdp or auto",
+        holds=lambda parallelism: not parallelism.cpu_offload or parallelism.strategy in {"auto", "fsdp", "hsdp"},
+        cel="!self.cpuOffload || self.strategy in ['auto', 'fsdp', 'hsdp']",
+        reads=("strategy",),
+    ),
+    Rule(
+        scope="parallelism",
+        field="microBatchSize",
+        what="{value} is more than globalBatchSize",
+        fix="make it a part of the global batch, or auto",
+        holds=_micro_fits,
+        cel="type(self.microBatchSize) == string || !has(self.globalBatchSize)"
+        " || self.microBatchSize <= self.globalBatchSize",
+        reads=("globalBatchSize",),
+    ),
+    *(
+        _only_built_in(field)
+        for field in ("evaluation", "export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
+    ),
+    _only_built_in("health.stall", default="auto"),
+    Rule(
+        scope="",
+        field="evaluation",
+        what="only training is evaluated at times, and this mode is another one",
+        fix="use mode train, or leave evaluation out",
+        holds=lambda spec: spec.evaluation is None or spec.trainer is None or spec.trainer.mode == "train",
+        cel="!has(self.evaluation) || !has(self.trainer) || self.trainer.mode == 'train'",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
+        field="export",
+        what="this mode of the trainer writes no model",
+        fix="use mode train or export, or leave export out",
+        holds=lambda spec: spec.export is None or spec.trainer is None or spec.trainer.mode in {"train", "export"},
+        cel="!has(self.export) || !has(self.trainer) || self.trainer.mode in ['train', 'export']",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
+        field="export.formats",
+        what="hf is for models of transformers, which this trainer has none of",
+        fix="use safetensors, onnx, pt2 or web",
+        holds=_has_the_format,
+        cel="!has(self.export) || !has(self.export.formats) || !('hf' in self.export.formats) || !has(self.trainer)"
+        " || self.trainer.name in ['vlm', 'vla', 'lm']",
+        reads=("trainer.name",),
+    ),
+)
