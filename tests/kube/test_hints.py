@@ -1,4 +1,4 @@
-"""What is asked of the API server about pods that make no headway: enough to say why, and no more the more there are."""
+"""What is asked of the API server about pods that make no headway: enough to say why, however many there are."""
 
 import contextlib
 from collections import Counter
