@@ -4,6 +4,12 @@ import copy
 import json
 from typing import Any
 
+import msgspec
+
+from torchyard.cluster.kube.facts import read
+from torchyard.cluster.kube.objects import KubePod
+
+ON_NODE = {"nodeName": "gpu-7"}
 TRAINER = {
     "name": "trainer",
     "image": "ghcr.io/me/train:1.0",
@@ -108,3 +114,8 @@ def ended(code: int, reason: str = "Error", message: str = "", **status: Any) ->
         "finishedAt": "2026-11-21T10:05:00Z",
     }
     return placed(container("terminated", **fields), **{"phase": "Failed" if code else "Succeeded", **status})
+
+
+def seen(document):
+    """The facts that are read from a pod."""
+    return read(msgspec.json.decode(text(document), type=KubePod))

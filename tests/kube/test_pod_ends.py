@@ -1,0 +1,161 @@
+"""How a pod ended: the words of kubelets, evictions and workers, and the reason and evidence a user reads."""
+
+import json
+
+import pytest
+from pod_json import ON_NODE, container, ended, placed, pod, seen
+
+from torchyard.api.catalogue import CATALOGUE
+
+
+def told(code, **failure):
+    return json.dumps({"code": code, "round": 3, "failure": failure or None})
+
+
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-21T10:04:00Z"}
+
+
+def taken(reason, message, **status):
+    return ended(143, conditions=[{**DISRUPTED, "reason": reason, "message": message}], **status)
+
+
+ENDED = {
+    "done": (ended(0, "Completed", told(0)), "", "", 0),
+    "a worker's exception, from the agent's last words": (
+        ended(1, "Error", told(1, exception="ValueError", message="x is not y", rank=3)),
+        "",
+        "ValueError: x is not y",
+        1,
+    ),
+    "out of memory": (ended(137, "OOMKilled"), "OOMKilled", "limit 2Gi", 137),
+    "killed": (ended(137), "", "", 137),
+    "no python3 in the image": (
+        ended(
+            128, "StartError", 'failed to create containerd task: exec: "python3": executable file not found in $PATH'
+        ),
+        "ContainerCannotStart",
+        'failed to create containerd task: exec: "python3": executable file not found in $PATH',
+        128,
+    ),
+    "the agent crashed": (
+        ended(1, "Error", "Traceback (most recent call last):\n  File ...\nMemoryError\n"),
+        "AgentCrashed",
+        "MemoryError",
+        1,
+    ),
+    "evicted by the kubelet": (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "The node was low on resource: memory. Threshold quantity: 100Mi, available: 20Mi.",
+        },
+        "Evicted",
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 20Mi.",
+        None,
+    ),
+    "drained": (
+        taken("EvictionByEvictionAPI", "Eviction API: evicting"),
+        "Evicted",
+        "Eviction API: evicting",
+        143,
+    ),
+    "preempted": (
+        taken("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod"),
+        "PreemptedByPriority",
+        "default-scheduler: preempting to accommodate a higher priority pod",
+        143,
+    ),
+    "its node is gone": (
+        {
+            "phase": "Failed",
+            "conditions": [{**DISRUPTED, "reason": "DeletionByPodGC", "message": "PodGC: node not found"}],
+        },
+        "NodeLost",
+        "PodGC: node not found",
+        None,
+    ),
+    "the node shuts down": (
+        {
+            "phase": "Failed",
+            "reason": "Terminated",
+            "message": "Pod was terminated in response to imminent node shutdown.",
+        },
+        "Evicted",
+        "Pod was terminated in response to imminent node shutdown.",
+        None,
+    ),
+    "the node would not have it": (
+        {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
+        "NodeRefused",
+        "Node didn't have enough resource",
+        None,
+    ),
+    "the agent could not be installed": (
+        placed(
+            container("waiting", reason="PodInitializing"),
+            init=container("terminated", "agent", exitCode=1, reason="Error", message="no space left on device\n"),
+            phase="Failed",
+        ),
+        "AgentNotInstalled",
+        "no space left on device",
+        None,
+    ),
+    "nobody knows": (
+        ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated"),
+        "PodLost",
+        "",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_pod_that_ended_says_how(name):
+    status, reason, evidence, code = ENDED[name]
+    found = seen(pod(spec=ON_NODE, status=status)).pod
+    assert not found.alive
+    assert (found.reason, found.message, found.exit_code) == (reason, evidence, code)
+    assert not reason or reason in CATALOGUE
+
+
+def test_a_pod_that_is_taken_away_says_by_whom_before_it_is_gone():
+    condition = {**DISRUPTED, "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    going = pod(
+        metadata={"deletionTimestamp": "2026-11-21T10:05:00Z"},
+        spec=ON_NODE,
+        status=placed(container("running", startedAt="2026-11-21T10:00:05Z"), phase="Running", conditions=[condition]),
+    )
+    found = seen(going).pod
+    assert (found.phase, found.deleting, found.reason) == ("Running", True, "Evicted")
+
+
+def test_a_container_that_somebody_injected_does_not_keep_a_finished_pod_alive():
+    status = placed(
+        container("terminated", exitCode=0, reason="Completed", finishedAt="2026-11-21T10:05:00Z"),
+        container("running", "istio-proxy", startedAt="2026-11-21T10:00:05Z"),
+        phase="Running",
+    )
+    found = seen(pod(spec=ON_NODE, status=status)).pod
+    assert (found.phase, found.exit_code) == ("Succeeded", 0)
+
+
+TORCHRUN = """ValueError: no luck
+E1121 12:00:00 1 torch/distributed/elastic/multiprocessing/api.py:1000] failed (exitcode: 1) local_rank: 0 (pid: 8)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+  exitcode  : 1 (pid: 8)
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "reason", "message"),
+    [
+        (1, TORCHRUN, "WorkerFailed", "ValueError: no luck"),
+        (3, "no luck\n----\n", "WorkerFailed", "no luck"),
+        (64, "params.steps: must be positive\n", "", "params.steps: must be positive"),
+        (137, "", "", ""),
+    ],
+)
+def test_of_a_pod_without_an_agent_the_workers_are_judged_by_code_and_last_words(code, log, reason, message):
+    found = seen(pod(spec={**ON_NODE, "subdomain": "ty-cvrp"}, status=ended(code, "Error", log))).pod
+    assert (found.reason, found.message, found.exit_code) == (reason, message, code)
