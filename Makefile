@@ -11,6 +11,8 @@ UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 # One thread a process: ranks share the machine's cores, and reductions keep one order.
 export OMP_NUM_THREADS ?= 1
+# Tests start Python by the hundred: without bytecode each process compiles half of PyTorch anew.
+unexport PYTHONDONTWRITEBYTECODE
 # A test process for each core: tests share nothing but the machine.
 PARALLEL := -n logical --maxprocesses 8
 
