@@ -1,0 +1,204 @@
+"""What a rollout plays, what its samples are worth, and what is counted of it."""
+
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from little_rl import ALONE, SMALL, SNAKES, everything, session_of, settled
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.modes.bench import Measured
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
+from torchyard_trainers.vecrl import params, rollout
+from torchyard_trainers.vecrl.advantages import advantages
+from torchyard_trainers.vecrl.environment import Outcome
+from torchyard_trainers.vecrl.evaluation import qualities
+from torchyard_trainers.vecrl.policy import Policy
+from torchyard_trainers.vecrl.rollout import returns_of
+from torchyard_trainers.vecrl.task import VecRL
+
+
+def brute_force(reward, value, following, terminated, truncated, *, gamma, decay):
+    """The definition (Schulman 2015, equation 16): a sum of discounted deltas up to the end of the episode."""
+    found = torch.zeros_like(reward)
+    for time in range(len(reward)):
+        weight, total = 1.0, 0.0
+        for later in range(time, len(reward)):
+            future = 0.0 if terminated[later] else float(following[later])
+            total += weight * (float(reward[later]) + gamma * future - float(value[later]))
+            if terminated[later] or truncated[later]:
+                break
+            weight *= gamma * decay
+        found[time] = total
+    return found
+
+
+@given(seed=st.integers(0, 10_000), gamma=st.floats(0, 1), decay=st.floats(0, 1))
+@settings(max_examples=50)
+def test_advantages_are_brute_force_for_each_agent_of_each_environment(seed, gamma, decay):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (7, 2, 3)
+    reward, value, following = torch.randn(3, *shape, generator=generator).unbind()
+    terminated = torch.rand(shape, generator=generator) < 0.2
+    truncated = (torch.rand(shape, generator=generator) < 0.2) & ~terminated
+    found = advantages(reward, value, following, terminated, truncated, gamma=gamma, decay=decay)
+    for copy in range(2):
+        for agent in range(3):
+            one = (slice(None), copy, agent)
+            rows = [tensor[one] for tensor in (reward, value, following, terminated, truncated)]
+            expected = brute_force(*rows, gamma=gamma, decay=decay)
+            assert torch.allclose(found[one], expected, atol=1e-4)
+
+
+def test_what_comes_after_a_termination_is_worth_nothing_and_after_a_truncation_its_value():
+    shape = (1, 1, 1)
+    one, zero = torch.ones(shape), torch.zeros(shape)
+    yes, no = torch.ones(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+
+    def worth(terminated, truncated):
+        return advantages(one, zero, 10 * one, terminated, truncated, gamma=0.5, decay=1.0).item()
+
+    assert worth(yes, no) == 1.0
+    assert worth(no, yes) == worth(no, no) == 6.0
+
+
+def test_a_rollout_too_large_to_be_valued_at_once_is_valued_in_parts(monkeypatch):
+    work = VecRL(settled(**SNAKES))
+    session = session_of(work)
+    whole, _ = work.collector.rollout(session, 0)
+    monkeypatch.setattr(rollout, "VALUED_AT_ONCE", 6 * 3 * 2)  # two times of six boards of three snakes
+    work.collector._collected = None
+    parts, _ = work.collector.rollout(session, 0)
+    assert torch.allclose(whole.target, parts.target, atol=1e-6)
+
+
+def test_returns_start_anew_with_each_episode_of_each_agent():
+    reward = torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 2.0]]])
+    ended = torch.tensor([[[False, True]], [[True, False]], [[False, False]]])
+    sums, running = returns_of(reward, ended, torch.tensor([[10.0, 20.0]]))
+    assert sums[:, 0].tolist() == [[11.0, 22.0], [12.0, 2.0], [1.0, 4.0]]
+    assert running.tolist() == [[1.0, 4.0]]
+
+
+def compiled_and_plain(environment, device):
+    """Rollout 0 of one policy, played both ways from the same start, and once more by the compiled one."""
+    played = []
+    for compiled in (False, True):
+        given = SMALL | environment | {"environments": 32}
+        work = VecRL(params.settle(given, Parallelism(compile=compiled)))
+        session = session_of(work)
+        world = World(0, 1, 0, device, grouped=False)
+        session = Session(session.parallel, session.precision, world, session.reporter, None)
+        for _ in range(1 + compiled):
+            work.collector._collected = None
+            played.append(work.collector.rollout(session, 0)[0])
+    return played
+
+
+def assert_same_rollout(plain, compiled):
+    assert torch.equal(plain.path.action, compiled.path.action)
+    assert torch.equal(plain.path.terminated, compiled.path.terminated)
+    assert torch.allclose(plain.path.observation.float(), compiled.path.observation.float(), atol=1e-5)
+    assert torch.allclose(plain.advantage, compiled.advantage, atol=1e-4)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here: install g++ to compile on a CPU")
+@pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
+def test_a_compiled_rollout_is_the_rollout(environment):
+    plain, compiled, again = compiled_and_plain(environment, torch.device("cpu"))
+    assert_same_rollout(plain, compiled)
+    assert torch.equal(compiled.advantage, again.advantage)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: a CUDA graph needs one")
+@pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
+def test_a_rollout_replayed_as_a_graph_is_the_rollout(environment):
+    plain, compiled, again = compiled_and_plain(environment, torch.device("cuda"))
+    assert_same_rollout(plain, compiled)
+    assert torch.equal(compiled.advantage, again.advantage)
+
+
+def test_an_action_is_drawn_from_the_policys_own_distribution():
+    work = VecRL(settled(environments=512, horizon=32))
+    session = session_of(work)
+    (path, *_), _ = work.collector.rollout(session, 0)
+    expected = path.logits.softmax(-1)[..., 1].mean().item()
+    assert (path.action == 1).float().mean().item() == pytest.approx(expected, abs=0.02)
+
+
+class Countdown:
+    """Episodes of 3 steps with reward 1, the first agent's terminated and the second's truncated."""
+
+    agents, actions, observed, planes, draws, limit, measure = 2, 2, 1, None, 1, 9, "evalReturn"
+
+    def reset(self, numbers):
+        return {"left": torch.full((len(numbers), 2), 3)}
+
+    def observe(self, state):
+        return state["left"][..., None].float()
+
+    def step(self, state, actions, numbers):
+        left = state["left"] - 1
+        over = left == 0
+        first = torch.tensor([True, False])
+        return Outcome(
+            {"left": torch.where(over, 3, left)},
+            torch.ones(left.shape),
+            over & first,
+            over & ~first,
+            left[..., None].float(),
+        )
+
+    def quality(self, episode_return, terminated):
+        return episode_return + 10 * terminated
+
+
+def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one():
+    environment = Countdown()
+    policy = Policy(settled(), environment)
+    assert qualities(policy, environment, ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+
+
+def test_metrics_are_of_completed_episodes_and_count_them():
+    work = VecRL(settled(environmentSteps=6 * 8 * 4))
+    session = session_of(work)
+    optimizer = work.optimizer(session.parallel.module.parameters())
+    returns = []
+    for step in range(work.total_steps):
+        if step % 4 == 0:
+            played, _ = work.collector.rollout(session, step // 4)
+            ended = played.path.terminated | played.path.truncated
+            before = work.collector._running.clone()
+            sums, _ = returns_of(played.path.reward, ended, before)
+            returns.append(sums[ended].tolist())
+        work.loss(session, everything(work)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        told = work.after_step(session, step + 1, {})
+        if (step + 1) % 4:
+            assert told == {}
+            continue
+        assert told["rolloutEpisodes"] == len(returns[-1])
+        assert told["episodes"] == sum(map(len, returns))
+        if returns[-1]:
+            assert told["episodeReturn"] == pytest.approx(sum(returns[-1]) / len(returns[-1]))
+        else:
+            assert "episodeReturn" not in told
+    assert sum(map(len, returns)) > 3
+
+
+def test_a_benchmark_tells_environment_rollout_and_training_apart():
+    work = VecRL(settled(environmentSteps=6 * 8 * 3))
+    session = session_of(work)
+    for step in range(8):
+        work.loss(session, everything(work))
+        work.after_step(session, step + 1, {})
+    assert isinstance(work, Measured)
+    found = work.measure(session)
+    # A rollout contains the environment's steps, and training contains the rollout.
+    assert found["environmentOnlyStepsPerSecond"] > found["rolloutStepsPerSecond"] > 0
+    assert found["envStepsPerSecond"] > 0
