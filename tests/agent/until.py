@@ -1,0 +1,29 @@
+"""Waits for what can be seen, with a deadline."""
+
+import time
+from pathlib import Path
+
+DEADLINE = 60.0
+
+
+def until(look, seconds=DEADLINE):
+    """What `look` returns, once that is true; errors on the way count as not yet."""
+    deadline = time.monotonic() + seconds
+    error = None
+    while time.monotonic() < deadline:
+        try:
+            found = look()
+        except (OSError, ValueError, KeyError) as problem:
+            error = problem
+        else:
+            if found:
+                return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {error or 'never true'}")
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
