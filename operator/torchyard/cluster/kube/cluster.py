@@ -216,22 +216,31 @@ class KubeCluster:
         raise Refused("NameConflict", f"pod {name} {whose}")
 
     def _took(self, job: TrainingJob, answer: bytes) -> None:
-        """Our own write is in the cache at once; a watch that does not confirm it soon has stalled."""
+        """Our own write is in the cache at once; a watch that stands still and does not confirm it has stalled."""
         version = self.tracked.put(job.metadata.namespace, answer)
         uid = job.metadata.uid
         if version is None:
             return
         if uid not in self._unconfirmed:
-            asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._confirm, job)
+            self._confirm_later(job)
         self._unconfirmed[uid] = max(version, self._unconfirmed.get(uid, 0))
 
-    def _confirm(self, job: TrainingJob) -> None:
-        version = self._unconfirmed.pop(job.metadata.uid, 0)
-        if not self.tracked.reached(job.metadata.namespace, version):
+    def _confirm_later(self, job: TrainingJob) -> None:
+        position = self.tracked.position(job.metadata.namespace)
+        asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._confirm, job, position)
+
+    def _confirm(self, job: TrainingJob, before: int) -> None:
+        position = self.tracked.position(job.metadata.namespace)
+        if position >= self._unconfirmed[job.metadata.uid]:
+            del self._unconfirmed[job.metadata.uid]
+        elif position > before:
+            self._confirm_later(job)  # late, and catching up: lists would hold a busy server up even more
+        else:
+            del self._unconfirmed[job.metadata.uid]
             self._begin(self._refresh(job))
 
     async def _refresh(self, job: TrainingJob) -> None:
-        _log.warning("%s/%s: the watch of pods is late, its pods are listed", *job.key)
+        _log.warning("%s/%s: the watch of pods stands still, its pods are listed", *job.key)
         with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch goes on in any case
             await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
 

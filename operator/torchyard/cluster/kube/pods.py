@@ -103,9 +103,9 @@ class Pods:
         kept = self._informer(namespace).put(document)
         return kept.version if kept is not None else None
 
-    def reached(self, namespace: str, version: int) -> bool:
-        """Whether the watch has told everything up to this version."""
-        return self._informer(namespace).version >= version
+    def position(self, namespace: str) -> int:
+        """The version up to which the watch has told everything."""
+        return self._informer(namespace).version
 
     def forget(self, pod_uid: str) -> None:
         """The API server said that this pod is gone."""
