@@ -2,17 +2,15 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import History
+from torchyard.cli.drawing import drawn
 from torchyard.cli.errors import FAILED, INTERRUPTED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.picture import Picture
@@ -21,20 +19,9 @@ from torchyard.cli.runs import named
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event
 
-REDRAW_SECONDS = 0.25
 KEPT_EVENTS = 50
 SAME_PRESS_SECONDS = 0.5
 """One Ctrl-C may signal this process twice: as a member of its process group, and again by whoever leads that."""
-
-
-class View(Protocol):
-    """What shows a run."""
-
-    def show(self, picture: Picture) -> None:
-        """Show the run as it is now."""
-
-    def close(self, picture: Picture | None) -> None:
-        """Show it for the last time and let go of the terminal."""
 
 
 def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
@@ -99,19 +86,6 @@ def exit_code(job: TrainingJob, *, killed: bool) -> int:
     return STOPPED if job.status.state == "Suspended" else FAILED
 
 
-def view_for_this_terminal() -> View:
-    """Redrawn in place on a terminal, lines elsewhere."""
-    from torchyard.cli.plain import PlainView
-
-    if not sys.stderr.isatty() or os.environ.get("TERM") in {"dumb", "unknown"}:
-        return PlainView()
-    from rich.console import Console
-
-    from torchyard.cli.live import LiveView
-
-    return LiveView(Console(stderr=True, highlight=False))
-
-
 class Watching:
     """What is known of a run while it is controlled from here."""
 
@@ -130,33 +104,15 @@ class Watching:
         """Control and show the run until it is over."""
         from torchyard.laptop import run_job
 
-        view = view_for_this_terminal()
-        redraw = asyncio.create_task(self._redraw(view))
-        try:
+        async with drawn(self._picture):
             with self._signals():
                 job = await run_job(self.folder, on_change=self._changed, stop=self.stop, kill=self.kill)
             self._changed(job, [])
             return job
-        finally:
-            redraw.cancel()
-            await asyncio.gather(redraw, return_exceptions=True)
-            picture = self._picture()
-            with contextlib.suppress(OSError):  # nobody reads it any more, which is no trouble of the run
-                if picture is not None:
-                    view.show(picture)
-                view.close(picture)
 
     def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
         self.job = job
         self.events.extend(events)
-
-    async def _redraw(self, view: View) -> None:
-        while True:
-            picture = self._picture()
-            if picture is not None:
-                with contextlib.suppress(OSError):
-                    view.show(picture)
-            await asyncio.sleep(REDRAW_SECONDS)
 
     def _picture(self) -> Picture | None:
         """The run now; None before anything is known of it."""

@@ -1,15 +1,15 @@
 """A job of a cluster in this terminal: the live view of `torchyard run`, fed by the API server."""
 
 import asyncio
-import contextlib
 import time
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.curve import History
+from torchyard.cli.drawing import drawn
 from torchyard.cli.ending import last_lines
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
-from torchyard.cli.foreground import KEPT_EVENTS, REDRAW_SECONDS, View, view_for_this_terminal
+from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
 from torchyard.cli.picture import OPTIMIZER_METRICS, Picture, headline, progress_words
 from torchyard.cli.remote import jobs
@@ -28,15 +28,8 @@ async def follow(remote: Remote, name: str) -> int:
     The terminal only looks: whoever leaves it with Ctrl-C leaves the job running.
     """
     following = _Following(remote, name)
-    view = view_for_this_terminal()
-    drawing = asyncio.create_task(following.draw(view))
-    try:
+    async with drawn(following.picture):
         await following.until_over()
-    finally:
-        drawing.cancel()
-        await asyncio.gather(drawing, return_exceptions=True)
-        with contextlib.suppress(OSError):
-            view.close(following.picture())
     for line in ending(following.job, remote, gone=following.gone):
         say(line)
     return exit_code(following.job)
@@ -106,15 +99,6 @@ class _Following:
         loss = seen.status.metrics.get("loss")
         if loss is not None and seen.status.progress.step:
             self.losses.add(seen.status.progress.step, loss)
-
-    async def draw(self, view: View) -> None:
-        """Redraw until cancelled."""
-        while True:
-            picture = self.picture()
-            if picture is not None:
-                with contextlib.suppress(OSError):
-                    view.show(picture)
-            await asyncio.sleep(REDRAW_SECONDS)
 
     def picture(self) -> Picture | None:
         """The job now; None before anything is known of it."""
