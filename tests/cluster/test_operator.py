@@ -7,8 +7,11 @@ import time
 import pytest
 from operators import until
 
+from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import NotFound
+from torchyard.engine.ports import Unavailable
 
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.torchyard.dev"
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingJob",
@@ -58,6 +61,41 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
     with pytest.raises(NotFound):
         await api.request("GET", f"{jobs}/job")
     await until(lambda: _number(api, pods, 0), 40)
+
+
+async def test_a_kind_that_is_not_served_for_a_while_is_not_the_end_of_its_jobs(api, jobs, pods, operator):
+    unplaced = {**JOB["spec"], "scheduling": {"nodeSelector": {"torchyard.dev/nowhere": "true"}}}
+    await api.request("POST", jobs, body={**JOB, "spec": unplaced})
+    await until(lambda: _number(api, pods, 2), 10)
+    try:
+        await _serve(api, jobs, served=False)
+        await api.request("DELETE", f"{pods}/job-0-1")
+        await until(lambda: "are not served now" in operator.log.read_text(), 20)
+    finally:
+        await _serve(api, jobs, served=True)
+    await until(lambda: _has_pods(api, pods, {"job-0-0", "job-1-1"}), 40)
+
+
+async def _serve(api, jobs, *, served) -> None:
+    resource = json.loads(await api.request("GET", CRD))
+    versions = [{**each, "served": served} for each in resource["spec"]["versions"]]
+    await api.request("PATCH", CRD, body={"spec": {"versions": versions}}, content_type=MERGE_PATCH)
+
+    await until(lambda: _is_served(api, jobs, served), 20)
+
+
+async def _is_served(api, jobs, served) -> bool:
+    try:
+        await api.request("GET", jobs)
+    except NotFound:
+        return not served
+    except Unavailable:  # 429: its storage is being made anew
+        return False
+    return served
+
+
+async def _has_pods(api, pods, names) -> bool:
+    return {pod["metadata"]["name"] for pod in await listed(api, pods)} == names
 
 
 async def test_a_second_process_is_ready_and_takes_over_within_15_seconds_of_a_kill(api, jobs, make_operator):
