@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser here: install chromium to run exported pages")
+needs_browser = pytest.mark.skipif(
+    BROWSER is None,
+    reason="no browser here: exported pages run in chromium, chromium-browser or google-chrome on PATH"
+    " (Debian, Ubuntu: apt-get install chromium)",
+)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
