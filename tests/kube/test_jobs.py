@@ -49,7 +49,8 @@ def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training
 def test_a_field_that_somebody_wrote_and_we_do_not_know_is_refused(jobs, invalid):
     jobs.hear("MODIFIED", document(2, generation=2, newField=True))
     assert jobs.get(KEY) is None
-    assert "newField" in invalid[-1].problem
+    assert invalid[-1].problem.startswith("spec.newField: unknown to this operator")
+    assert "upgrade the operator" in invalid[-1].problem
 
 
 def test_a_status_that_cannot_be_read_is_never_taken_for_a_new_job(jobs, invalid):

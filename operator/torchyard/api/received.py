@@ -4,18 +4,21 @@ The schema and the rules of the CRD are checked by the server when an object is 
 by another version of the CRD, by a restored backup, or past them.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from torchyard import __version__
 from torchyard.api.codec import read_job, read_status
 from torchyard.api.judge import judge
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import TrainingJobStatus
 
 MAX_PROBLEM = 300
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$(?P<at>[^`]*)`)?")
 
 
 class InvalidJob(Struct, frozen=True, kw_only=True):
@@ -51,7 +54,7 @@ def received(
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
         kept = _as_it_was(document, metadata, known)
-        return kept if kept is not None else _invalid(metadata, status, str(error) or "nested too deeply")
+        return kept if kept is not None else _invalid(metadata, status, _problem(error))
     job = msgspec.structs.replace(job, metadata=metadata)
     if known is None or known.metadata.generation != metadata.generation or isinstance(known, InvalidJob):
         fault = next(judge(job.spec), None)
@@ -77,6 +80,15 @@ def _as_it_was(
     except (ValueError, RecursionError):
         return None
     return msgspec.structs.replace(known, metadata=metadata, status=status)
+
+
+def _problem(error: Exception) -> str:
+    """In words of the resource. The API server drops fields that its CRD lacks: one that we do not know is newer."""
+    found = _UNKNOWN.search(str(error))
+    if found is None:
+        return str(error) or "nested too deeply"
+    field = f"{found['at'] or ''}.{found['name']}".lstrip(".")
+    return f"{field}: unknown to this operator ({__version__}), which is older than the CRD: upgrade the operator"
 
 
 def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
