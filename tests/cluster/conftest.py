@@ -182,9 +182,9 @@ def make_operator(tmp_path, namespace, certificates, address) -> Iterator[Callab
 
 
 @pytest.fixture
-async def operator(make_operator) -> operators.Operator:
-    """One operator of this test's namespace, ready and leading."""
-    one = make_operator()
+async def operator(make_operator, request) -> operators.Operator:
+    """One operator of this test's namespace, ready and leading; a parameter: what else `Operator` is told."""
+    one = make_operator(**getattr(request, "param", {}))
     one.start()
     await one.ready()
     await operators.until(one.leads, 20, lambda: one.log.read_text()[-3000:])

@@ -106,6 +106,8 @@ async def test_a_kubelet_that_stops_takes_nothing_from_the_training(training, no
     assert (await training.jobs.status(training.name))["round"] == 1
 
 
+# Started again in its place, as the container of a Deployment is, it waits for no lease.
+@pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
 async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(training, operator, undisturbed):
     await training.gained()
     await operator.kill()
