@@ -7,12 +7,12 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 KILLS, WORLD, SEED = 20, 2, 7
-SIZES = {"steps": 30, "batch": 6}
+SIZES = {"steps": 60, "batch": 6}
 SETTINGS = {
     "trainer": {"name": "little"},
     "device": "cpu",
     "logging": {"tensorboard": False},
-    "checkpoint": {"interval": {"steps": 2}},
+    "checkpoint": {"interval": {"steps": 3}},
 }
 
 
@@ -27,8 +27,8 @@ def test_killed_at_twenty_random_points_a_run_ends_with_the_same_bits(yard, calm
 
     draw, points = random.Random(SEED), []
     for _ in range(KILLS):
-        # Of the calls of a whole run the first few, so that it is not over before the last kill.
-        victim, number = draw.randrange(WORLD), draw.randint(1, calls // 5)
+        # A start and a few steps, so that much of the run is left after the last kill.
+        victim, number = draw.randrange(WORLD), draw.randint(1, calls // 7)
         gang = yard.start(SETTINGS, WORLD, **train(victim, number))
         (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 60})["codes"]
         gang.kill()  # as a launcher ends what is left of a round
