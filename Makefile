@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 # Tests start Python by the hundred: without bytecode each process compiles half of PyTorch anew.
 unexport PYTHONDONTWRITEBYTECODE
-# A test process for each core: tests share nothing but the machine.
+# A process of tests for each core: they share nothing but the machine.
 PARALLEL := -n logical --maxprocesses 8
 
 help: ## list every target
@@ -46,7 +46,7 @@ test-unit: $(INSTALLED) ## unit and property tests
 	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m "not e2e and not learning and not cluster"
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
-	$(BIN)/pytest -q -m e2e
+	$(BIN)/pytest -q $(PARALLEL) --dist loadfile -m e2e
 
 test-learning: $(INSTALLED) ## workloads that must really learn, three seeds each
 	$(BIN)/pytest -q -m learning
