@@ -5,6 +5,9 @@
 The two take turns, so that a busy machine slows both. The script is unmodified PyTorch; under the agent its steps are
 counted by the hook and its output is followed. All that the agent does inside a worker is that hook, so steps with and
 without it also take turns within one process, where a noisy machine spoils the comparison least.
+
+glibc is told to keep freed memory on both sides: else a step of either may meet none or a thousand page faults, as the
+heap happens to lie, which is half of a step and has nothing to do with the agent.
 """
 
 import json
@@ -18,13 +21,14 @@ from pathlib import Path
 
 from restart import Intake, agent_process, run
 
+STEADY_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 PROGRAM = """
 import json, os, time, torch
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
 optimizer = torch.optim.AdamW(model.parameters())
 data, steps, end = torch.randn(64, 512), [], time.monotonic() + float(os.environ["SECONDS"])
-hooks = torch.optim.optimizer._global_optimizer_post_hooks
 installed, turns = dict(hooks), {True: [], False: []}
 while time.monotonic() < end:
     counted = len(steps) % 2 == 0
@@ -57,7 +61,7 @@ def main() -> None:
         script, mark = folder / "train.py", folder / "mark"
         script.write_text(PROGRAM)
         env = {"MARK": str(mark), "SECONDS": str(seconds)}
-        process = agent_process(folder, intake, ["torchrun", script])
+        process = agent_process(folder, intake, ["torchrun", script], **STEADY_MEMORY)
         try:
             intake.wait_for(lambda state: state["state"] == "ready")
             for number in range(1, turns + 1):
@@ -70,7 +74,7 @@ def main() -> None:
                 hooked.append(statistics.median(with_hook))
                 bare.append(statistics.median(without))
                 torchrun = [sys.executable, "-m", "torch.distributed.run", script]
-                quiet = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+                quiet = {**os.environ, "OMP_NUM_THREADS": "1", **STEADY_MEMORY, **env}
                 subprocess.run(torchrun, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
                 plain.append(json.loads(mark.read_text())[0])
                 ratios.append(statistics.median(agent[-1]) / statistics.median(plain[-1]))

@@ -142,7 +142,7 @@ async def test_scaling_a_running_job_is_refused_with_what_to_do_instead(api, job
         return
     with pytest.raises(Rejected) as refused:
         await api.request("PATCH", f"{jobs}/table/scale", **asked)
-    assert "it cannot change while the job runs: set spec.suspend to true first" in refused.value.message
+    assert "it cannot change unless the job is suspended: set spec.suspend to true first" in refused.value.message
 
 
 async def test_kubectl_explain_has_words_for_every_field(api):

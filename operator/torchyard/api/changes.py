@@ -10,9 +10,9 @@ from torchyard.api.codec import resolved
 from torchyard.api.spec import TrainingJobSpec
 
 WHAT = "it cannot change once the job exists"
-WHAT_RUNNING = "it cannot change while the job runs"
+WHAT_UNSUSPENDED = "it cannot change unless the job is suspended"
 FIX = "start a new job under another name"
-FIX_RUNNING = "set spec.suspend to true first, change it, then set suspend to false"
+FIX_UNSUSPENDED = "set spec.suspend to true first, change it, then set suspend to false"
 
 
 class Fixed(Struct, frozen=True):
@@ -25,12 +25,12 @@ class Fixed(Struct, frozen=True):
     @property
     def what(self) -> str:
         """What is wrong with a change."""
-        return WHAT_RUNNING if self.unless_suspended else WHAT
+        return WHAT_UNSUSPENDED if self.unless_suspended else WHAT
 
     @property
     def fix(self) -> str:
         """What to do instead."""
-        return FIX_RUNNING if self.unless_suspended else FIX
+        return FIX_UNSUSPENDED if self.unless_suspended else FIX
 
 
 FIXED: tuple[Fixed, ...] = (
