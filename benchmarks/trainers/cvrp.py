@@ -10,8 +10,6 @@ Seconds are those of the processor, so that other programs on the machine count 
 """
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from sides import Side, say
 
 ROOT = Path(__file__).parents[2]
 PEER = ROOT / "build" / "benchmarks" / "rl4co"
@@ -114,52 +114,6 @@ def serve(side: str, batch: int, customers: int) -> None:
         say({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall})
 
 
-def say(answer: dict[str, Any]) -> None:
-    sys.__stdout__.write(json.dumps(answer) + "\n")
-    sys.__stdout__.flush()
-
-
-class Side:
-    """One program under measurement, in a process of its own; it works only when asked."""
-
-    def __init__(self, name: str, python: Path, options: argparse.Namespace) -> None:
-        command = [
-            python,
-            __file__,
-            "--serve",
-            name,
-            "--batch",
-            str(options.batch),
-            "--customers",
-            str(options.customers),
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self.torch = self._hear()["torch"]
-
-    def do(self, work: str) -> dict[str, float]:
-        self._process.stdin.write(work + "\n")
-        self._process.stdin.flush()
-        return self._hear()
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _hear(self) -> dict[str, Any]:
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}; run it by hand to see why")
-
-
 def peer_python(given: Path | None) -> Path:
     """Give the peer's interpreter; install the peer if it is not there."""
     if given is not None:
@@ -184,19 +138,20 @@ def main() -> None:
     if options.serve:
         serve(options.serve, options.batch, options.customers)
         return
+    sizes = ["--batch", str(options.batch), "--customers", str(options.customers)]
     sides = {
-        "ours": Side("ours", Path(sys.executable), options),
-        "rl4co": Side("rl4co", peer_python(options.peer), options),
+        name: Side([python, __file__, *sizes, "--serve", name])
+        for name, python in (("ours", sys.executable), ("rl4co", peer_python(options.peer)))
     }
     took: dict[tuple[str, str, str], list[float]] = {}
     for _ in range(options.rounds):
         for name, side in sides.items():
             for work in WORKS:
                 for _ in range(options.steps):
-                    for clock, seconds in side.do(work).items():
+                    for clock, seconds in side.ask(work).items():
                         took.setdefault((name, work, clock), []).append(seconds)
     for name, side in sides.items():
-        print(f"{name}: torch {side.torch}")
+        print(f"{name}: torch {side.ready['torch']}")
         side.close()
     count = options.rounds * options.steps
     print(f"CVRP{options.customers}, batch {options.batch}: instances a second, {count} steps of each\n")

@@ -14,13 +14,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+from sides import Side, say
 
 SIDES = ("ours", "transformers", "nanogpt")
 WARM_UP_STEPS = 2
@@ -44,8 +45,7 @@ class Turns:
 
             torch.cuda.synchronize()
         told = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
-        sys.__stdout__.write(json.dumps({"ready": True} if self._first else told) + "\n")
-        sys.__stdout__.flush()
+        say({"ready": True} if self._first else told)
         if not sys.stdin.readline():
             os._exit(0)
         self._first, self._left = False, self._steps
@@ -151,38 +151,6 @@ def nanogpt(sizes: Any, options: argparse.Namespace, turns: Turns) -> None:
         turns.step()
 
 
-class Side:
-    """A side in a process of its own; it works only in its turn."""
-
-    def __init__(self, name: str) -> None:
-        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--side", name]
-        threads = os.environ.get("OMP_NUM_THREADS", "1")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-        )
-        self._hear()
-
-    def turn(self) -> dict[str, float]:
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        return self._hear()
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _hear(self) -> dict[str, Any]:
-        for line in self._process.stdout:
-            if line.startswith('{"'):
-                return json.loads(line)
-        raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}; run it by hand to see why")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -203,8 +171,9 @@ def main() -> None:
             sizes, options, Turns(options.steps, options.device)
         )
         return
-    sides = {name: Side(name) for name in SIDES}
-    rounds = [{name: side.turn() for name, side in sides.items()} for _ in range(options.rounds)]
+    command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--side"]
+    sides = {name: Side([*command, name]) for name in SIDES}
+    rounds = [{name: side.ask("go") for name, side in sides.items()} for _ in range(options.rounds)]
     for side in sides.values():
         side.close()
     show(rounds, options)

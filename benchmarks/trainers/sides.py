@@ -1,0 +1,46 @@
+"""Programs under measurement, each in a process of its own: a line asks for work, a line of JSON answers."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+
+def say(answer: dict[str, Any]) -> None:
+    """Answer, from inside the program."""
+    sys.__stdout__.write(json.dumps(answer) + "\n")
+    sys.__stdout__.flush()
+
+
+class Side:
+    """One of the programs that are compared, with one thread unless OMP_NUM_THREADS says otherwise."""
+
+    def __init__(self, command: list[Any]) -> None:
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        )
+        self.ready = self._hear()
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Let it work, and give its answer."""
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def close(self) -> None:
+        """Let it end."""
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _hear(self) -> dict[str, Any]:
+        for line in self._process.stdout:
+            if line.startswith('{"'):
+                return json.loads(line)
+        raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}; run it by hand to see why")
