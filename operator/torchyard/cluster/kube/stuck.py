@@ -89,9 +89,8 @@ class Stuck:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, namespace: str) -> None:
-        while stuck := {facts.uid: facts for facts in self._pods(namespace)}:
+        while stuck := self._still(namespace):
             self._news[namespace].clear()
-            self._seen[namespace] = {facts.job_uid for facts in stuck.values()}
             begun = time.monotonic()
             found = await self._warnings(namespace, stuck)
             if found is not None:
@@ -99,9 +98,17 @@ class Stuck:
             await asyncio.sleep(max(SOON_SECONDS, SHARE * (time.monotonic() - begun)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news[namespace].wait(), LOOK_SECONDS)
-            self._forget(namespace)
-        self._seen.pop(namespace, None)
         self._news.pop(namespace, None)
+
+    def _still(self, namespace: str) -> dict[str, Facts]:
+        """Pods that do not start now, by uid. What was known of a job that has none any more is forgotten."""
+        stuck = {facts.uid: facts for facts in self._pods(namespace)}
+        jobs = {facts.job_uid for facts in stuck.values()}
+        for job in self._seen.pop(namespace, set()) - jobs:
+            self._known.pop(job, None)
+        if jobs:
+            self._seen[namespace] = jobs
+        return stuck
 
     def _learn(self, stuck: dict[str, Facts], found: dict[str, tuple[str, str]]) -> None:
         said = {stuck[uid].job_uid: why for uid, why in found.items()}
@@ -110,10 +117,6 @@ class Stuck:
             if now != self.why(facts.job_uid):
                 self._known[facts.job_uid] = now
                 self._changed(facts)
-
-    def _forget(self, namespace: str) -> None:
-        for job in self._seen[namespace] - {facts.job_uid for facts in self._pods(namespace)}:
-            self._known.pop(job, None)
 
     async def _warnings(self, namespace: str, stuck: dict[str, Facts]) -> dict[str, tuple[str, str]] | None:
         """The newest warning that says something, by pod uid; None: they cannot be read."""
