@@ -8,8 +8,8 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 
 GIB = 1024**3
-# GiB that CUDA reports for a whole device, by the names people use; the smallest that PyTorch's out-of-memory messages
-# quote in public reports. They differ by 1 % between boards and drivers.
+# About the GiB that CUDA reports for a whole device, by the names people use, from what is published of them and quoted
+# in out-of-memory messages; boards and drivers differ by some 1 %. None was measured by us.
 GPUS = {
     "T4-16GB": 14.6,
     "V100-16GB": 15.8,
