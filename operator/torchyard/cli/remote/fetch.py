@@ -17,7 +17,8 @@ from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
 from torchyard.cluster.kube.errors import Gone, NotFound
-from torchyard.cluster.kube.manifest import names, security
+from torchyard.cluster.kube.manifest import names, placement, security
+from torchyard.cluster.kube.manifest.site import NON_ROOT
 
 Document = dict[str, Any]
 READER_SECONDS = 900
@@ -76,7 +77,7 @@ def unpack(archive: Path, to: Path) -> None:
 async def _reader(remote: Remote, job: TrainingJob) -> AsyncIterator[str]:
     """A running pod of the job, else one of our own that reads its claim and is taken away again."""
     pods = await jobs.pods(remote, job)
-    running = next((pod.name for pod in pods if pod.phase == "Running"), None)
+    running = next((pod.name for pod in pods if pod.phase == "Running" and not pod.deleting), None)
     if running is not None:
         yield running
         return
@@ -100,18 +101,27 @@ async def _reader(remote: Remote, job: TrainingJob) -> AsyncIterator[str]:
 
 
 async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Document:
-    """Spec of a pod that saw the claim before, with the user and the image the files were written with."""
+    """Spec of a pod that sees the claim with the user and the image its files were written with."""
     for name in pods:
         with contextlib.suppress(NotFound):
             answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/pods/{name}")
             found: Document = msgspec.json.decode(answer)["spec"]
             return found
-    raise RefusalError(
-        f"no pod of {job.metadata.name!r} is left to see which image and user wrote its files",
-        f"mount the claim {job.spec.checkpoint.volume.claim!r} in a pod of your own"  # type: ignore[union-attr]
-        f" and read {job.metadata.name}/ there",
-        FAILED,
-    )
+    spec = job.spec
+    if spec.image is None:  # the operator's default, which only the operator knows
+        raise RefusalError(
+            f"no pod of {job.metadata.name!r} is left to see which image its files were written with",
+            f"resume it, or read {job.metadata.name}/ in a pod of your own that mounts the claim"
+            f" {spec.checkpoint.volume.claim!r}; a job that names its `image` can be fetched from at any time",  # type: ignore[union-attr]
+            FAILED,
+        )
+    return {
+        "securityContext": security.of_pod(spec, NON_ROOT),
+        "imagePullSecrets": [{"name": each} for each in spec.image_pull_secrets],
+        "nodeSelector": dict(spec.scheduling.node_selector) if spec.scheduling is not None else {},
+        "tolerations": placement.asked(spec),
+        "containers": [{"name": names.TRAINER, "image": spec.image}],
+    }
 
 
 def reader(name: str, claim: str, template: Mapping[str, Any]) -> Document:

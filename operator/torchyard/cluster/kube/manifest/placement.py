@@ -34,10 +34,18 @@ def affinity(job: TrainingJob) -> Entry:
 
 
 def tolerations(spec: TrainingJobSpec, site: Site) -> list[Entry]:
-    """The user's, the one GPU nodes ask for, and how long a pod waits for a node that was lost."""
-    asked = spec.scheduling.tolerations if spec.scheduling is not None else []
+    """What the job asks for, and how long a pod waits for a node that was lost."""
+    found = asked(spec)
+    for taint in _NODE_LOST:
+        lost = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
+        found.append({**lost, "tolerationSeconds": site.lost_node_seconds})
+    return found
+
+
+def asked(spec: TrainingJobSpec) -> list[Entry]:
+    """The user's tolerations, and the one GPU nodes ask for."""
     found: list[Entry] = []
-    for toleration in asked:
+    for toleration in spec.scheduling.tolerations if spec.scheduling is not None else ():
         fields = {
             "key": toleration.key,
             "operator": toleration.operator,
@@ -47,9 +55,6 @@ def tolerations(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         found.append({name: value for name, value in fields.items() if value})
     if spec.gpus_per_node:
         found.append({"key": names.GPU, "operator": "Exists", "effect": "NoSchedule"})
-    for taint in _NODE_LOST:
-        lost = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
-        found.append({**lost, "tolerationSeconds": site.lost_node_seconds})
     return found
 
 

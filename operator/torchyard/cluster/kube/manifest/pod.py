@@ -25,7 +25,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "terminationGracePeriodSeconds": max(1, round(seconds(spec.grace_period))),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": security.of_pod(spec, site),
+        "securityContext": security.of_pod(spec, site.run_as),
         "tolerations": placement.tolerations(spec, site),
         # Without an agent there is nothing to bring but a script.
         **({} if plain and spec.script is None else {"initContainers": [installer(job, site)]}),

@@ -4,19 +4,18 @@ from typing import Any
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.kube.manifest import volumes
-from torchyard.cluster.kube.manifest.site import Site
 
 Context = dict[str, Any]
 
 
-def of_pod(spec: TrainingJobSpec, site: Site) -> Context:
-    """A numeric user that is not root, whatever the image says."""
+def of_pod(spec: TrainingJobSpec, run_as: int | None) -> Context:
+    """A numeric user that is not root, whatever the image says; None: the cluster chooses it."""
     context: Context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if site.run_as is not None:
-        context |= {"runAsUser": site.run_as, "runAsGroup": site.run_as}
+    if run_as is not None:
+        context |= {"runAsUser": run_as, "runAsGroup": run_as}
         if volumes.claims(spec):
             # Checking only the top folder keeps a claim with a million checkpoint files from delaying every start.
-            context |= {"fsGroup": site.run_as, "fsGroupChangePolicy": "OnRootMismatch"}
+            context |= {"fsGroup": run_as, "fsGroupChangePolicy": "OnRootMismatch"}
     return context
 
 
