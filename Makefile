@@ -15,6 +15,8 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # A process of tests for each core: they share nothing but the machine.
 PARALLEL := -n logical --maxprocesses 8
+# A real cluster has moments nobody wrote a test for: one second try, and the run says so and shows the first.
+CLUSTER_TESTS := tests/cluster tests/chart --reruns 1 -raR
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,11 +54,11 @@ test-learning: $(INSTALLED) ## workloads that must really learn, three seeds eac
 	$(BIN)/pytest -q -m learning
 
 test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one of KUBECONFIG, or kind on this machine
-	@$(PYTHON) hack/kind with $(BIN)/pytest -q tests/cluster tests/chart
+	@$(PYTHON) hack/kind with $(BIN)/pytest -q $(CLUSTER_TESTS)
 
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)
-	@$(PYTHON) hack/kind with --if-built $(BIN)/pytest -q tests/cluster tests/chart || \
+	@$(PYTHON) hack/kind with --if-built $(BIN)/pytest -q $(CLUSTER_TESTS) || \
 	  { code=$$?; [ $$code -eq 77 ] && echo "cluster tests are skipped" >&2 || exit $$code; }
 
 kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)
