@@ -10,6 +10,7 @@ import json
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
@@ -20,6 +21,9 @@ from cache import KIND
 from shell import run, succeeds
 
 LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 def load(image: str, nodes: tuple[str, ...]) -> int:
@@ -33,32 +37,86 @@ def load(image: str, nodes: tuple[str, ...]) -> int:
         return sum(threads.map(lambda node: _send(file.name, image, node), nodes))
 
 
+def load_on_top(image: str, base: str, files: Mapping[str, bytes], nodes: tuple[str, ...], *, folder: str) -> None:
+    """Make an image of `base`, which the nodes have, and some files, by path, on each node: nothing else is sent.
+
+    Args:
+        image: its name.
+        base: the image below.
+        files: what it has beside.
+        nodes: that get it.
+        folder: the working directory of its containers.
+
+    Raises:
+        RuntimeError: a node has no `base`, or refused the image.
+    """
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda node: _stack(image, base, _archive(files), node, folder), nodes))
+
+
+def _stack(image: str, base: str, layer: bytes, node: str, folder: str) -> None:
+    ctr = _ctr(node)
+    found = run(*ctr, "images", "ls", f"name==docker.io/{base}").split()
+    digest = next((word for word in found if word.startswith("sha256:")), None)
+    if digest is None:
+        raise RuntimeError(f"{node} has no image {base}: make kind-images")
+    manifest = json.loads(run(*ctr, "content", "get", digest))
+    config = json.loads(run(*ctr, "content", "get", manifest["config"]["digest"]))
+    config["config"]["WorkingDir"] = folder
+    config["rootfs"]["diff_ids"].append(_sha256(layer))
+    config.pop("history", None)
+    described = [*manifest["layers"], _descriptor(LAYER, _sha256(layer), len(layer))]
+
+    def write(out: BinaryIO) -> None:
+        with tarfile.open(fileobj=out, mode="w|") as layout:
+            _add_head(layout, image, json.dumps(config).encode(), described)
+            _add(layout, _blob(_sha256(layer)), layer)
+
+    _import(ctr, f"{image} into {node}", write)
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in files.items():
+            _add(tar, name, content)
+    return out.getvalue()
+
+
 def _send(archive: str, image: str, node: str) -> int:
-    ctr = ["docker", "exec", "-i", node, "ctr", "--namespace=k8s.io"]
+    ctr = _ctr(node)
     name, before = f"docker.io/{image}", f"docker.io/{image}.before"
     digests = _layers(image)
     unpacked = set(run(*ctr, "snapshots", "ls").split())
     present = {digest for digest, chain in zip(digests, chain_ids(digests), strict=True) if chain in unpacked}
     # Until the new image is unpacked the old one keeps the layers that both have.
     kept = succeeds(*ctr, "images", "tag", "--force", name, before)
-    argv = [*ctr, "images", "import", "--all-platforms", "--snapshotter=overlayfs", "-"]
-    with (
-        tarfile.open(archive) as saved,
-        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importer,
-    ):
-        assert importer.stdin is not None
-        assert importer.stdout is not None
-        sent = 0
-        with suppress(BrokenPipeError):
-            sent = write_layout(saved, image, present, importer.stdin)
-            importer.stdin.close()
-        said = importer.stdout.read().decode(errors="replace")
-    if importer.returncode != 0:
-        raise RuntimeError(f"loading {image} into {node}: exit code {importer.returncode}\n{said[-2000:]}")
+    with tarfile.open(archive) as saved:
+        sent = _import(ctr, f"{image} into {node}", lambda out: write_layout(saved, image, present, out))
     if kept:
         run(*ctr, "images", "rm", before)
     succeeds(*ctr, "content", "rm", *digests)
-    return sent
+    return sent or 0
+
+
+def _ctr(node: str) -> list[str]:
+    return ["docker", "exec", "-i", node, "ctr", "--namespace=k8s.io"]
+
+
+def _import(ctr: list[str], what: str, write: Callable[[BinaryIO], int | None]) -> int | None:
+    """Let containerd read what `write` writes; what that returned."""
+    argv = [*ctr, "images", "import", "--all-platforms", "--snapshotter=overlayfs", "-"]
+    written = None
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importer:
+        assert importer.stdin is not None
+        assert importer.stdout is not None
+        with suppress(BrokenPipeError):
+            written = write(importer.stdin)
+            importer.stdin.close()
+        said = importer.stdout.read().decode(errors="replace")
+    if importer.returncode != 0:
+        raise RuntimeError(f"loading {what}: exit code {importer.returncode}\n{said[-2000:]}")
+    return written
 
 
 def _layers(image: str) -> list[str]:
@@ -81,28 +139,31 @@ def write_layout(saved: tarfile.TarFile, image: str, present: set[str], out: Bin
     config = _content(saved, listed["Config"])
     digests = json.loads(config)["rootfs"]["diff_ids"]
     layers = [(digest, _member(saved, name)) for digest, name in zip(digests, listed["Layers"], strict=True)]
-    described = [_descriptor("application/vnd.oci.image.layer.v1.tar", digest, tar.size) for digest, tar in layers]
-    manifest = _json(
-        schemaVersion=2,
-        mediaType="application/vnd.oci.image.manifest.v1+json",
-        config=_descriptor("application/vnd.oci.image.config.v1+json", _sha256(config), len(config)),
-        layers=described,
-    )
-    root = _descriptor("application/vnd.oci.image.manifest.v1+json", _sha256(manifest), len(manifest))
-    root["annotations"] = {"io.containerd.image.name": f"docker.io/{image}"}
-    index = _json(schemaVersion=2, mediaType="application/vnd.oci.image.index.v1+json", manifests=[root])
-
+    described = [_descriptor(LAYER, digest, tar.size) for digest, tar in layers]
     with tarfile.open(fileobj=out, mode="w|") as layout:
-        _add(layout, "oci-layout", LAYOUT)
-        _add(layout, _blob(_sha256(config)), config)
-        _add(layout, _blob(_sha256(manifest)), manifest)
+        _add_head(layout, image, config, described)
         for digest, member in dict(layers).items():
             if digest not in present:
                 entry = tarfile.TarInfo(_blob(digest))
                 entry.size = member.size
                 layout.addfile(entry, saved.extractfile(member))
-        _add(layout, "index.json", index)
         return layout.offset
+
+
+def _add_head(layout: tarfile.TarFile, image: str, config: bytes, layers: list[dict[str, Any]]) -> None:
+    """Everything of an image layout but the layers."""
+    manifest = _json(
+        schemaVersion=2,
+        mediaType=MANIFEST,
+        config=_descriptor("application/vnd.oci.image.config.v1+json", _sha256(config), len(config)),
+        layers=layers,
+    )
+    root = _descriptor(MANIFEST, _sha256(manifest), len(manifest))
+    root["annotations"] = {"io.containerd.image.name": f"docker.io/{image}"}
+    _add(layout, "oci-layout", LAYOUT)
+    _add(layout, "index.json", _json(schemaVersion=2, mediaType=INDEX, manifests=[root]))
+    _add(layout, _blob(_sha256(config)), config)
+    _add(layout, _blob(_sha256(manifest)), manifest)
 
 
 def _member(saved: tarfile.TarFile, name: str) -> tarfile.TarInfo:

@@ -19,9 +19,10 @@ sys.path.insert(0, str(HERE))
 
 import operators  # noqa: E402
 from evidence import collect  # noqa: E402
+from patient import connected  # noqa: E402
 
 from torchyard.api.crd import crd  # noqa: E402
-from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected  # noqa: E402
+from torchyard.cluster.kube.client import APPLY_PATCH, Api  # noqa: E402
 from torchyard.cluster.kube.errors import NotFound  # noqa: E402
 
 NAMESPACES = "/api/v1/namespaces"
@@ -81,7 +82,7 @@ def installed(kubeconfig) -> None:
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
             params = {"fieldManager": "torchyard-tests", "force": "true"}
             await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
-            await operators.until(lambda: _served(api), 30, lambda: "the API server does not serve TrainingJobs")
+            await operators.until(lambda: _served(api), 60, lambda: "the API server does not serve TrainingJobs")
 
     asyncio.run(install())
 
@@ -111,17 +112,41 @@ async def api(installed) -> AsyncIterator[Api]:
         yield api
 
 
-@contextlib.asynccontextmanager
-async def fresh_namespace(api: Api) -> AsyncIterator[str]:
-    """A namespace under restricted Pod Security; it goes afterwards."""
+async def make_namespace(api: Api) -> str:
+    """A namespace under restricted Pod Security, ready for pods."""
     name = f"ty-{secrets.token_hex(4)}"
     labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": "restricted"}
     await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
+    await operators.until(lambda: _has_account(api, name), 180, lambda: f"{name} has no default service account")
+    return name
+
+
+async def delete_namespace(api: Api, name: str) -> None:
+    """Have it deleted, which takes a while."""
+    await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+
+
+@contextlib.asynccontextmanager
+async def fresh_namespace(api: Api) -> AsyncIterator[str]:
+    """A namespace that goes afterwards."""
+    name = await make_namespace(api)
     try:
-        await operators.until(lambda: _has_account(api, name), 30, lambda: f"{name} has no default service account")
         yield name
     finally:
-        await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+        await delete_namespace(api, name)
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(installed) -> Iterator[str]:
+    """A namespace for those tests of a file that leave nothing in it."""
+
+    async def once(work: Callable[..., Coroutine[Any, Any, Any]], *given: str) -> Any:
+        async with connected() as api:
+            return await work(api, *given)
+
+    name = asyncio.run(once(make_namespace))
+    yield name
+    asyncio.run(once(delete_namespace, name))
 
 
 @pytest.fixture
@@ -201,5 +226,5 @@ async def operator(make_operator, request) -> operators.Operator:
     one = make_operator(**getattr(request, "param", {}))
     one.start()
     await one.ready()
-    await operators.until(one.leads, 20, lambda: one.log.read_text()[-3000:])
+    await operators.until(one.leads, 60, lambda: one.log.read_text()[-3000:])
     return one

@@ -30,7 +30,7 @@ class Jobs:
     async def status(self, name: str) -> dict[str, Any]:
         return json.loads(await self.api.request("GET", f"{self.path}/{name}")).get("status", {})
 
-    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 60.0) -> dict:
+    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 120.0) -> dict:
         """The status once it is so."""
         last: dict[str, Any] = {}
 
@@ -42,7 +42,7 @@ class Jobs:
         await until(holds, seconds, lambda: f"{name}: {json.dumps(last, indent=1)}")
         return last
 
-    async def trains(self, name: str, seconds: float = 90.0, *, beyond: int = 0) -> dict[str, Any]:
+    async def trains(self, name: str, seconds: float = 180.0, *, beyond: int = 0) -> dict[str, Any]:
         """The status once steps beyond this one are made."""
 
         def running(status: dict[str, Any]) -> bool:
@@ -51,7 +51,7 @@ class Jobs:
 
         return await self.until(name, running, seconds)
 
-    async def ends(self, name: str, seconds: float = 180.0) -> dict[str, Any]:
+    async def ends(self, name: str, seconds: float = 300.0) -> dict[str, Any]:
         return await self.until(name, lambda status: status.get("state") in ENDED, seconds)
 
     async def pods(self, name: str) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ import aiohttp
 
 from torchyard.cluster.kube.client import Api
 
-ENDS_WITHIN = 15.0
+ENDS_WITHIN = 60.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
 
@@ -110,7 +110,7 @@ class Operator:
         except (aiohttp.ClientError, TimeoutError) as error:
             return 0, repr(error)
 
-    async def ready(self, seconds: float = 60.0) -> "Operator":
+    async def ready(self, seconds: float = 120.0) -> "Operator":
         """Wait until it is."""
         await until(self._is_ready, seconds, lambda: f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}")
         return self
@@ -130,8 +130,8 @@ class Operator:
         return (await self.page("/readyz"))[0] == 200
 
 
-async def until(condition: Callable, seconds: float = 30.0, why: Callable[[], str] = lambda: "not so in time") -> None:
-    """Wait for something that others do."""
+async def until(condition: Callable, seconds: float = 60.0, why: Callable[[], str] = lambda: "not so in time") -> None:
+    """Wait for something that others do; the time is for a slow machine, what holds is seen at once."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
@@ -140,6 +140,12 @@ async def until(condition: Callable, seconds: float = 30.0, why: Callable[[], st
         if time.monotonic() > deadline:
             raise TimeoutError(why())
         await asyncio.sleep(0.05)
+
+
+async def holder(api: Api, namespace: str) -> str:
+    """Who holds the lease of the operators of a namespace; empty: nobody."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/torchyard"
+    return str(json.loads(await api.request("GET", path))["spec"].get("holderIdentity") or "")
 
 
 def free_port() -> int:

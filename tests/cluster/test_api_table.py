@@ -40,19 +40,25 @@ def job(spec, name="table", **more):
 
 
 @pytest.fixture
-def jobs(namespace):
-    return f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+def jobs(shared_namespace):
+    return f"/apis/torchyard.dev/v1alpha1/namespaces/{shared_namespace}/trainingjobs"
 
 
 @pytest.fixture
 async def post(api, jobs):
-    """Creates a job and gives it back as the server keeps it."""
+    """Creates a job and gives it back as the server keeps it; what is stored goes with the test."""
+    stored = []
 
     async def create(spec, params=DRY, **more):
         document = job(spec, **more)
-        return json.loads(await api.request("POST", jobs, params=params, body=document))
+        kept = json.loads(await api.request("POST", jobs, params=params, body=document))
+        if "dryRun" not in params:
+            stored.append(kept["metadata"]["name"])
+        return kept
 
-    return create
+    yield create
+    for name in stored:
+        await api.request("DELETE", f"{jobs}/{name}")
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
@@ -87,7 +93,7 @@ async def test_updates(api, jobs, post, case):
         stored = json.loads(await api.request("GET", f"{jobs}/table"))
         try:
             await api.request("PUT", f"{jobs}/table", params=DRY, body={**stored, "spec": case["new"]})
-        except Conflict:  # the operator wrote the status meanwhile
+        except Conflict:  # somebody wrote to it meanwhile
             continue
         except Rejected as error:
             refused, message = [cause.field for cause in error.details.causes], error.message
@@ -183,9 +189,8 @@ async def test_the_server_finds_nothing_wrong_with_the_definition(api):
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-async def test_a_restricted_namespace_takes_every_pod_we_build(api, namespace, path):
-    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    await api.request("PATCH", f"/api/v1/namespaces/{namespace}", body=label, content_type=MERGE_PATCH)
+async def test_a_restricted_namespace_takes_every_pod_we_build(api, shared_namespace, path):
+    namespace = shared_namespace
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     for name in ("default", "trainer"):
         account["metadata"]["name"] = name

@@ -82,14 +82,14 @@ async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, u
     with nodes[node].repaired_afterwards():
         nodes[node].disconnect()
         nodes[node].pause()  # so that the end stays far, however long it takes to miss the node
-        cause = await training.cause(2, "NodeLost", 180)
+        cause = await training.cause(2, "NodeLost", 300)
         assert cause["node"] == node
         assert (cause["rank"], cause["pod"]) in whole
         before = training.rounds_on_disk()
         nodes[node].unpause()
         # It goes on where it was, beside the new round, wants to write its next checkpoint, and has to give up.
         left_behind = functools.partial(training.said_on, nodes[node])
-        await until(lambda: "round 2 ended: code 76" in left_behind(), 60, left_behind)
+        await until(lambda: "round 2 ended: code 76" in left_behind(), 120, left_behind)
         after = training.rounds_on_disk()
         assert {after[step] for step in after.keys() - before.keys()} <= {3}
     assert await training.weights() == undisturbed
@@ -101,7 +101,7 @@ async def test_a_kubelet_that_stops_takes_nothing_from_the_training(training, no
     node = nodes[name]
     with node.repaired_afterwards():
         node.stop_kubelet()
-        await until(lambda: asyncio.to_thread(lambda: not node.ready()), 60, lambda: f"{name} is still ready")
+        await until(lambda: asyncio.to_thread(lambda: not node.ready()), 120, lambda: f"{name} is still ready")
         assert await training.weights() == undisturbed
     assert (await training.jobs.status(training.name))["round"] == 1
 

@@ -8,11 +8,13 @@ import time
 
 import pytest
 from fault_proxy import FaultProxy, Request
-from operators import until
+from operators import holder, until
 
 from torchyard.cluster.kube.lease import Terms
 
 TERMS = Terms()
+# A request is seen when it arrives, which on a slow machine is later than it was sent.
+LATE = (TERMS.lease - TERMS.writing) / 2
 
 
 @pytest.fixture
@@ -27,8 +29,7 @@ async def two_operators(api, namespace, proxy, make_operator, tmp_path):
     one = make_operator(name="one", kubeconfig=proxy.kubeconfig(tmp_path / "proxied"))
     two = make_operator(name="two")
     one.start()
-    await one.ready()
-    await until(one.leads, 20)
+    await until(one.leads)
     two.start()
     await two.ready()
     return one, two
@@ -60,11 +61,6 @@ async def job_after_job(api, namespace):
             await task
 
 
-async def holder(api, namespace) -> str:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/torchyard"
-    return json.loads(await api.request("GET", path))["spec"].get("holderIdentity", "")
-
-
 async def test_a_leader_whose_renewals_are_lost_ends_its_writing_before_its_lease_can_be_taken(
     api, namespace, proxy, two_operators
 ):
@@ -76,14 +72,13 @@ async def test_a_leader_whose_renewals_are_lost_ends_its_writing_before_its_leas
         renewed = max(request.at for request in proxy.requests if _renews(request))
         proxy.held = lambda request: "/leases/" in request.path and request.at > renewed
         cut = time.monotonic()
-        while await holder(api, namespace) == first:  # noqa: ASYNC110 -- the cluster's news
-            await asyncio.sleep(0.02)
+        await until(lambda: _held_by_another(api, namespace, first))
         taken = time.monotonic()
-        await until(two.leads, 5)
+        await until(two.leads)
         await asyncio.sleep(3)  # there is more to write all the time
         last = proxy.writes()[-1].at
         assert last > cut, "it must have gone on writing for a while, or the test shows nothing"
-        assert last < renewed + TERMS.writing + 0.1
+        assert last < renewed + TERMS.writing + LATE
         assert taken > renewed + TERMS.lease - 0.1
         assert proxy.writes(since=taken) == []
         proxy.held = lambda _request: False
@@ -99,36 +94,37 @@ async def test_a_leader_that_is_cut_off_altogether_sends_nothing_once_the_networ
         await until(lambda: len(proxy.writes()) > 5)
         cut = time.monotonic()
         proxy.held = lambda _request: True
-        await until(two.leads, 20)
+        await until(two.leads)
         taken = time.monotonic()
         proxy.held = lambda request: request.at < taken  # what it sent before is lost
         assert await one.ended() == 1
-        late = proxy.writes(since=cut + TERMS.writing + 0.1)
-        assert late == []
-        await until(lambda: _all_have_a_state(api, jobs), 10)
+        assert proxy.writes(since=cut + TERMS.writing + LATE) == []
+    await until(lambda: _all_have_a_state(api, jobs))
 
 
 async def test_an_api_server_that_is_away_for_a_while_deposes_nobody(api, namespace, proxy, make_operator, tmp_path):
     one = make_operator(name="one", kubeconfig=proxy.kubeconfig(tmp_path / "proxied"))
     one.start()
-    await until(one.leads, 30)
+    await until(one.leads)
     away = time.monotonic()
     proxy.held = lambda request: request.at > away
-    await until(lambda: _not(one.leads), 15)
+    await until(lambda: _not(one.leads))
     assert (await one.page("/healthz"))[0] == 200
     await asyncio.sleep(10)
     proxy.held = lambda _request: False
-    back = time.monotonic()
-    await until(one.leads, 10)
+    await until(one.leads)
     async with job_after_job(api, namespace) as jobs:
         await asyncio.sleep(1)
-    await until(lambda: _all_have_a_state(api, jobs), 30)
-    assert time.monotonic() - back < 30
+    await until(lambda: _all_have_a_state(api, jobs))
     assert one.process.poll() is None
 
 
 def _renews(request: Request) -> bool:
     return request.verb == "PUT" and "/leases/" in request.path
+
+
+async def _held_by_another(api, namespace, first) -> bool:
+    return await holder(api, namespace) not in {first, ""}
 
 
 async def _not(condition) -> bool:

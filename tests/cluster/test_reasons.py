@@ -1,6 +1,7 @@
 """Why a job does not train, said on the job: by a real scheduler, real kubelets and a real API server."""
 
 import asyncio
+import json
 
 import pytest
 from jobs import Jobs
@@ -74,7 +75,7 @@ async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
 
     async def says(name: str) -> None:
         _, reason, evidence = expected[name]
-        status = await jobs.until(name, lambda now: now.get("reason") == reason and evidence in now["message"], 90)
+        status = await jobs.until(name, lambda now: now.get("reason") == reason and evidence in now["message"], 240)
         assert status["state"] == "Pending"
 
     async with asyncio.TaskGroup() as group:
@@ -95,6 +96,7 @@ async def test_what_is_missing_may_be_made_later(jobs):
 
 async def test_a_quota_is_waited_for_and_named(jobs):
     await jobs.make("resourcequotas", "team", spec={"hard": {"pods": "1"}})
+    await until(lambda: _counted(jobs, "team"))
     await jobs.submit("two", script=SCRIPT, nodes=2)
     status = await jobs.until("two", lambda now: now.get("reason") == "QuotaExceeded")
     assert "team, pods 1/1" in status["message"]
@@ -150,10 +152,16 @@ async def policy(api, namespace):
     await api.request(
         "POST", f"{path}/validatingadmissionpolicybindings", body={"metadata": {"name": name}, "spec": binding}
     )
-    await until(lambda: _denies(api, namespace, name), 30, lambda: f"{name} is not in force")
+    await until(lambda: _denies(api, namespace, name), 60, lambda: f"{name} is not in force")
     yield name
     await api.request("DELETE", f"{path}/validatingadmissionpolicybindings/{name}")
     await api.request("DELETE", f"{path}/validatingadmissionpolicies/{name}")
+
+
+async def _counted(jobs, quota) -> bool:
+    """Before its use is counted once, a quota refuses every pod with other words."""
+    found = json.loads(await jobs.api.request("GET", f"{jobs.core}/resourcequotas/{quota}"))
+    return "hard" in found.get("status", {})
 
 
 async def _denies(api, namespace, policy) -> bool:

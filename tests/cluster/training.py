@@ -31,7 +31,7 @@ class Training:
         await self.jobs.submit(self.name, trainer=trainer, **SPEC)
         return self
 
-    async def gained(self, seconds: float = 120.0) -> dict:
+    async def gained(self, seconds: float = 240.0) -> dict:
         """The status once the newest round runs and has made a checkpoint of its own: its end is then free."""
 
         def advanced(status: dict) -> bool:
@@ -41,7 +41,7 @@ class Training:
 
         return await self.jobs.until(self.name, advanced, seconds)
 
-    async def cause(self, number: int, reason: str, seconds: float = 120.0) -> dict:
+    async def cause(self, number: int, reason: str, seconds: float = 240.0) -> dict:
         """Why this round ended, once the next one makes steps; it must be this reason, and free of charge."""
 
         def recovered(status: dict) -> bool:

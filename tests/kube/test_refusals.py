@@ -36,6 +36,11 @@ REFUSALS = {
         "QuotaExceeded",
         "team, limits.cpu 8/8, pods 3/3",
     ),
+    "the quota is new": (
+        no(403, f"{POD}status unknown for quota: team, resources: pods"),
+        "QuotaExceeded",
+        "team, whose use is not counted yet",
+    ),
     "the quota wants limits": (
         no(403, f"{POD}failed quota: team: must specify limits.cpu for: trainer; limits.memory for: trainer"),
         "QuotaNeedsLimits",

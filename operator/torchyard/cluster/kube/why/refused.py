@@ -13,6 +13,7 @@ _POD_PREFIX = re.compile(r'^(?:pods|Pod) "[^"]*" is (?:forbidden|invalid): ')
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.*), used: (?P<used>.*), limited: (?P<hard>.*)$", re.DOTALL
 )
+_QUOTA_UNCOUNTED = re.compile(r"status unknown for quota: (?P<name>[^,]+), resources: (?P<what>.*)$", re.DOTALL)
 _QUOTA_LIMITS = re.compile(r"failed quota: (?P<name>[^:]+): must specify (?P<what>.*)$", re.DOTALL)
 _WEBHOOK = re.compile(r'admission webhook "(?P<name>[^"]+)" denied the request(?:: (?P<why>.*))?', re.DOTALL)
 _POLICY = re.compile(
@@ -82,6 +83,8 @@ def _short(message: str) -> str:
 # What a message says, and what that is. The order matters where one sentence quotes another.
 _SAYINGS: tuple[tuple[re.Pattern[str], str, Callable[[Words], str], float | None], ...] = (
     (_QUOTA, "QuotaExceeded", _quota, None),
+    # A quota that was made a moment ago.
+    (_QUOTA_UNCOUNTED, "QuotaExceeded", lambda found: f"{found['name']}, whose use is not counted yet", None),
     (_QUOTA_LIMITS, "QuotaNeedsLimits", lambda found: f"{found['name']} wants {found['what']}", LONG_SECONDS),
     (
         re.compile(r"violates PodSecurity (?P<what>.*)$", re.DOTALL),
