@@ -102,6 +102,27 @@ def test_a_server_that_asks_for_thirty_seconds_gets_them():
     in_virtual_time(main)
 
 
+def test_what_the_cluster_does_not_answer_is_said_once_until_it_changes(caplog):
+    async def main():
+        world = World(1)
+        ports = Ports(world)
+        ports.failing["write_status"] = [Unavailable(why) for why in (*["are not served now"] * 20, *["500"] * 20)]
+        async with controlled(world, ports) as (controller, _):
+            while ports.failing["write_status"]:  # as agents have news all the time
+                controller.enqueue(KEY)
+                await pass_time(world, 2)
+            await pass_time(world, 60)
+            assert len(world.created) == 1
+            ports.failing["write_status"] = [Unavailable("500")]
+            world.start_pods()
+            controller.enqueue(KEY)
+            await pass_time(world, 60)
+        said = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+        assert said == ["are not served now", "500", "500"]
+
+    in_virtual_time(main)
+
+
 def test_an_error_on_one_job_stalls_that_job_alone_and_says_so_on_it():
     async def main():
         world = World(1)

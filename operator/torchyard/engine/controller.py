@@ -59,6 +59,7 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
         self._refusals = Refusals(clock)
+        self._silent: dict[Key, str] = {}  # what the cluster did not answer to, said already
 
     def enqueue(self, key: Key) -> None:
         """Something about this job changed."""
@@ -137,8 +138,8 @@ class Controller:
             self._queue.add_after(key, self._refused(key, error))
             return "refused"
         except Unavailable as error:
-            delay = self._queue.fail(key, at_least=error.retry_after)
-            _log.warning("%s/%s: the cluster did not answer, next try in %.1f s: %s", *key, delay, error)
+            self._queue.fail(key, at_least=error.retry_after)
+            self._say_once(key, str(error))
             return "unavailable"
         except Exception as error:  # noqa: BLE001 -- the job's trouble, whatever it is, is not the others'
             delay = self._queue.fail(key)
@@ -146,9 +147,16 @@ class Controller:
             await self._stall(key, error)
             return "failed"
         self._queue.succeed(key)
+        self._silent.pop(key, None)
         if due is not None:
             self._queue.add_after(key, due)
         return "done"
+
+    def _say_once(self, key: Key, trouble: str) -> None:
+        """Agents bring news of a job every few seconds, and each of them is a try."""
+        if self._silent.get(key) != trouble:
+            self._silent[key] = trouble
+            _log.warning("%s/%s: the cluster did not answer, trying on in silence: %s", *key, trouble)
 
     def _refused(self, key: Key, error: Refused) -> float:
         """Remember it for the next plan; seconds until that is due."""
