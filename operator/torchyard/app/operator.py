@@ -6,7 +6,6 @@ lease to another ends, for what it remembers of agents is old; one that only cou
 
 import asyncio
 import contextlib
-import gc
 import logging
 import random
 import time
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from aiohttp import web
 
 from torchyard.app import probes
+from torchyard.app.garbage import leave_caches_alone
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.options import Options, site
 from torchyard.app.probes import Metrics, Readiness
@@ -229,9 +229,7 @@ class Operator:
     def _know_all(self) -> None:
         self.readiness.set("jobs")
         self._synced.set()
-        # What is cached now stays; looking through it for garbage again and again costs more than it finds.
-        gc.freeze()
-        gc.set_threshold(100_000, 50, 100)
+        leave_caches_alone()
 
     def _look(self, key: Key) -> None:
         if self.jobs.get(key) is not None:
