@@ -78,7 +78,6 @@ class Agent:
         token_file.write_text(token, encoding="utf-8")
         server = local_http.serve(settings.listen, token, self.status, self._progress)
         host, port = str(server.server_address[0]), int(server.server_address[1])
-        env = worker_environment(os.environ, settings, f"http://{host}:{port}{local_http.PROGRESS_PATH}", token_file)
         write_hooks(settings)
         write_json(
             settings.run_dir / "agent.json",
@@ -86,6 +85,8 @@ class Agent:
         )
         self.gpus.start()
         procs = settings.procs or self.gpus.count() or 1
+        progress_url = f"http://{host}:{port}{local_http.PROGRESS_PATH}"
+        env = worker_environment(os.environ, settings, progress_url, token_file, self.gpus.count())
         interpreter = torchrun_interpreter(settings.command[0])
         kind = classify(settings.command, interpreter)
         self.warm = WarmStart(kind, zygote_environment(env, procs), settings.preload, wanted=settings.warm_start)

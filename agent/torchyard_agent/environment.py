@@ -14,8 +14,15 @@ from torchyard_agent.warm import LOCATION
 _ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
 REMOVED_FROM_WORKERS: List[str] = [name for name in _ZYGOTE_ONLY if name not in os.environ]
 
+# Freed memory stays with the worker: a step that gets its tensors from the kernel anew meets thousands of page faults
+# (decision 14). As glibc reads them at a process's start: nothing is mapped by itself, the heap shrinks from 2 GiB on.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+_MEMORY_SETTINGS = {*KEEP_MEMORY, "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"}
 
-def worker_environment(env: Mapping[str, str], settings: Settings, progress_url: str, token: Path) -> Dict[str, str]:
+
+def worker_environment(
+    env: Mapping[str, str], settings: Settings, progress_url: str, token: Path, gpus: int
+) -> Dict[str, str]:
     """Everything of the agent's environment but its token file, and what workers of every round need.
 
     Args:
@@ -24,6 +31,7 @@ def worker_environment(env: Mapping[str, str], settings: Settings, progress_url:
         progress_url: where Hugging Face's Kubeflow callback is to post. Plain HTTP on loopback: the callback hands the
             URL to urllib and builds a TLS context only if a CA is given; what it insists on is a token file.
         token: file with the token of that call.
+        gpus: that workers can use. Without one they train from the heap, whose memory they then keep.
     """
     workers = {name: value for name, value in env.items() if name != "TORCHYARD_TOKEN_FILE"}
     path = [str(hooks_folder(settings))] if settings.hooks else []
@@ -33,6 +41,8 @@ def worker_environment(env: Mapping[str, str], settings: Settings, progress_url:
     workers["TORCHYARD_LOG_DIR"] = str(settings.log_dir)
     workers.setdefault("PYTHONUNBUFFERED", "1")
     workers.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(settings.run_dir / "fr" / "rank_"))
+    if not gpus and not _says_how_to_allocate(env):
+        workers.update(KEEP_MEMORY)
     if "KUBEFLOW_TRAINER_SERVER_URL" not in env:
         workers["KUBEFLOW_TRAINER_SERVER_URL"] = progress_url
         workers["KUBEFLOW_TRAINER_SERVER_TOKEN"] = str(token)
@@ -47,6 +57,11 @@ def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
     if procs > 1:
         zygote.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
     return zygote
+
+
+def _says_how_to_allocate(env: Mapping[str, str]) -> bool:
+    # One of these changes what the others mean: who sets one of them has all of them.
+    return not _MEMORY_SETTINGS.isdisjoint(env) or "glibc.malloc." in env.get("GLIBC_TUNABLES", "")
 
 
 def hooks_folder(settings: Settings) -> Path:

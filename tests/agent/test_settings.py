@@ -1,10 +1,12 @@
 """What an agent is started with: variables, command lines, and what is wrong with them."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from torchyard_agent import command, settings
+from torchyard_agent.environment import KEEP_MEMORY, worker_environment
 from torchyard_agent.launcher import exec_arguments
 
 REQUIRED = {
@@ -75,3 +77,18 @@ def test_the_interpreter_behind_torchrun_is_found_also_behind_a_long_path(tmp_pa
 def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
     arguments = exec_arguments({"logDir": "/logs", "runDir": "/run"}, ["python", "a b.py", "; rm"])
     assert arguments[-3:] == ["python", "a b.py", "; rm"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "added"),
+    [
+        (0, {"MALLOC_ARENA_MAX": "2"}, KEEP_MEMORY),
+        (0, {"MALLOC_TOP_PAD_": "65536"}, {}),
+        (0, {"MALLOC_MMAP_MAX_": "100"}, {}),
+        (2, {}, {}),
+    ],
+)
+def test_memory_is_kept_where_there_is_no_gpu_and_the_user_set_nothing_like_it(gpus, own, added):
+    env = {**REQUIRED, **own}
+    workers = worker_environment(env, settings.read(["--", "true"], env), "http://127.0.0.1:1", Path("/token"), gpus)
+    assert {name: value for name, value in workers.items() if name.startswith("MALLOC_")} == {**own, **added}
