@@ -59,9 +59,10 @@ class Decoder(nn.Module):
 
         The projection after the glimpse meets the pointers in every situation, so it is folded into them.
         """
-        keys, values, pointers = self.node_inputs(nodes).chunk(3, -1)
-        queries = self.node_context(nodes) + self.graph_context(nodes.mean(1, keepdim=True))
-        pointers = F.linear(pointers, self.glimpse.weight.T)
+        to_keys, to_values, to_pointers = self.node_inputs.weight.chunk(3)
+        folded = torch.cat([to_keys, to_values, self.glimpse.weight.T @ to_pointers, self.node_context.weight])
+        keys, values, pointers, queries = F.linear(nodes, folded.to(nodes.dtype)).chunk(4, -1)
+        queries = queries + self.graph_context(nodes.mean(1, keepdim=True))
         memory = Memory(queries, self._by_head(keys), self._by_head(values), pointers, None)
         return memory._replace(tables=self._tabulate(memory)) if self._pays(nodes) else memory
 
@@ -93,24 +94,38 @@ class Decoder(nn.Module):
 
     def _look_up(self, tables: Tables, instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
         share = (state.load / instances.capacity)[..., None].to(tables.scores.dtype)
-        here = state.node[..., None].expand(-1, -1, tables.scores.shape[-1])
-        scores = torch.addcmul(tables.scores.gather(1, here), share, tables.load_scores)
-        scores = scores.float().unflatten(-1, (self.heads, -1)).masked_fill(~options[:, :, None], -torch.inf)
+        scores = torch.addcmul(rows(tables.scores, state.node), share, tables.load_scores)
+        scores = scores.float().unflatten(-1, (self.heads, -1)) + penalty(options)[:, :, None]
         return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
 
     def _query(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
         """Where a vehicle is and the share of its capacity left, as a query: [B, S, d]."""
-        here = memory.queries.gather(1, state.node[..., None].expand(-1, -1, memory.queries.shape[-1]))
+        here = rows(memory.queries, state.node)
         share = (state.load / instances.capacity)[..., None].to(here.dtype)
         return torch.addcmul(here, share, self.load_context.to(here.dtype))
 
     def _clip(self, scores: Tensor, options: Tensor) -> Tensor:
         width = self.glimpse.weight.shape[0]
-        return (TANH_CLIP * torch.tanh(scores.float() / math.sqrt(width))).masked_fill(~options, -torch.inf)
+        return torch.add(penalty(options), torch.tanh(scores.float() / math.sqrt(width)), alpha=TANH_CLIP)
 
     def _by_head(self, vectors: Tensor) -> Tensor:
         """[B, k, d] -> [B, H, k, d / H]."""
         return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def rows(table: Tensor, node: Tensor) -> Tensor:
+    """Look nodes [B, S] up in a table of each instance: [B, n, k] -> [B, S, k].
+
+    An embedding copies whole rows and adds its gradients row by row, where `gather` would do so number by number.
+    """
+    batch, nodes, _ = table.shape
+    first = torch.arange(0, batch * nodes, nodes, device=node.device)
+    return F.embedding(node + first[:, None], table.flatten(0, 1))
+
+
+def penalty(options: Tensor) -> Tensor:
+    """Give 0 where a vehicle may go, -inf where it may not; cheaper to add to every head than to fill each masked."""
+    return torch.where(options, 0.0, -torch.inf)
 
 
 class DynamicDecoder(Decoder):

@@ -4,8 +4,11 @@ Every normalisation looks at one instance or one node only, so that neither worl
 result (Kool's BatchNorm would).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torchyard_trainers.cvrp.instances import Instances, distances
@@ -69,20 +72,57 @@ class EdgeAttention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 
-class InstanceNorm(nn.Module):
-    """Normalise each channel over the nodes of one instance."""
+class AddAndNorm(nn.Module):
+    """Add what a layer found, then normalise each channel over the nodes of one instance."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def forward(self, nodes: Tensor) -> Tensor:
-        """[B, n, d] -> [B, n, d]."""
+    def forward(self, nodes: Tensor, found: Tensor) -> Tensor:
+        """Twice [B, n, d] -> [B, n, d]."""
+        return _AddAndNorm.apply(nodes, found, self.weight, self.bias)
+
+
+class _AddAndNorm(torch.autograd.Function):
+    """Its gradient in closed form: half the passes over memory, and half the memory, of one operation after another."""
+
+    @staticmethod
+    def forward(ctx: Any, nodes: Tensor, found: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        total = nodes + found
         # `torch.var_mean` over the middle dimension takes six times as long on a CPU.
-        centred = nodes.float() - nodes.float().mean(1, keepdim=True)
-        scale = torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5) * self.weight
-        return torch.addcmul(self.bias, centred, scale).to(nodes.dtype)
+        centred = total.float()
+        centred = centred.sub_(centred.mean(1, keepdim=True))
+        scale = torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5)
+        ctx.save_for_backward(centred, scale, weight)
+        ctx.dtypes = nodes.dtype, found.dtype, weight.dtype, bias.dtype
+        return torch.addcmul(bias, centred, scale * weight).to(total.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        """With y = w s c + b and c = x - mean x: dx = w s (g - mean g - c s^2 mean(g c))."""
+        centred, scale, weight = ctx.saved_tensors
+        grad = grad.float()
+        mean = grad.mean(1, keepdim=True)
+        slope = (grad * centred).mean(1, keepdim=True) * scale
+        inwards = (grad - mean).addcmul_(centred, slope * scale, value=-1).mul_(scale * weight)
+        count = grad.shape[1]
+        grads = inwards, inwards, slope.sum((0, 1)) * count, mean.sum((0, 1)) * count
+        return tuple(each.to(dtype) for each, dtype in zip(grads, ctx.dtypes, strict=True))
+
+
+class Widening(nn.Linear):
+    """A linear layer to more channels. Its weight is turned first, so that its gradient is x' g instead of (g' x)'.
+
+    That has as many long rows as there are inputs instead of outputs: 13 ms instead of 22 for [10752, 128] -> 512 on
+    one core of a CPU.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., d] -> [..., outputs]."""
+        return inputs @ self.weight.t().contiguous() + self.bias
 
 
 class AttentionBlock(nn.Module):
@@ -91,14 +131,17 @@ class AttentionBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(width, heads)
-        self.attention_norm = InstanceNorm(width)
-        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
-        self.feed_forward_norm = InstanceNorm(width)
+        self.attention_norm = AddAndNorm(width)
+        # In place: the sum before it is not among what checkpointing keeps, a product would be.
+        self.feed_forward = nn.Sequential(
+            Widening(width, 4 * width), nn.ReLU(inplace=True), nn.Linear(4 * width, width)
+        )
+        self.feed_forward_norm = AddAndNorm(width)
 
     def forward(self, nodes: Tensor, distance: Tensor) -> Tensor:
         """[B, n, d], [B, n, n] -> [B, n, d]."""
-        nodes = self.attention_norm(nodes + self.attention(nodes, distance))
-        return self.feed_forward_norm(nodes + self.feed_forward(nodes))
+        nodes = self.attention_norm(nodes, self.attention(nodes, distance))
+        return self.feed_forward_norm(nodes, self.feed_forward(nodes))
 
 
 class GraphBlock(nn.Module):
