@@ -48,7 +48,6 @@ def flat(pairs):
         ("fsdp", (2, 1), {"microBatchSize": 2, "activationCheckpointing": "full"}),
         ("fsdp", (2, 2), {"cpuOffload": True, "fsdp": {"sharding": "grad"}}),
         ("fsdp", (3, 3), {"microBatchSize": 3, "activationCheckpointing": "selective", "cpuOffload": True}),
-        ("hsdp", (4, 2), {}),
         ("hsdp", (4, 2), {"microBatchSize": 1, "activationCheckpointing": "full", "cpuOffload": True}),
         ("hsdp", (2, 1), {"activationCheckpointing": "selective"}),
         ("auto", (2, 2), {"cpuOffload": True}),

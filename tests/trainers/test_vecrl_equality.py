@@ -99,7 +99,6 @@ def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tm
     ("params", "strategy", "world"),
     [
         ({}, "single", 1),
-        (SNAKE, "single", 1),
         (SNAKE | {"policies": "independent", "model": "cnn"}, "ddp", 2),
         ({}, "ddp", 3),
         (SNAKE, "fsdp", 2),
