@@ -1,4 +1,4 @@
-"""What the agent costs a training step: median step time under the agent and under plain torchrun, and the agent's CPU.
+"""What the agent costs a training step: step time, processor time and page faults under the agent and under torchrun.
 
     python benchmarks/agent_overhead.py [SECONDS] [TURNS]
 
@@ -6,8 +6,8 @@ The two take turns, so that a busy machine slows both. The script is unmodified 
 counted by the hook and its output is followed. All that the agent does inside a worker is that hook, so steps with and
 without it also take turns within one process, where a noisy machine spoils the comparison least.
 
-glibc is told to keep freed memory on both sides: else a step of either may meet none or a thousand page faults, as the
-heap happens to lie, which is half of a step and has nothing to do with the agent.
+Under the agent, workers without a GPU keep the memory they free (decision 14); plain torchrun leaves that to glibc, as
+its users have it: a step may then meet none or a thousand page faults, as the heap happens to lie.
 """
 
 import json
@@ -21,28 +21,40 @@ from pathlib import Path
 
 from restart import Intake, agent_process, run
 
-STEADY_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-PROGRAM = """
-import json, os, time, torch
+WARM_UP_STEPS = 20
+PROGRAM = f"""
+import json, os, resource, time, torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
 optimizer = torch.optim.AdamW(model.parameters())
+def used():
+    return resource.getrusage(resource.RUSAGE_SELF)
 data, steps, end = torch.randn(64, 512), [], time.monotonic() + float(os.environ["SECONDS"])
-installed, turns = dict(hooks), {True: [], False: []}
+installed, turns = dict(hooks), {{True: [], False: []}}
 while time.monotonic() < end:
     counted = len(steps) % 2 == 0
     hooks.clear()
-    hooks.update(installed if counted else {})
-    start, used = time.perf_counter(), time.thread_time()
+    hooks.update(installed if counted else {{}})
+    start, before = time.perf_counter(), time.thread_time()
     optimizer.zero_grad()
     model(data).square().mean().backward()
     optimizer.step()
     steps.append(time.perf_counter() - start)
-    turns[counted].append(time.thread_time() - used)
+    turns[counted].append(time.thread_time() - before)
+    if len(steps) == {WARM_UP_STEPS}:
+        first = used()
     if len(steps) % 10 == 0:
         print("step", len(steps), flush=True)
-json.dump([steps[20:], turns[True][20:], turns[False][20:]], open(os.environ["MARK"], "w"))
+last, count = used(), len(steps) - {WARM_UP_STEPS}
+told = {{
+    "steps": steps[{WARM_UP_STEPS}:],
+    "counted": turns[True][{WARM_UP_STEPS // 2}:],
+    "bare": turns[False][{WARM_UP_STEPS // 2}:],
+    "cpu": (last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime) / count,
+    "faults": (last.ru_minflt - first.ru_minflt) / count,
+}}
+json.dump(told, open(os.environ["MARK"], "w"))
 """
 
 
@@ -51,17 +63,15 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
-    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 8
-    agent, plain, ratios, cpu, wall = [], [], [], 0.0, 0.0
-    hooked, bare = [], []
+def measure(seconds: float, turns: int) -> tuple[list[dict], list[dict], float]:
+    """What each turn told under the agent and under plain torchrun, and the agent's share of a core."""
+    agent, plain, cpu, wall = [], [], 0.0, 0.0
     with tempfile.TemporaryDirectory() as name:
         folder, intake = Path(name), Intake()
         script, mark = folder / "train.py", folder / "mark"
         script.write_text(PROGRAM)
         env = {"MARK": str(mark), "SECONDS": str(seconds)}
-        process = agent_process(folder, intake, ["torchrun", script], **STEADY_MEMORY)
+        process = agent_process(folder, intake, ["torchrun", script])
         try:
             intake.wait_for(lambda state: state["state"] == "ready")
             for number in range(1, turns + 1):
@@ -69,32 +79,46 @@ def main() -> None:
                 run(intake, number, env, procs=1)
                 intake.wait_for(lambda state, number=number: state.get("exit", {}).get("round") == number)
                 cpu, wall = cpu + cpu_seconds(process.pid) - before, wall + time.monotonic() - start
-                steps, with_hook, without = json.loads(mark.read_text())
-                agent.append(steps)
-                hooked.append(statistics.median(with_hook))
-                bare.append(statistics.median(without))
+                agent.append(json.loads(mark.read_text()))
                 torchrun = [sys.executable, "-m", "torch.distributed.run", script]
-                quiet = {**os.environ, "OMP_NUM_THREADS": "1", **STEADY_MEMORY, **env}
+                quiet = {**os.environ, "OMP_NUM_THREADS": "1", **env}
                 subprocess.run(torchrun, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-                plain.append(json.loads(mark.read_text())[0])
-                ratios.append(statistics.median(agent[-1]) / statistics.median(plain[-1]))
+                plain.append(json.loads(mark.read_text()))
             intake.tell(verb="exit", code=0)
             process.wait(20)
         finally:
             process.kill()
             process.wait()
-    print(f"{'1 rank, CPU':24} {'median step ms':>15} {'fastest turn':>13} {'steps':>8}")
-    for label, steps in (("plain torchrun", plain), ("under the agent", agent)):
-        medians = [1000 * statistics.median(turn) for turn in steps]
-        count = sum(map(len, steps))
-        print(f"{label:24} {statistics.median(medians):15.3f} {min(medians):13.3f} {count:8}")
-    low, middle, high = (100 * (figure - 1) for figure in (min(ratios), statistics.median(ratios), max(ratios)))
-    costs = [100 * (one / other - 1) for one, other in zip(hooked, bare, strict=True)]
+    return agent, plain, cpu / wall
+
+
+def difference(ones: list[float], others: list[float]) -> str:
+    """By how much `ones` are more than `others`: the median of pairs, and the least and most of them."""
+    percents = sorted(100 * (one / other - 1) for one, other in zip(ones, others, strict=True))
+    return f"{statistics.median(percents):+.2f} % ({percents[0]:+.2f} to {percents[-1]:+.2f})"
+
+
+def medians(turns: list[dict], name: str) -> list[float]:
+    return [statistics.median(turn[name]) for turn in turns]
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
+    turns = int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    agent, plain, share = measure(seconds, turns)
+    print(f"{'1 rank, CPU':18} {'step ms':>8} {'cpu ms':>8} {'faults a step':>22} {'steps':>7}")
+    for label, told in (("plain torchrun", plain), ("under the agent", agent)):
+        step, cpu = (1000 * statistics.median(column) for column in (medians(told, "steps"), [t["cpu"] for t in told]))
+        faults = sorted(turn["faults"] for turn in told)
+        spread = f"{statistics.median(faults):.0f} ({faults[0]:.0f} to {faults[-1]:.0f})"
+        count = sum(len(turn["steps"]) for turn in told)
+        print(f"{label:18} {step:8.3f} {cpu:8.3f} {spread:>22} {count:7}")
+    print(f"step time, paired turns: {difference(medians(agent, 'steps'), medians(plain, 'steps'))}")
     print(
-        f"counting a step, processor time in one process: {statistics.median(costs):+.2f} % of it"
-        f" ({min(costs):+.2f} to {max(costs):+.2f})"
+        f"processor time of a step, paired turns: {difference(*([t['cpu'] for t in side] for side in (agent, plain)))}"
     )
-    print(f"difference {middle:+.2f} % ({low:+.2f} to {high:+.2f}); the agent used {100 * cpu / wall:.2f} % of a core")
+    print(f"counting a step, within one process: {difference(medians(agent, 'counted'), medians(agent, 'bare'))}")
+    print(f"the agent used {100 * share:.2f} % of a core")
 
 
 if __name__ == "__main__":
