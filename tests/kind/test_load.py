@@ -6,7 +6,7 @@ import json
 import tarfile
 
 import pytest
-from load import chain_ids, write_layout
+from layout import chain_ids, write_layout
 
 IMAGE = "torchyard/operator:dev"
 BASE, OURS = b"debian " * 4000, b"a change of ours"
