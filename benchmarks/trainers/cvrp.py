@@ -1,12 +1,14 @@
 """CVRP instances a second: our attention model against rl4co's, turn by turn in one run, same sizes, same work.
 
     python benchmarks/trainers/cvrp.py [--rounds 5] [--steps 3] [--batch 512] [--customers 20]
+                                       [--device cuda] [--precision bf16]
 
 Each has one thread, model `am` (128 wide, 8 heads, 3 layers, feed-forward 512) and REINFORCE with a greedy rollout
 baseline: make instances, sample one route each, roll the baseline out, go backward, clip, Adam. rl4co and its torch are
 installed into an environment of their own (build/benchmarks/rl4co, the first time) and never meet ours.
 
-Seconds are those of the processor, so that other programs on the machine count less; wall time is beside them.
+Seconds are those of the processor, so that other programs on the machine count less; wall time is beside them, and
+is what counts on a GPU.
 """
 
 import argparse
@@ -27,7 +29,7 @@ CAPACITY = {10: 20, 20: 30, 50: 40, 100: 50}
 WORKS = ("train", "greedy")
 
 
-def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
+def ours(batch: int, customers: int, device: str, precision: str) -> dict[str, Callable[[], Any]]:
     """Our work, as the training loop does it."""
     import torch
 
@@ -45,11 +47,11 @@ def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
     given = {"preset": "cvrp20", "model": "am", "baseline": "rollout", "batch": batch, "customers": customers}
     given |= {"capacity": CAPACITY[customers], "baselineInstances": 64, "baselineEvery": 1}
     work = Cvrp(params.settle(given, Parallelism()))
-    world = World(0, 1, 0, torch.device("cpu"), grouped=False)
-    model = work.build()
+    world = World(0, 1, 0, torch.device(device), grouped=False)
+    model = work.build().to(device)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(
-        Parallel("single", model, model), Precision("fp32", world.device, sharded=False), world, reporter, None
+        Parallel("single", model, model), Precision(precision, world.device, sharded=False), world, reporter, None
     )
     optimizer = work.optimizer(model.parameters())
     work.baseline.begin(session)
@@ -63,30 +65,35 @@ def ours(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
 
     @torch.no_grad()
     def greedy() -> None:
-        model(make(work.settings, "benchmark", torch.arange(batch)))
+        with session.precision.forward():
+            model(make(work.settings, "benchmark", torch.arange(batch, device=device)))
 
     return {"train": train, "greedy": greedy}
 
 
-def rl4co(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
-    """The same work of rl4co: its environment, its attention model policy, its defaults."""
+def rl4co(batch: int, customers: int, device: str, precision: str) -> dict[str, Callable[[], Any]]:
+    """The same work of rl4co: its environment, its attention model policy, its defaults; bf16 as Lightning mixes it."""
     import copy
 
     import torch
     from rl4co.envs import CVRPEnv
     from rl4co.models import AttentionModelPolicy
 
-    env = CVRPEnv(generator_params={"num_loc": customers})
-    policy = AttentionModelPolicy(env_name="cvrp", embed_dim=128, num_heads=8, num_encoder_layers=3)
+    env = CVRPEnv(generator_params={"num_loc": customers}, device=device)
+    policy = AttentionModelPolicy(env_name="cvrp", embed_dim=128, num_heads=8, num_encoder_layers=3).to(device)
     frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False).eval()
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-4)
 
+    def mixed() -> torch.autocast:
+        return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
+
     def train() -> None:
-        instances = env.generator(batch_size=[batch])
-        out = policy(env.reset(instances.clone()), env, phase="train")
-        with torch.no_grad():
-            baseline = frozen(env.reset(instances.clone()), env, phase="test", decode_type="greedy")["reward"]
-        loss = -((out["reward"] - baseline) * out["log_likelihood"]).mean()
+        instances = env.generator(batch_size=[batch]).to(device)
+        with mixed():
+            out = policy(env.reset(instances.clone()), env, phase="train")
+            with torch.no_grad():
+                baseline = frozen(env.reset(instances.clone()), env, phase="test", decode_type="greedy")["reward"]
+            loss = -((out["reward"] - baseline) * out["log_likelihood"]).mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
@@ -94,23 +101,27 @@ def rl4co(batch: int, customers: int) -> dict[str, Callable[[], Any]]:
 
     @torch.no_grad()
     def greedy() -> None:
-        frozen(env.reset(batch_size=[batch]), env, phase="test", decode_type="greedy")
+        with mixed():
+            frozen(env.reset(batch_size=[batch]), env, phase="test", decode_type="greedy")
 
     return {"train": train, "greedy": greedy}
 
 
-def serve(side: str, batch: int, customers: int) -> None:
+def serve(side: str, batch: int, customers: int, device: str, precision: str) -> None:
     """Do a piece of work for each line that comes in and answer with its seconds."""
     import torch
 
     torch.set_num_threads(1)
-    works = {"ours": ours, "rl4co": rl4co}[side](batch, customers)
+    works = {"ours": ours, "rl4co": rl4co}[side](batch, customers, device, precision)
     for work in works.values():
         work()
+    finish = torch.cuda.synchronize if device == "cuda" else lambda: None
+    finish()
     say({"torch": torch.__version__})
     for line in sys.stdin:
         cpu, wall = time.process_time(), time.perf_counter()
         works[line.strip()]()
+        finish()
         say({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall})
 
 
@@ -132,13 +143,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps of each side in a round")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--customers", type=int, default=20, choices=CAPACITY)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--peer", type=Path, help="python of an environment that has rl4co")
     parser.add_argument("--serve", choices=("ours", "rl4co"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.batch, options.customers)
+        serve(options.serve, options.batch, options.customers, options.device, options.precision)
         return
     sizes = ["--batch", str(options.batch), "--customers", str(options.customers)]
+    sizes += ["--device", options.device, "--precision", options.precision]
     sides = {
         name: Side([python, __file__, *sizes, "--serve", name])
         for name, python in (("ours", sys.executable), ("rl4co", peer_python(options.peer)))
@@ -154,7 +168,10 @@ def main() -> None:
         print(f"{name}: torch {side.ready['torch']}")
         side.close()
     count = options.rounds * options.steps
-    print(f"CVRP{options.customers}, batch {options.batch}: instances a second, {count} steps of each\n")
+    print(
+        f"CVRP{options.customers}, batch {options.batch}, {options.precision} on {options.device}: instances a second, "
+        f"{count} steps of each\n"
+    )
     print("| | ours | rl4co | ratio | ratio by round | ours, wall | rl4co, wall |\n|---|---|---|---|---|---|---|")
     for work in WORKS:
         mine, peers = (options.batch / statistics.median(took[side, work, "cpu"]) for side in sides)

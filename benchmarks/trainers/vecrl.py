@@ -1,20 +1,22 @@
 """CartPole end to end, environment and learning: vecrl beside CleanRL's PPO and Stable-Baselines3's, on one core.
 
-    python benchmarks/trainers/vecrl.py [TURNS]
+    python benchmarks/trainers/vecrl.py [TURNS] [--device cuda]
 
 All train two networks of 2 x 64 units for 4 epochs of 4 minibatches a rollout. The peers run with their own default
 number of environments and with as many as vecrl; they live in `build/peers/vecrl`, which is made the first time, on the
 same torch. Programs take turns, so that a busy machine is busy for all; figures are medians over turns, without
 start-up. Each is one thread, and its processor time does not count what its neighbours do: the ratio is of steps a
-second of processor time.
+second of processor time, on a GPU of wall time.
 """
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +58,11 @@ def install_peers() -> None:
     subprocess.run([*command, "--target", PEERS, *PACKAGES, *PLOTTING], check=True, env=os.environ | {"PATH": path})
 
 
-def ours(copies: int, horizon: int, steps: int, *, compiled: bool = False) -> dict[str, float]:
+def ours(device: str, copies: int, horizon: int, steps: int, *, compiled: bool = False) -> dict[str, float]:
     given = {"environment": "cartpole", "environments": copies, "horizon": horizon, "environmentSteps": steps}
     config = {
         "trainer": {"name": "vecrl", "params": given | {"evalEvery": 10_000, "logEvery": 10_000}},
-        "device": "cpu",
+        "device": device,
         "parallelism": {"compile": compiled},
         "logging": {"tensorboard": False},
     }
@@ -70,9 +72,9 @@ def ours(copies: int, horizon: int, steps: int, *, compiled: bool = False) -> di
         return last_line([sys.executable, "-c", OURS, str(file), f"{folder}/run"], ONE_THREAD)
 
 
-def peer(name: str, copies: int, horizon: int, steps: int) -> dict[str, float]:
+def peer(device: str, name: str, copies: int, horizon: int, steps: int) -> dict[str, float]:
     script = Path(__file__).with_name("vecrl_peers.py")
-    command = [sys.executable, str(script), name, str(copies), str(horizon), str(steps)]
+    command = [sys.executable, str(script), name, str(copies), str(horizon), str(steps), device]
     return last_line(command, ONE_THREAD | {"PYTHONPATH": str(PEERS)})
 
 
@@ -83,35 +85,41 @@ def last_line(command: list[str], environment: dict[str, str]) -> dict[str, floa
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Name, and one turn of it. Steps are chosen for several seconds each.
-ROWS = {
-    "vecrl, 128 environments": lambda: ours(128, 64, 400_000),
-    "vecrl, 128 environments, compiled": lambda: ours(128, 64, 400_000, compiled=True),
-    "vecrl, 4096 environments": lambda: ours(4096, 32, 1_600_000),
-    "CleanRL's PPO, 4 environments (its default)": lambda: peer("cleanrl", 4, 128, 12_288),
-    "CleanRL's PPO, 128 environments": lambda: peer("cleanrl", 128, 64, 32_768),
-    "Stable-Baselines3, 8 environments (RL Zoo's)": lambda: peer("sb3", 8, 32, 12_288),
-    "Stable-Baselines3, 128 environments": lambda: peer("sb3", 128, 64, 32_768),
-}
+def turns_of(device: str) -> dict[str, Callable[[], dict[str, float]]]:
+    """Give each row's name and one turn of it; steps are chosen for several seconds each."""
+    return {
+        "vecrl, 128 environments": lambda: ours(device, 128, 64, 400_000),
+        "vecrl, 128 environments, compiled": lambda: ours(device, 128, 64, 400_000, compiled=True),
+        "vecrl, 4096 environments": lambda: ours(device, 4096, 32, 1_600_000),
+        "CleanRL's PPO, 4 environments (its default)": lambda: peer(device, "cleanrl", 4, 128, 12_288),
+        "CleanRL's PPO, 128 environments": lambda: peer(device, "cleanrl", 128, 64, 32_768),
+        "Stable-Baselines3, 8 environments (RL Zoo's)": lambda: peer(device, "sb3", 8, 32, 12_288),
+        "Stable-Baselines3, 128 environments": lambda: peer(device, "sb3", 128, 64, 32_768),
+    }
 
 
 def main() -> None:
-    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("turns", type=int, nargs="?", default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
     install_peers()
-    rates: dict[str, list[float]] = {name: [] for name in ROWS}
-    walls: dict[str, list[float]] = {name: [] for name in ROWS}
-    for _ in range(turns):
-        for name, turn in ROWS.items():
+    rows = turns_of(options.device)
+    clocks = ("cpuSeconds", "seconds")
+    rates: dict[str, dict[str, list[float]]] = {name: {clock: [] for clock in clocks} for name in rows}
+    for _ in range(options.turns):
+        for name, turn in rows.items():
             found = turn()
-            rates[name].append(found["steps"] / found["cpuSeconds"])
-            walls[name].append(found["steps"] / found["seconds"])
-            print(f"{name}: {rates[name][-1]:,.0f}", file=sys.stderr)
-    first = next(iter(ROWS))
+            for clock in clocks:
+                rates[name][clock].append(found["steps"] / found[clock])
+            print(f"{name}: {found['steps'] / found['cpuSeconds']:,.0f}", file=sys.stderr)
+    medians = {name: {clock: statistics.median(rates[name][clock]) for clock in clocks} for name in rows}
+    decides = "seconds" if options.device == "cuda" else "cpuSeconds"
+    first = medians[next(iter(rows))][decides]
     print("| | steps/s of processor time | steps/s of wall time | vecrl, 128 / this |")
     print("|---|---|---|---|")
-    for name in ROWS:
-        rate, wall = statistics.median(rates[name]), statistics.median(walls[name])
-        print(f"| {name} | {rate:,.0f} | {wall:,.0f} | {statistics.median(rates[first]) / rate:.1f} |")
+    for name, median in medians.items():
+        print(f"| {name} | {median['cpuSeconds']:,.0f} | {median['seconds']:,.0f} | {first / median[decides]:.1f} |")
 
 
 if __name__ == "__main__":

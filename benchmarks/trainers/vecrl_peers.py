@@ -1,6 +1,6 @@
 """One peer of `vecrl.py`, in an environment of its own: PPO on CartPole-v1, and how fast it trains.
 
-    vecrl_peers.py cleanrl|sb3 ENVIRONMENTS HORIZON STEPS
+    vecrl_peers.py cleanrl|sb3 ENVIRONMENTS HORIZON STEPS cpu|cuda
 
 `cleanrl` is PPO as CleanRL's single file does it (Huang 2022): a loop over gymnasium's synchronous vector environment
 and minibatches drawn from the flattened batch, with its defaults otherwise. Prints {"steps", "seconds", "cpuSeconds"}
@@ -39,16 +39,16 @@ class Agent(nn.Module):
         return action, choice.log_prob(action), choice.entropy(), self.critic(observation)
 
 
-def cleanrl(copies: int, horizon: int, steps: int) -> None:
+def cleanrl(copies: int, horizon: int, steps: int, device: str) -> None:
     torch.manual_seed(1)
     made = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))] * copies
     envs = gymnasium.vector.SyncVectorEnv(made)
-    agent = Agent()
+    agent = Agent().to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=RATE, eps=1e-5)
-    observations = torch.zeros(horizon, copies, 4)
-    actions, log_probabilities, rewards, dones, values = (torch.zeros(horizon, copies) for _ in range(5))
-    following = torch.tensor(envs.reset(seed=1)[0])
-    ended = torch.zeros(copies)
+    observations = torch.zeros(horizon, copies, 4, device=device)
+    actions, log_probabilities, rewards, dones, values = (torch.zeros(horizon, copies, device=device) for _ in range(5))
+    following = torch.tensor(envs.reset(seed=1)[0], device=device)
+    ended = torch.zeros(copies, device=device)
     for _ in range(steps // (copies * horizon)):
         for time_step in range(horizon):
             observations[time_step], dones[time_step] = following, ended
@@ -59,11 +59,11 @@ def cleanrl(copies: int, horizon: int, steps: int) -> None:
                 action,
                 log_probability,
             )
-            seen, reward, terminated, truncated, _ = envs.step(action.numpy())
-            rewards[time_step] = torch.tensor(reward)
+            seen, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+            rewards[time_step] = torch.tensor(reward, device=device)
             following, ended = (
-                torch.tensor(seen),
-                torch.tensor(np.logical_or(terminated, truncated), dtype=torch.float32),
+                torch.tensor(seen, device=device),
+                torch.tensor(np.logical_or(terminated, truncated), dtype=torch.float32, device=device),
             )
         with torch.no_grad():
             next_value = agent.critic(following).flatten()
@@ -94,25 +94,25 @@ def cleanrl(copies: int, horizon: int, steps: int) -> None:
                 optimizer.step()
 
 
-def sb3(copies: int, horizon: int, steps: int) -> None:
+def sb3(copies: int, horizon: int, steps: int, device: str) -> None:
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
     envs = make_vec_env("CartPole-v1", n_envs=copies, seed=1)
     size = copies * horizon // MINIBATCHES
     PPO(
-        "MlpPolicy", envs, n_steps=horizon, batch_size=size, n_epochs=EPOCHS, ent_coef=0.01, seed=1, device="cpu"
+        "MlpPolicy", envs, n_steps=horizon, batch_size=size, n_epochs=EPOCHS, ent_coef=0.01, seed=1, device=device
     ).learn(steps)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    name, copies, horizon, steps = sys.argv[1], *map(int, sys.argv[2:5])
+    name, copies, horizon, steps, device = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
     steps -= steps % (copies * horizon)
     train = {"cleanrl": cleanrl, "sb3": sb3}[name]
-    train(copies, horizon, copies * horizon)
+    train(copies, horizon, copies * horizon, device)
     started, worked = time.perf_counter(), time.process_time()
-    train(copies, horizon, steps)
+    train(copies, horizon, steps, device)
     facts = {"steps": steps, "seconds": time.perf_counter() - started, "cpuSeconds": time.process_time() - worked}
     print(json.dumps(facts))
 
