@@ -138,6 +138,14 @@ async def test_an_image_without_python_fails_the_job_at_once(jobs):
     assert status.get("restarts", {}).get("total", 0) <= 1
 
 
+@pytest.mark.parametrize("operator", [{"flags": ("--intake-url", "https://127.0.0.1:9")}], indirect=True, ids=["away"])
+async def test_agents_that_cannot_reach_the_operator_are_named(jobs):
+    await jobs.submit("mute", script="import time; time.sleep(600)", nodes=1)
+    status = await jobs.until("mute", lambda now: now.get("reason") == "AgentSilent")
+    assert status["state"] == "Starting"
+    assert "do not reach the operator" in status["message"]
+
+
 @pytest.fixture
 async def policy(api, namespace):
     """An admission policy for this namespace alone."""
