@@ -16,7 +16,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # A process of tests for each core: they share nothing but the machine.
 PARALLEL := -n logical --maxprocesses 8
 # A real cluster has moments nobody wrote a test for: one second try, and the run says so and shows the first.
-CLUSTER_TESTS := tests/cluster tests/chart --reruns 1 -raR
+CLUSTER_TEST := $(BIN)/pytest -q --reruns 1 -raR
+# Two at a time, since most of them wait for the cluster; then, one after the other, those that break or change all of it.
+CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
+  $(CLUSTER_TEST) -n 2 --dist worksteal -m "not alone" tests/cluster tests/chart || failed=$$?; \
+  $(CLUSTER_TEST) -m alone tests/cluster || failed=$$?; exit $$failed'
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,11 +58,11 @@ test-learning: $(INSTALLED) ## workloads that must really learn, three seeds eac
 	$(BIN)/pytest -q -m learning
 
 test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one of KUBECONFIG, or kind on this machine
-	@$(PYTHON) hack/kind with $(BIN)/pytest -q $(CLUSTER_TESTS)
+	@$(PYTHON) hack/kind with $(CLUSTER_TESTS)
 
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)
-	@$(PYTHON) hack/kind with --if-built $(BIN)/pytest -q $(CLUSTER_TESTS) || \
+	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || \
 	  { code=$$?; [ $$code -eq 77 ] && echo "cluster tests are skipped" >&2 || exit $$code; }
 
 kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)

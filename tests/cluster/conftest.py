@@ -29,10 +29,6 @@ NAMESPACES = "/api/v1/namespaces"
 FAILED = pytest.StashKey[bool]()
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "cluster: needs a Kubernetes cluster that KUBECONFIG names")
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:

@@ -15,6 +15,7 @@ from operators import until
 from training import Training
 
 OUTAGE_SECONDS = 60.0
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,7 @@ class Place:
         return [line for page in pages for line in page.splitlines() if 'code="403"' in line]
 
 
+@pytest.mark.alone  # the resource of the whole cluster is its own meanwhile
 async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release):
     place = Place(api, namespace)
 

@@ -64,6 +64,7 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
     await until(lambda: _number(api, pods, 0), 240)  # a collector of garbage has its own times
 
 
+@pytest.mark.alone
 async def test_a_kind_that_is_not_served_for_a_while_is_not_the_end_of_its_jobs(api, jobs, pods, operator):
     await api.request("POST", jobs, body=JOB)
     await until(lambda: _number(api, pods, 2))

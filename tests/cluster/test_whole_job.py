@@ -14,7 +14,7 @@ async def test_a_built_in_workload_trains_on_two_nodes_and_says_how_it_goes(api,
     path = f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
     job = yaml.safe_load((EXAMPLES / "cvrp.yaml").read_text())
     job["spec"]["nodes"] = 2
-    job["spec"]["trainer"]["params"] |= {"steps": 300}
+    job["spec"]["trainer"]["params"] |= {"steps": 150}
     job["spec"]["metrics"] = {"interval": "1s"}
     await api.request("POST", path, body=job)
     seen: list[dict] = []
@@ -28,7 +28,7 @@ async def test_a_built_in_workload_trains_on_two_nodes_and_says_how_it_goes(api,
     await until(over, 300, lambda: json.dumps(seen[-1], indent=1))
     last = seen[-1]
     assert last["state"] == "Succeeded", last["message"]
-    assert last["progress"]["step"] == 300
+    assert last["progress"]["step"] == 150
     states = list(dict.fromkeys(status["state"] for status in seen if status))
     assert states[-2:] == ["Running", "Succeeded"], states
     running = [status for status in seen if status.get("state") == "Running"]
