@@ -12,10 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 
-from conftest import fresh_namespace
+from conftest import fresh_namespace, install
 from operators import Operator, make_certificates, until
-
-from torchyard.cluster.kube.client import connected
+from patient import connected
 
 
 async def main() -> None:
@@ -24,6 +23,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tls = make_certificates(Path(folder) / "tls", "127.0.0.1")
         async with connected() as api, fresh_namespace(api) as namespace:
+            await install(api)
             leader, standby = (
                 Operator(Path(folder), namespace, tls=tls, address="127.0.0.1", name=name) for name in ("one", "two")
             )

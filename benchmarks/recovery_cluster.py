@@ -21,13 +21,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 
-from conftest import fresh_namespace
+from conftest import fresh_namespace, install
 from faults import evict, exhaust_memory, kill_worker
 from jobs import Jobs
 from operators import Operator, address_for_pods, make_certificates, until
+from patient import connected
 from training import Training
-
-from torchyard.cluster.kube.client import connected
 
 STEPS = 1_000_000
 
@@ -36,6 +35,7 @@ async def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, fresh_namespace(api) as namespace:
+            await install(api)
             address = await address_for_pods(api)
             tls = make_certificates(Path(folder) / "tls", address)
             operator = Operator(Path(folder), namespace, tls=tls, address=address, pod="operator-0")

@@ -69,18 +69,22 @@ def kubeconfig() -> str:
 @pytest.fixture(scope="session")
 def installed(kubeconfig) -> None:
     """The CRD of the working tree."""
-    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
-    name = document["metadata"]["name"]
 
-    async def install() -> None:
+    async def whole() -> None:
         async with connected() as api:
             await _alone(api)
-            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-            params = {"fieldManager": "torchyard-tests", "force": "true"}
-            await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
-            await operators.until(lambda: _served(api), 60, lambda: "the API server does not serve TrainingJobs")
+            await install(api)
 
-    asyncio.run(install())
+    asyncio.run(whole())
+
+
+async def install(api: Api) -> None:
+    """Have the API server serve TrainingJobs as the working tree has them."""
+    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
+    params = {"fieldManager": "torchyard-tests", "force": "true"}
+    await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+    await operators.until(lambda: _served(api), why=lambda: "the API server does not serve TrainingJobs")
 
 
 async def _alone(api: Api) -> None:
