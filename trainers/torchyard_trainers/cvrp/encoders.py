@@ -4,6 +4,7 @@ Every normalisation looks at one instance or one node only, so that neither worl
 result (Kool's BatchNorm would).
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,11 +28,26 @@ class Attention(nn.Module):
         """[B, n, d], [B, n, n] -> [B, n, d]."""
         batch, count, width = nodes.shape
         queries, keys, values = self.inputs(nodes).view(batch, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=self._bias(distance, queries.dtype))
+        mixed = attend(queries, keys, values, self._bias(distance))
         return self.output(mixed.transpose(1, 2).reshape(batch, count, width))
 
-    def _bias(self, _distance: Tensor, _dtype: torch.dtype) -> Tensor | None:
+    def _bias(self, _distance: Tensor) -> Tensor | None:
         return None
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    """Attend, all of them [B, H, n, d / H] and the bias [B, H, n, n], in the dtype of the queries.
+
+    On a CPU in fp32: there the gradient in bf16 takes many times as long.
+    """
+    dtype = queries.dtype
+    on_cpu = queries.device.type == "cpu"
+    at = torch.float32 if on_cpu else dtype
+    with torch.autocast(queries.device.type, enabled=False) if on_cpu else nullcontext():
+        mixed = F.scaled_dot_product_attention(
+            queries.to(at), keys.to(at), values.to(at), attn_mask=None if bias is None else bias.to(at)
+        )
+    return mixed.to(dtype)
 
 
 class DistanceBiasedAttention(Attention):
@@ -42,8 +58,8 @@ class DistanceBiasedAttention(Attention):
         # Heads start from far-sighted to near-sighted, so that none has to find the scale of distances by itself.
         self.slope = nn.Parameter(torch.linspace(0.0, -4.0, heads))
 
-    def _bias(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        return (self.slope[:, None, None] * distance[:, None]).to(dtype)
+    def _bias(self, distance: Tensor) -> Tensor:
+        return self.slope[:, None, None] * distance[:, None]
 
 
 class EdgeAttention(nn.Module):
@@ -122,7 +138,8 @@ class Widening(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., d] -> [..., outputs]."""
-        return inputs @ self.weight.t().contiguous() + self.bias
+        outputs = inputs @ self.weight.t().contiguous()
+        return outputs + self.bias.to(outputs.dtype)
 
 
 class AttentionBlock(nn.Module):
