@@ -52,7 +52,7 @@ test-unit: $(INSTALLED) ## unit and property tests
 	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m "not e2e and not learning and not cluster"
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
-	$(BIN)/pytest -q $(PARALLEL) --dist loadfile -m e2e
+	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m e2e
 
 test-learning: $(INSTALLED) ## workloads that must really learn, three seeds each
 	$(BIN)/pytest -q -m learning

@@ -214,9 +214,7 @@ def test_wrong_torchrun_options_are_64_and_told_in_the_words_of_its_parser(pod, 
     train = script("print(1)")
     for warm, words, said in (
         ("1", ["--bogus", train], "unrecognized arguments: --bogus"),
-        ("0", ["--nproc-per-node"], "expected one argument"),
-        ("0", ["-m"], "required: training_script"),
-        ("1", ["--help"], "`--help` starts no training script"),
+        ("0", ["--help"], "`--help` starts no training script"),
         ("0", ["--local-ranks-filter", "first", train], "local_ranks_filter"),
     ):
         one = pod("torchrun", *words, name=f"pod-{words[0]}", TORCHYARD_WARM_START=warm)
