@@ -79,13 +79,23 @@ def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_success
     assert (weight, found.skipped) == (5.0, [])
 
 
-def test_a_gang_whose_save_was_swept_away_under_it_says_who_did_it(tmp_path):
-    class HalfWritten(DcpShards):
+@pytest.mark.parametrize("when", ["save", "written_by"])
+def test_a_gang_whose_save_was_swept_away_under_it_says_who_did_it(tmp_path, when):
+    """Frozen while it writes its shards, or once they are written and before they are sealed."""
+
+    class Swept(DcpShards):
         def save(self, state, folder):
-            owner(tmp_path, 2).sweep()
+            if when == "save":
+                owner(tmp_path, 2).sweep()
             (folder / "__0_0.distcp").write_bytes(b"")
 
-    stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=HalfWritten(WORLD))
+        def written_by(self, rank, folder):
+            found = super().written_by(rank, folder)
+            if when == "written_by":
+                owner(tmp_path, 2).sweep()
+            return found
+
+    stale = Checkpoints(tmp_path, WORLD, round_number=1, job="job", shards=Swept(WORLD))
     with pytest.raises(SupersededError, match="round 2 took over"):
         stale.save(5, {}, {"step": 5}, keep=3)
 

@@ -93,7 +93,7 @@ class Checkpoints:
             StorageError: storage kept failing.
         """
         return retried(
-            lambda: self._save_once(step, state, record, keep, best),
+            lambda: self._save_or_step_down(step, state, record, keep, best),
             attempts=SAVE_ATTEMPTS,
             pause=lambda attempt: time.sleep(0.5 * 2**attempt),
             what=f"checkpoint of step {step} in {self.root}",
@@ -144,6 +144,15 @@ class Checkpoints:
         self._check_round()
         commits.disown(self.root, newer_than)
 
+    def _save_or_step_down(
+        self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int, best: int
+    ) -> Saved:
+        try:
+            return self._save_once(step, state, record, keep, best)
+        except Exception:
+            self._check_round()  # a newer round sweeps away what this one was writing
+            raise
+
     def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int, best: int) -> Saved:
         started = time.monotonic()
         folder = commits.step_folder(self.root, step)
@@ -157,11 +166,7 @@ class Checkpoints:
             shard_folder.mkdir(parents=True)
 
         self._world.from_leader(prepare)
-        try:
-            self.shards.save(state, shard_folder)
-        except Exception:
-            self._check_round()  # a newer round sweeps away what this one was writing
-            raise
+        self.shards.save(state, shard_folder)
 
         def seal_own_files() -> dict[str, Any]:
             files = self.shards.written_by(self._world.rank, shard_folder)
