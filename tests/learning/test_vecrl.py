@@ -1,7 +1,8 @@
 """CartPole and Snake are really learned, to the published thresholds of preset tiny.
 
 CartPole: 500,000 steps, then at least 475 of 500 over 100 greedy episodes (CleanRL publishes 490 for as many). Snake
-on a 12 x 12 torus with 4 snakes: a mean length of at least 8 where an untrained snake dies at 3.
+on a 12 x 12 torus with 4 snakes: a mean length of at least 8 where an untrained snake dies at 3; half of the preset's
+steps reach 14 and more.
 """
 
 import pytest
@@ -13,8 +14,8 @@ pytestmark = pytest.mark.learning
     ("params", "measure", "threshold"),
     [
         ({"environment": "cartpole"}, "evalReturn", 475),
-        ({"environment": "snake"}, "evalLength", 8),
-        ({"environment": "snake", "policies": "independent"}, "evalLength", 8),
+        ({"environment": "snake", "environmentSteps": 75_000}, "evalLength", 8),
+        ({"environment": "snake", "environmentSteps": 75_000, "policies": "independent"}, "evalLength", 8),
         ({"environment": "bandit"}, "evalReturn", 0.99),
     ],
     ids=["cartpole", "snake", "snake-independent", "bandit"],
