@@ -13,6 +13,7 @@ from torchyard_trainers.core.world import World
 from torchyard_trainers.cvrp import params, tours
 from torchyard_trainers.cvrp.baselines import DECAY, Shared, significantly_shorter, t_quantile
 from torchyard_trainers.cvrp.decoder import Tables
+from torchyard_trainers.cvrp.encoders import AddAndNorm
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.instances import generate
 from torchyard_trainers.cvrp.policy import Policy, Routes, draw
@@ -334,3 +335,21 @@ def test_no_number_of_the_loop_is_read_by_the_host(model, baseline):
     instances = make(work.settings, "t", batch.ids)
     routes = policy(instances)
     assert routes.moves.shape == (8, 1, 10)  # as many moves as a tour can need: nobody looked whether all are home
+
+
+def test_the_norm_after_a_skip_has_the_gradient_of_its_formula():
+    torch.manual_seed(0)
+    norm = AddAndNorm(8)
+    torch.nn.init.normal_(norm.weight)
+    inputs = [torch.randn(3, 5, 8, requires_grad=True) for _ in range(2)]
+    towards = torch.randn(3, 5, 8)
+    wanted = [*inputs, norm.weight, norm.bias]
+    total = sum(inputs)
+    variance, mean = torch.var_mean(total, 1, correction=0, keepdim=True)
+    formula = (total - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias
+    found = norm(*inputs)
+    torch.testing.assert_close(found, formula)
+    for gradient, expected in zip(
+        torch.autograd.grad(found, wanted, towards), torch.autograd.grad(formula, wanted, towards), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
