@@ -15,8 +15,9 @@ def interpreters():
     search = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {}
-    programs = [path for folder in search for path in folder.glob("python3.*[0-9]")]
-    for path in [*pyenv.glob("3.*/bin/python"), *programs]:
+    places = [(pyenv, "3.*/bin/python"), *((folder, "python3.*[0-9]") for folder in search)]
+    readable = [(folder, pattern) for folder, pattern in places if os.access(folder, os.R_OK | os.X_OK)]
+    for path in [path for folder, pattern in readable for path in folder.glob(pattern)]:
         try:
             version = subprocess.run(
                 [path, "-c", "import sys, ssl, ctypes; print('%d.%d' % sys.version_info[:2])"],
