@@ -84,9 +84,10 @@ class Agent:
             {"pid": os.getpid(), "port": port, "instance": self.instance, "startTime": time.time()},
         )
         self.gpus.start()
-        procs = settings.procs or self.gpus.count() or 1
+        gpus = self.gpus.count()
+        procs = settings.procs or gpus or 1
         progress_url = f"http://{host}:{port}{local_http.PROGRESS_PATH}"
-        env = worker_environment(os.environ, settings, progress_url, token_file, self.gpus.count())
+        env = worker_environment(os.environ, settings, progress_url, token_file, gpus)
         interpreter = torchrun_interpreter(settings.command[0])
         kind = classify(settings.command, interpreter)
         self.warm = WarmStart(kind, zygote_environment(env, procs), settings.preload, wanted=settings.warm_start)
