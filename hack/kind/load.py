@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import link
 from cache import KIND
@@ -28,14 +28,16 @@ def load(image: str, nodes: tuple[str, ...]) -> int:
     """
     with ThreadPoolExecutor() as threads:
         found = link.unpacked(image)
-        if found is not None and all(threads.map(lambda node: _linked(found, image, node), nodes)):
-            return 0
+        if found is not None:
+            described = [descriptor(LAYER, digest, size) for digest, size in found.sizes()]
+            if all(threads.map(lambda node: _linked(found, described, image, node), nodes)):
+                return 0
         with tempfile.NamedTemporaryFile(dir=KIND, suffix=".tar") as file:
             run("docker", "save", "--output", file.name, image)
             return sum(threads.map(lambda node: _send(file.name, image, node), nodes))
 
 
-def _linked(found: link.Unpacked, image: str, node: str) -> bool:
+def _linked(found: link.Unpacked, described: list[dict[str, Any]], image: str, node: str) -> bool:
     """Whether a node has the image now, without a layer having been sent."""
     ctr = _ctr(node)
     try:
@@ -43,7 +45,6 @@ def _linked(found: link.Unpacked, image: str, node: str) -> bool:
     except RuntimeError as error:
         say(f"layers are sent to {node}, for they cannot be linked: {error}")
         return False
-    described = [descriptor(LAYER, digest, size) for digest, size in found.sizes()]
 
     def write(out: BinaryIO) -> None:
         with tarfile.open(fileobj=out, mode="w|") as layout:
