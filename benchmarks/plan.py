@@ -79,11 +79,11 @@ class Memory:
         if action.verb == "run":
             agent = self.agents[action.pod_uid]
             self.agents[action.pod_uid] = replace(
-                agent, state="running", round=action.round, reports=(_report(action.node_rank, 10),)
+                agent, state="running", round=action.round, reports=(report(action.node_rank, 10),)
             )
 
 
-def _report(rank: int, step: int) -> RankReport:
+def report(rank: int, step: int) -> RankReport:
     return RankReport(
         round=1,
         rank=rank,
@@ -132,7 +132,7 @@ async def main(jobs: int) -> None:
     assert states == {"Running"}, states
     rows.append(("all running, nothing new", f"{await _reconcile_all(controller, memory, now):,.0f} reconciles/s"))
     for uid, agent in memory.agents.items():
-        memory.agents[uid] = replace(agent, reports=(_report(agent.reports[0].rank, 11),))
+        memory.agents[uid] = replace(agent, reports=(report(agent.reports[0].rank, 11),))
     now[0] += 10
     rows.append(("all running, new figures", f"{await _reconcile_all(controller, memory, now):,.0f} reconciles/s"))
     view = controller.view(next(iter(memory.jobs.values())))
