@@ -20,7 +20,7 @@ from typing import Any, Dict, List, NoReturn, Optional
 
 from torchyard_agent import failure, guard, worker
 from torchyard_agent.files import read_json, write_json
-from torchyard_agent.process import die_with_parent
+from torchyard_agent.process import die_with_parent, stand_before_others
 
 SAVED = 75
 BAD_CONFIGURATION, NOT_FOUND = 64, 127
@@ -41,6 +41,7 @@ def run(spec: Dict[str, Any], *, warm: bool) -> int:
     # A DNS that does not answer costs ten seconds for each fully qualified name torch puts into its own log records.
     socket.getfqdn = lambda name="": name or socket.gethostname()
     launch = Launch(spec)
+    stand_before_others(0.5)  # its end costs a round, the zygote's another import of torch, the agent's the pod
     guard.watch(lambda: list(launch.pids.values()), launch.stopped)
     try:
         return launch(warm=warm)

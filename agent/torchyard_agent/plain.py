@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 from torchyard_agent import failure, guard
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.launcher import exec_arguments
-from torchyard_agent.process import die_with_parent
+from torchyard_agent.process import die_with_parent, stand_before_others
 
 
 def main() -> None:
@@ -34,6 +34,7 @@ def run(spec: Dict[str, Any]) -> int:
         document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
         write_json(run_dir / "failure.json", document)
 
+    stand_before_others(0.5)
     guard.watch(lambda: pids, lambda: write(143, []))
     process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
     pids.append(process.pid)

@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict
 
 from torchyard_agent import hooks
 from torchyard_agent.guard import release_signals
-from torchyard_agent.process import die_with_parent
+from torchyard_agent.process import die_with_parent, stand_before_others
 
 # Taken before the launcher replaces it for itself; a worker resolves names as usual.
 GETFQDN = socket.getfqdn
@@ -47,6 +47,7 @@ def _become_worker() -> None:
     os.setsid()
     release_signals()
     die_with_parent(signal.SIGKILL, parent)
+    stand_before_others(1.0)
     socket.getfqdn = GETFQDN
     log = Path(os.environ["TORCHYARD_LOG_DIR"]) / f"rank-{os.environ['RANK']}.log"
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent import launcher
-from torchyard_agent.process import die_with_parent, reaped, thread_count
+from torchyard_agent.process import die_with_parent, reaped, release_file_pages, thread_count
 
 # torch._dynamo takes a second, and the first optimizer step of every program imports it.
 _ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim", "torch._dynamo")
@@ -39,6 +39,7 @@ def main() -> None:
         return
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
+    release_file_pages()  # forks do not have them, and would look smaller than we to who kills the largest process
     _say(agent, {"ready": sys.executable})
     _serve(agent, wake_read, wake_write)
 

@@ -101,6 +101,10 @@ class Pod:
         path = self.log_dir / f"rank-{rank}.log"
         return path.read_bytes()[self.logged.get(path.name, 0) :].decode() if path.exists() else ""
 
+    def until_it_says(self, text, rank=0):
+        """Wait for output of a rank since the last `run`."""
+        until(lambda: text in self.log(rank))
+
     def exited(self, seconds=DEADLINE):
         return self.process.wait(seconds)
 
