@@ -1,13 +1,17 @@
 """What is asked of the API server about pods that make no headway: enough to say why, however many there are."""
 
 import contextlib
+import itertools
 from collections import Counter
 
 import pytest
 from aiohttp import web
 from api_server import talking, until
+from pod_json import container, pod, text
+from pod_json import placed as on_node
 
 from torchyard.cluster.kube import nodes, stuck
+from torchyard.cluster.kube import pods as kube_pods
 from torchyard.cluster.kube.facts import Facts
 from torchyard.engine.view import Pod
 
@@ -100,3 +104,32 @@ async def test_a_node_that_is_well_is_read_less_and_less_often_and_at_once_when_
             await until(lambda: known.look("n") or changed)
             assert changed == ["n"]
             assert known.lost("n")
+
+
+async def test_a_node_that_starts_other_pods_is_busy_and_not_read_before_it_starts_none(talk, monkeypatch):
+    monkeypatch.setattr(kube_pods, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "LOOK_SECONDS", 1000.0)
+    read = []
+
+    async def answer(request):
+        if request.path.startswith(nodes.PATH):
+            read.append(request.path.rpartition("/")[2])
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        return web.json_response({"metadata": {}, "items": [], **ready})
+
+    def tell(number, node, status):
+        meta = {"uid": f"uid-{number}", "name": f"cvrp-0-{number}", "resourceVersion": str(next(versions))}
+        known.put("team", text(pod(metadata=meta, spec={"nodeName": node}, status=status)))
+
+    versions = itertools.count(1)
+    running = on_node(container("running", startedAt="2026-11-21T10:00:05Z"), phase="Running")
+    async with talk(answer) as api:
+        known = kube_pods.Pods(api, (), changed=lambda _key: None, gone=lambda _uid: None)
+        tell(0, "busy", {})
+        tell(0, "busy", running)
+        tell(1, "busy", on_node())
+        tell(2, "idle", on_node())
+        await until(lambda: len(read) == 2)
+        assert read == ["idle", "busy"]
+        await known._nodes.close()
+        await known._stuck.close()

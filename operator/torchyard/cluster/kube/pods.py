@@ -26,6 +26,7 @@ SELECTOR = f"{names.MANAGED_BY}={names.MANAGER}"
 GIB = 1024**3
 # Longer than an operator takes to close a round, with the API server away for a moment.
 VANISHED_SECONDS = 60.0
+BUSY_SECONDS = 8.0
 
 
 class Pods:
@@ -53,6 +54,7 @@ class Pods:
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
@@ -134,6 +136,8 @@ class Pods:
             self._tell(before)
             return
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
+        if before is not None and (before.pod.phase, after.pod.phase) == ("Pending", "Running"):
+            self._started[after.pod.node] = self._clock()
         news = before is None or before.pod != after.pod or before.marked != after.marked
         # A message about nodes waits for the names and figures that go into it.
         if news and not (after.demands is not None and self._nodes.measure()):
@@ -159,11 +163,16 @@ class Pods:
         if facts is None:
             return
         now = self._clock()
+        due = facts.suspects_node_at()
         if facts.suspects_node(now):
-            self._nodes.look(facts.pod.node)
             if facts.bound is not None:
                 self._stuck.look(facts)
-        elif (due := facts.suspects_node_at()) is not None:
+            # A kubelet that starts others is busy, not lost: while many pods are made, all nodes would be read.
+            due = self._started.get(facts.pod.node, float("-inf")) + BUSY_SECONDS
+            if facts.marked or now >= due:
+                self._nodes.look(facts.pod.node)
+                return
+        if due is not None:
             asyncio.get_running_loop().call_later(due - now + 0.01, self._consider, uid)
 
     def _suspicion(self, node: str) -> bool | None:
