@@ -2,8 +2,9 @@
 
 No watch of all nodes: each of them writes tens of KiB every few minutes, of which we would need one bit. When a node is
 not ready the node controller marks its pods, which we watch anyway; a pod that does not start or does not go in time is
-the other hint, unless the same node starts others. Then the node is read by name until nothing points at it any more: every two seconds while it is lost or
-marked, ever less often while it is well and only slow, as many nodes are at once when many pods are made.
+the other hint, unless the same node starts others. Then the node is read by name until nothing points at it any more:
+every two seconds while it is lost or marked, ever less often while it is well and only slow, as many nodes are at once
+when many pods are made.
 """
 
 import asyncio
