@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from compilers import needs_compiler
 from gangs import Yard, config, until
 
 pytestmark = pytest.mark.e2e
@@ -123,6 +124,7 @@ def compiled(tmp_path_factory):
     return {"env": {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}, "seconds": 500}
 
 
+@needs_compiler
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_compiled_blocks_make_the_same_steps_and_resume_with_the_same_bits(yard, calm, undisturbed, compiled, strategy):
     parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}

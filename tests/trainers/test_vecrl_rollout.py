@@ -1,9 +1,8 @@
 """What a rollout plays, what its samples are worth, and what is counted of it."""
 
-import shutil
-
 import pytest
 import torch
+from compilers import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_rl import ALONE, SMALL, SNAKES, everything, session_of, settled
@@ -106,7 +105,7 @@ def assert_same_rollout(plain, compiled):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here: install g++ to compile on a CPU")
+@needs_compiler
 @pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
 def test_a_compiled_rollout_is_the_rollout(environment):
     plain, compiled, again = compiled_and_plain(environment, torch.device("cpu"))

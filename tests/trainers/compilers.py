@@ -1,0 +1,9 @@
+"""What tests that compile need of the machine."""
+
+import shutil
+
+import pytest
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no C++ compiler here: install g++ to compile on a CPU"
+)
