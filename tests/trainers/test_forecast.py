@@ -104,3 +104,14 @@ def test_changes_are_named_in_order_of_what_they_cost_until_nothing_helps(monkey
 
 def test_a_gpu_leaves_room_for_its_context_and_gaps():
     assert 0.88 * 80 * GIB < room_on(80 * GIB, 8) < room_on(80 * GIB, 1) < 0.92 * 80 * GIB
+
+
+@pytest.mark.parametrize(("fraction", "fits"), [(1.0, True), (0.005, False)])
+def test_a_rank_held_to_a_part_of_its_gpu_is_planned_for_that_part(monkeypatch, fraction, fits):
+    sizes = little_lm.Sizes(width=64, layers=2, vocabulary=2000, length=48, batch=64)
+    monkeypatch.setattr("torchyard_trainers.registry.build", lambda _: little_lm.LittleLm(sizes))
+    options = {"precision": "fp32", "microBatchSize": 64, "memoryFraction": fraction}
+    settings = convert(options, Parallelism, at="parallelism")
+    with imagined_world(1, 1) as world:
+        planner = Planner(Config(trainer=Trainer(name="little"), parallelism=settings), world, 4 * GIB)
+        assert planner.fits(planner.as_asked()) is fits

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
-from torchyard_trainers.core.memory import HostMemory, memory_left
+from torchyard_trainers.core.memory import HostMemory, hold_to, memory_left
 from torchyard_trainers.core.parallel import strategy_by_memory
 
 GIB = 1024**3
@@ -68,6 +68,19 @@ def test_the_peak_is_that_of_the_work_since_the_start():
     before = memory.peak()
     torch.ones(64 * 1024**2 // 4)
     assert 60 * 1024**2 < memory.peak() - before < 80 * 1024**2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: its allocator holds a process to a fraction")
+def test_a_gpu_refuses_what_is_beyond_its_fraction():
+    device = torch.device("cuda", 0)
+    total = torch.cuda.mem_get_info(device)[1]
+    hold_to(device, 0.02)
+    try:
+        torch.empty(total // 100, dtype=torch.uint8, device=device)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(total // 25, dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,10 @@ class Usage(NamedTuple):
         return sum(self) - 2 * self.host
 
 
-def room_on(memory: int, world_size: int) -> int:
-    """Give what tensors may take of a GPU with `memory` bytes."""
-    return int(IN_TENSORS * (memory - CONTEXT_BYTES - (COMMUNICATOR_BYTES if world_size > 1 else 0)))
+def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
+    """Give what tensors may take of a GPU with `memory` bytes, of which a rank is held to `fraction`."""
+    left = memory - CONTEXT_BYTES - (COMMUNICATOR_BYTES if world_size > 1 else 0)
+    return int(IN_TENSORS * min(left, fraction * memory))
 
 
 @contextmanager

@@ -36,14 +36,18 @@ def memory_of(device: torch.device, local_size: int, fraction: float = 1.0) -> M
     return GpuMemory(device, fraction) if device.type == "cuda" else HostMemory(local_size, fraction)
 
 
+def hold_to(device: torch.device, fraction: float) -> None:
+    """Let allocations of this process beyond a fraction of its GPU fail; on a CPU a fraction is only gone by."""
+    if device.type == "cuda" and fraction < 1:
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
 class GpuMemory:
     """Memory of a CUDA device that no other process of the job uses."""
 
     def __init__(self, device: torch.device, fraction: float = 1.0) -> None:
-        """Hold this process to a fraction of the device: beyond it, allocations fail."""
+        """Use a fraction of the device, which the process is held to."""
         self._device, self._fraction = device, fraction
-        if fraction < 1:
-            torch.cuda.set_per_process_memory_fraction(fraction, device)
 
     @property
     def limit(self) -> int:

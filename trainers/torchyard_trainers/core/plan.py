@@ -31,7 +31,8 @@ class Planner:
     def __init__(self, config: Config, world: World, memory: int | None) -> None:
         """Plan for ranks with GPUs of `memory` bytes, or ranks on a CPU (None)."""
         self.config, self.world = config, world
-        self.room = room_on(memory, world.size) if memory is not None else None
+        fraction = config.parallelism.memory_fraction
+        self.room = room_on(memory, world.size, fraction) if memory is not None else None
         work = registry.build(config)
         self.per_rank = -(-work.global_batch // world.size)
         self.global_batch = work.global_batch
@@ -39,15 +40,14 @@ class Planner:
         self.real = False
         precision = config.parallelism.precision
         self.precision = precision if precision != "auto" else "fp32" if memory is None else "bf16"
-        self._memory = memory
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
         """Forecast the job as it is written."""
         settings = self.config.parallelism
         strategy = choose_strategy(settings, self.world.size)
-        if settings.strategy == "auto" and strategy == "ddp" and self._memory is not None:
-            strategy = strategy_by_memory(self.parameters, self._memory, self.world.size, self.world.local_size)
+        if settings.strategy == "auto" and strategy == "ddp" and self.room is not None:
+            strategy = strategy_by_memory(self.parameters, self.room, self.world.size, self.world.local_size)
         return self.fitted(settings, strategy)
 
     def cheapest(self, asked: Try) -> Try | None:

@@ -11,7 +11,7 @@ from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.exits import ConfigError, HungError
 from torchyard_trainers.core.export.formats import check_formats
-from torchyard_trainers.core.memory import memory_of
+from torchyard_trainers.core.memory import hold_to, memory_of
 from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
@@ -87,6 +87,7 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
 def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:
     """Build the model and spread it over the world."""
     world, settings = run.world, run.config.parallelism
+    hold_to(world.device, settings.memory_fraction)
     model = task.build()
     if settings.strategy == "auto" and strategy == "ddp":
         parameters = sum(parameter.numel() for parameter in model.parameters())
