@@ -1,7 +1,9 @@
 """How real gangs end: exit codes, files left behind, checkpoints passed over."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +250,17 @@ def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, tmp
     # A rounded likelihood tips a choice here and there, and a loss of few routes is made of their differences.
     first, expected = yard.metrics()[0], exact.metrics()[0]
     assert first["trainCost"] == pytest.approx(expected["trainCost"], rel=0.05)
+
+
+def test_a_worker_shows_its_stacks_when_it_is_asked_and_goes_on(yard):
+    gang = yard.start(config(params=SLOW))
+    until(lambda: (yard.run_dir / "report.0.json").exists() and yard.report()["step"] >= 1)
+    os.kill(gang.pids[0], signal.SIGUSR2)
+    until(lambda: "in train" in gang.output())
+    before = yard.report()["step"]
+    until(lambda: yard.report()["step"] > before)
+    (yard.run_dir / "preempt").touch()
+    assert gang.wait() == [75], gang.output()
 
 
 def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
