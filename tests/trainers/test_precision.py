@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_strategies import settings
 from torch import nn
 
 from torchyard_trainers.core.parallel import Parallel
@@ -39,6 +40,15 @@ def steps_until_divergence(name):
 
 def test_gradients_that_no_scale_makes_finite_end_as_divergence():
     assert steps_until_divergence("fp16") == 16  # from scale 2**16, halved at each overflow
+
+
+@pytest.mark.e2e
+def test_an_overflow_in_one_ranks_shard_is_left_out_by_all_ranks(yard):
+    given = settings(strategy="fsdp", precision="fp16")
+    gang = yard.start(given, 2, nodes=2, function=("little_lm:train_overflowing", [{"steps": 20}]))
+    assert gang.wait() == [66, 66], gang.output()
+    assert yard.failure()["message"].startswith("step 17: loss ")
+    assert "loss nan" not in gang.output(), "an update with such a gradient reached some weights"
 
 
 def test_without_a_scaler_the_first_infinite_gradient_is_divergence():
