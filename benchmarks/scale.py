@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import statistics
 import sys
@@ -27,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 
 from kwok_nodes import simulated_nodes
 from operators import Operator, make_certificates, until
+from whole_system import memory, processor, quiet
 
 from torchyard.api.crd import crd
 from torchyard.api.resource import TrainingJob
@@ -37,9 +37,6 @@ from torchyard.engine.actions import CreatePod
 from torchyard.engine.ports import Unavailable
 
 AT_ONCE = 64
-TICKS = os.sysconf("SC_CLK_TCK")
-SYSTEM = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
-QUIET_CORES = 0.4
 JOB: dict[str, Any] = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingJob",
@@ -48,6 +45,7 @@ JOB: dict[str, Any] = {
         "scheduling": {"nodeSelector": {"type": "kwok"}, "tolerations": [{"operator": "Exists"}]},
     },
 }
+SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="agent", trainer_image="trainer")
 
 
 async def main() -> None:
@@ -62,11 +60,11 @@ async def main() -> None:
             print("| | value |\n|---|---|")
             async with namespace(api) as name:
                 await load(api, name, given, create_bare)
-            async with namespace(api) as name:
-                await measure_operator(api, name, Path(folder), given)
+            async with namespace(api) as name, namespace(api) as beside:
+                await measure_operator(api, name, beside, Path(folder), given)
 
 
-async def measure_operator(api: Api, name: str, folder: Path, given: argparse.Namespace) -> None:
+async def measure_operator(api: Api, name: str, beside: str, folder: Path, given: argparse.Namespace) -> None:
     """Latency of single jobs, the load, memory at its end, and a cold start there."""
     one = Operator(
         folder,
@@ -77,14 +75,11 @@ async def measure_operator(api: Api, name: str, folder: Path, given: argparse.Na
     )
     try:
         await started(one)
-        row("operator: memory with no job", f"{memory(one):.0f} MiB")
-        await submit(api, name, "warm-up", given.pods)
-        times = [await gang_time(api, name, f"single-{number}", given.pods) for number in range(given.samples)]
-        middle, most = statistics.median(times), max(times)
-        row(f"operator: submitted to {given.pods} pods, idle cluster, p50 / max of {len(times)}", ms(middle, most))
+        row("operator: memory with no job", f"{memory(pid(one) or 0):.0f} MiB")
+        await single_jobs(api, name, beside, given)
         before = await calls(one)
         await load(api, name, given, create_jobs, operator=one)
-        row("operator: memory at the end of the load", f"{memory(one):.0f} MiB")
+        row("operator: memory at the end of the load", f"{memory(pid(one) or 0):.0f} MiB")
         made = {key: count - before.get(key, 0.0) for key, count in (await calls(one)).items()}
         for key, count in sorted(made.items(), key=lambda each: -each[1]):
             if count >= given.jobs / 100:
@@ -93,10 +88,27 @@ async def measure_operator(api: Api, name: str, folder: Path, given: argparse.Na
         await one.terminate()
         begun = time.monotonic()
         one.start()
-        await gang_time(api, name, "cold", given.pods)
+        await gang_time(api, name, "cold", given.pods, lambda: submit(api, name, "cold", given.pods))
         row(f"operator: cold start to pod {given.pods} of a new job", f"{time.monotonic() - begun:.2f} s")
     finally:
         one.stop()
+
+
+async def single_jobs(api: Api, name: str, beside: str, given: argparse.Namespace) -> None:
+    """One job at a time on an idle cluster, in turn with as many pods that the bare client creates at once."""
+    bare: list[float] = []
+    ours: list[float] = []
+    for number in range(-1, given.samples):
+        gang = f"single-{number + 1}"
+        bare.append(
+            await gang_time(api, beside, gang, given.pods, lambda gang=gang: create_gang(api, beside, gang, given.pods))
+        )
+        ours.append(await gang_time(api, name, gang, given.pods, lambda gang=gang: submit(api, name, gang, given.pods)))
+    del bare[0], ours[0]  # connections are made, caches filled
+    for who, times in (("bare client", bare), ("operator", ours)):
+        figures = ms(statistics.median(times), max(times))
+        row(f"{who}: asked to {given.pods} pods, idle cluster, p50 / max of {len(times)}", figures)
+    row("operator / bare client: of these, p50", f"{statistics.median(ours) / statistics.median(bare):.2f}")
 
 
 async def load(
@@ -110,7 +122,7 @@ async def load(
     """Create everything; pods a second until all exist, CPU of everybody until nobody has more to do."""
     what, wanted = "operator" if operator is not None else "bare client", given.jobs * given.pods
     present = await count_pods(api, name)
-    began, before = time.monotonic(), processor(operator)
+    began, before = time.monotonic(), processor(pid(operator))
     creating = asyncio.ensure_future(create(api, name, given))
 
     async def all_there() -> bool:
@@ -124,8 +136,8 @@ async def load(
     while await unplaced(api, name):  # noqa: ASYNC110 -- the cluster's news
         await asyncio.sleep(2)
     row(f"{what}: all of them run after", f"{time.monotonic() - began:.0f} s")
-    await quiet(operator)
-    spent = {who: used - before.get(who, 0.0) for who, used in processor(operator).items()}
+    await quiet(pid(operator))
+    spent = {who: used - before.get(who, 0.0) for who, used in processor(pid(operator)).items()}
     row(
         f"{what}: whole system's CPU",
         f"{sum(spent.values()):.1f} s, {1000 * sum(spent.values()) / wanted:.1f} ms a pod",
@@ -135,16 +147,25 @@ async def load(
 
 async def create_bare(api: Api, name: str, given: argparse.Namespace) -> None:
     """The same pods, and nothing but them."""
-    document = {**JOB, "metadata": {"name": "bare", "namespace": name, "uid": "0"}}
-    job = msgspec.convert(document | {"spec": {**JOB["spec"], "nodes": given.pods}}, TrainingJob)
-    site = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="agent", trainer_image="trainer")
+    job = job_of_pods(name, "bare", given.pods)
+    await in_parallel(lambda number: create_pod(api, job, number), given.jobs * given.pods)
 
-    async def create(number: int) -> None:
-        manifest = pod(job, CreatePod(name=f"bare-{number}", index=number % given.pods, incarnation=0), site)
-        del manifest["metadata"]["ownerReferences"]
-        await api.request("POST", f"/api/v1/namespaces/{name}/pods", body=manifest)
 
-    await in_parallel(create, given.jobs * given.pods)
+async def create_gang(api: Api, name: str, gang: str, pods: int) -> None:
+    job = job_of_pods(name, gang, pods)
+    await in_parallel(lambda number: create_pod(api, job, number), pods)
+
+
+def job_of_pods(namespace: str, name: str, pods: int) -> TrainingJob:
+    document = {**JOB, "metadata": {"name": name, "namespace": namespace, "uid": "0"}}
+    return msgspec.convert(document | {"spec": {**JOB["spec"], "nodes": pods}}, TrainingJob)
+
+
+async def create_pod(api: Api, job: TrainingJob, number: int) -> None:
+    action = CreatePod(name=f"{job.metadata.name}-{number}", index=number % job.spec.nodes, incarnation=0)
+    manifest = pod(job, action, SITE)
+    del manifest["metadata"]["ownerReferences"]
+    await api.request("POST", f"/api/v1/namespaces/{job.metadata.namespace}/pods", body=manifest)
 
 
 async def create_jobs(api: Api, name: str, given: argparse.Namespace) -> None:
@@ -156,24 +177,27 @@ async def submit(api: Api, name: str, job: str, pods: int) -> None:
     await api.request("POST", f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs", body=body)
 
 
-async def gang_time(api: Api, name: str, job: str, pods: int) -> float:
-    """Seconds from the start of submitting a job until its last pod was told to a watch."""
-    selector = {"watch": "true", "labelSelector": f"torchyard.dev/job={job}"}
-    stream = api.stream(f"/api/v1/namespaces/{name}/pods", selector)
-    begun = time.monotonic()
-    told = 0
+async def gang_time(api: Api, name: str, gang: str, pods: int, ask: Callable[[], Awaitable[None]]) -> float:
+    """Seconds from the start of asking for a gang until a watch told its last pod; returns when all of them run."""
+    selector = {"watch": "true", "labelSelector": f"torchyard.dev/job={gang}"}
+    told: dict[str, str] = {}
+    seconds = 0.0
 
     async def watch() -> None:
-        nonlocal told
-        async for line in stream:
-            told += json.loads(line)["type"] == "ADDED"
-            if told == pods:
+        nonlocal seconds
+        async for line in api.stream(f"/api/v1/namespaces/{name}/pods", selector):
+            now = json.loads(line)["object"]
+            told[now["metadata"]["uid"]] = now["status"]["phase"]
+            if len(told) == pods and not seconds:
+                seconds = time.monotonic() - begun
+            if [*told.values()] == ["Running"] * pods:
                 return
 
-    watching = asyncio.ensure_future(watch())
-    await submit(api, name, job, pods)
-    await asyncio.wait_for(watching, 120)
-    return time.monotonic() - begun
+    begun = time.monotonic()
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+        group.create_task(watch())
+        await ask()
+    return seconds
 
 
 async def in_parallel(work: Callable[[int], Awaitable[None]], number: int) -> None:
@@ -218,39 +242,8 @@ async def started(operator: Operator) -> None:
     await until(operator.leads, 60)
 
 
-async def quiet(operator: Operator | None) -> None:
-    """Wait until nobody works on it any more."""
-    used = sum(processor(operator).values())
-    while True:
-        await asyncio.sleep(5)
-        before, used = used, sum(processor(operator).values())
-        if used - before < 5 * QUIET_CORES:
-            return
-
-
-def processor(operator: Operator | None) -> dict[str, float]:
-    """CPU seconds so far of everybody who has a part in it."""
-    found = {"client": _cpu(os.getpid())}
-    if operator is not None and operator.process is not None:
-        found["operator"] = _cpu(operator.process.pid)
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            name = (entry / "exe").readlink().name if entry.name.isdigit() else ""
-            if name in SYSTEM:
-                found[name] = found.get(name, 0.0) + _cpu(int(entry.name))
-    return found
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def memory(operator: Operator) -> float:
-    """Resident MiB."""
-    assert operator.process is not None
-    status = Path(f"/proc/{operator.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+def pid(operator: Operator | None) -> int | None:
+    return operator.process.pid if operator is not None and operator.process is not None else None
 
 
 @contextlib.asynccontextmanager
