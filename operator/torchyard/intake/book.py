@@ -15,9 +15,12 @@ import msgspec
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.view import Agent
 from torchyard.intake import figures, sanitise
+from torchyard.intake.alarms import Alarms, wake
 from torchyard.intake.wire import SyncAnswer, SyncRequest, command_document
 
 MAX_HOLD_SECONDS = 30.0
+TICKS = 50
+"""An interval has so many moments at which polls end that were held to their end."""
 
 
 class SupersededError(Exception):
@@ -72,6 +75,7 @@ class Book:
         self._clock = clock
         self._on_news = on_news
         self._entries: dict[str, _Entry] = {}
+        self._alarms = Alarms(interval / TICKS)
 
     @property
     def held(self) -> int:
@@ -168,15 +172,14 @@ class Book:
             return
         if request.state == "exiting":
             return  # it wants to know that it was heard, and nothing else
-        loop = asyncio.get_running_loop()
-        poll: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(min(request.wait, self.interval, MAX_HOLD_SECONDS), _wake, poll)
+        poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        alarm = self._alarms.set(poll, min(request.wait, self.interval, MAX_HOLD_SECONDS))
         entry.polls.add(poll)
         entry.held += 1
         try:
             await poll
         finally:
-            timer.cancel()
+            alarm.discard(poll)
             entry.polls.discard(poll)
             entry.held -= 1
             if entry.agent is not None and entry.agent.instance == request.instance:
@@ -209,12 +212,7 @@ def _greet(entry: _Entry, request: SyncRequest) -> None:
 def _release(entry: _Entry) -> None:
     """End the polls that are held."""
     while entry.polls:
-        _wake(entry.polls.pop())
-
-
-def _wake(poll: asyncio.Future[None]) -> None:
-    if not poll.done():
-        poll.set_result(None)
+        wake(entry.polls.pop())
 
 
 def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:

@@ -18,6 +18,7 @@ from torchyard.intake.wire import MAX_BODY_BYTES
 SWEEP_SECONDS = 2.0
 END_SECONDS = 2.0
 HANDSHAKE_SECONDS = 10.0
+BUFFER_BYTES = 64 * 1024
 BACKLOG = 4096
 """Agents of many jobs come back at once after a restart."""
 
@@ -75,6 +76,7 @@ class Intake:
     ) -> None:
         self._app, self._host, self._tls, self._listener = app, host, tls, listener
         self._room = Room(app.limits)
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self.port = port
