@@ -179,11 +179,11 @@ async def test_a_peer_that_never_reads_its_answers_is_given_no_more(world, monke
 
 
 async def test_a_pod_that_asks_too_often_is_told_when_to_come_back(world):
-    async with world.listening(syncs_per_second=0.5, syncs_burst=3):
+    async with world.listening(syncs_per_second=0.01, syncs_burst=3):
         peer = await world.connect()
         answers = [await peer.say(sequence=sequence).hear() for sequence in range(1, 7)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429, 429, 429]
-        assert answers[-1][1]["retry-after"] == "2"
+        assert 50 < int(answers[-1][1]["retry-after"]) <= 100
         assert (await peer.say(token="other").hear())[0] == 200, "other pods are none the worse for it"
         assert world.book.counters.limited == 3
 
