@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from virtual import in_virtual_time
 from world import START, Ports, World
 
+from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.controller import Controller
 from torchyard.engine.executor import Executor
@@ -74,6 +75,8 @@ def test_the_next_round_opens_without_any_further_news_once_the_back_off_is_over
 def test_a_cluster_that_refuses_once_changes_nothing_in_the_end(call, error):
     async def main():
         world = World(2)
+        meta = replace(world.job.metadata, creation_timestamp=rfc3339(START - 60))
+        world.job = replace(world.job, metadata=meta)
         ports = Ports(world)
         ports.failing[call] = [error]
         async with controlled(world, ports):
@@ -84,6 +87,23 @@ def test_a_cluster_that_refuses_once_changes_nothing_in_the_end(call, error):
         assert sorted(each.name for each in world.created) == ["job-0-0", "job-0-1"]
         assert world.status.reason == "WaitingForPods"
         assert [each.status for each in world.status.conditions if each.type == "Stalled"] == ["False"]
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("call", ["write_status", "create_pod"])
+def test_a_new_job_gets_a_status_and_each_pod_once_though_the_first_try_of_either_fails(call):
+    async def main():
+        world = World(2)
+        ports = Ports(world)
+        ports.failing[call] = [Unavailable("503", retry_after=30.0)]
+        async with controlled(world, ports):
+            await pass_time(world, 0.01)
+            assert world.status.state == ("" if call == "write_status" else "Pending")
+            assert len(world.created) == (2 if call == "write_status" else 1)
+            await pass_time(world, 60)
+        assert sorted(each.name for each in world.created) == ["job-0-0", "job-0-1"]
+        assert world.status.reason == "WaitingForPods"
 
     in_virtual_time(main)
 

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from world import START, World
 
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import CONDITION_TYPES
+from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CommandAgent, CreatePod, WriteStatus
 from torchyard.engine.plan import plan
+from torchyard.engine.view import Refusal
 
 
 def test_the_first_visit_creates_the_whole_gang_and_says_so():
@@ -20,10 +21,40 @@ def test_the_first_visit_creates_the_whole_gang_and_says_so():
         ("job-0-2", 2),
     ]
     (write,) = of(WriteStatus, decided)
-    assert decided.actions[0] is write
     assert write.urgent
     assert (write.status.state, write.status.reason) == ("Pending", "WaitingForPods")
     assert [each.type for each in write.status.conditions] == list(CONDITION_TYPES)
+
+
+def test_the_gang_of_a_job_that_was_just_created_does_not_wait_for_a_status():
+    decided = plan(World(2).view())
+    assert decided.pods_first
+    assert [type(each) for each in decided.actions] == [CreatePod, CreatePod, WriteStatus]
+
+
+def created_a_minute_ago(world):
+    world.now += 60
+
+
+def refused_just_now(world):
+    world.refusal = Refusal(reason="QuotaExceeded", since=world.now, until=world.now)
+
+
+def robbed_of_its_status(world):
+    """A pod of it has ended: the next one gets a name that an empty status does not stand for."""
+    world.settle()
+    world.start_pods()
+    world.end_pod(world.at(0), 1, "Evicted")
+    world.job = replace(world.job, status=TrainingJobStatus())
+
+
+@pytest.mark.parametrize("otherwise", [created_a_minute_ago, refused_just_now, robbed_of_its_status])
+def test_any_other_gang_waits_until_its_status_is_written(otherwise):
+    world = World(2)
+    otherwise(world)
+    decided = plan(world.view())
+    assert not decided.pods_first
+    assert isinstance(decided.actions[0], WriteStatus)
 
 
 def test_no_round_opens_before_every_agent_is_ready():

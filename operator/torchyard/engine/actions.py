@@ -42,7 +42,7 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
 
 
 class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Replace the status. `urgent`: a state, condition, round or restart changed; written before anything else."""
+    """Replace the status. `urgent`: a state, condition, round or restart changed; written at once."""
 
     status: TrainingJobStatus
     urgent: bool
@@ -66,7 +66,11 @@ Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | Delete
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Actions in the order they must happen: status, agents, pods, events. `requeue_after`: seconds, None: on news."""
+    """Actions in the order they must happen: status, agents, pods, events. `requeue_after`: seconds, None: on news.
+
+    `pods_first`: nothing in the status must be persisted before the pods are there; it is written after them.
+    """
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
+    pods_first: bool = False

@@ -1,4 +1,7 @@
-"""Carry a plan out: status first, then agents, deletions and creations in parallel, events, the job itself."""
+"""Carry a plan out: status first, then agents, deletions and creations in parallel, events, the job itself.
+
+Where nothing must be persisted before the pods, the status comes after them, whatever became of them.
+"""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -6,7 +9,7 @@ from typing import Any
 
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
-from torchyard.engine.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
+from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.ports import Agents, Cluster, Refused
 from torchyard.engine.status_writer import StatusWriter
 
@@ -37,13 +40,12 @@ class Executor:
         """
         due = [plan.requeue_after]
         of = plan.actions
-        for action in (each for each in of if isinstance(each, WriteStatus)):
-            async with self._budget:
-                due.append(await self._writer.write(job, action, seconds(job.spec.metrics.interval)))
+        if not plan.pods_first:
+            due += await self._statuses(job, of)
         for command in (each for each in of if isinstance(each, CommandAgent)):
             self._agents.command(command)
         try:
-            await self._all(
+            failed = await self._all(
                 self._cluster.delete_pod(job, each)
                 if isinstance(each, DeletePod)
                 else self._cluster.create_pod(job, each)
@@ -54,16 +56,27 @@ class Executor:
             # The transition is in the status and comes to no further plan, whatever becomes of the pods.
             for event in (each for each in of if isinstance(each, EmitEvent)):
                 await self._cluster.emit_event(job, event)
+        if plan.pods_first:
+            due += await self._statuses(job, of)
+        if failed is not None:
+            raise failed
         if any(isinstance(each, DeleteJob) for each in of):
             await self._cluster.delete_job(job)
         return min((each for each in due if each is not None), default=None)
 
-    async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async def _statuses(self, job: TrainingJob, actions: Iterable[Action]) -> list[float | None]:
+        """Write them; seconds after which those that were put off may be."""
+        due = []
+        for action in (each for each in actions if isinstance(each, WriteStatus)):
+            async with self._budget:
+                due.append(await self._writer.write(job, action, seconds(job.spec.metrics.interval)))
+        return due
+
+    async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> BaseException | None:
+        """Make all of these; of many troubles the one that a user can do something about."""
         results = await asyncio.gather(*(self._within_budget(write) for write in writes), return_exceptions=True)
         failed = [result for result in results if isinstance(result, BaseException)]
-        # Of many troubles the one that a user can do something about.
-        for error in sorted(failed, key=lambda each: not isinstance(each, Refused)):
-            raise error
+        return min(failed, key=lambda each: not isinstance(each, Refused), default=None)
 
     async def _within_budget(self, write: Coroutine[Any, Any, None]) -> None:
         async with self._budget:

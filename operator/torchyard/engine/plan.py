@@ -2,7 +2,8 @@
 
 Pure and total: no I/O, no clock, no randomness, an answer to every combination of facts. Everything else in this folder
 is a step of it or carries it out. The order of one plan is the order of the actions: the status first (a round and an
-incarnation are persisted before anybody is told of them), then agents, deletions and creations, events.
+incarnation are persisted before anybody is told of them), then agents, deletions and creations, events. Only a job that
+was just created need not wait for a first status: its gang stands on nothing that is not persisted with the job itself.
 """
 
 import math
@@ -22,6 +23,8 @@ from torchyard.engine.lifecycle import exit_code, turn
 from torchyard.engine.moments import since
 from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
+
+NEW_SECONDS = 10.0
 
 
 def plan(view: View) -> Plan:
@@ -52,8 +55,24 @@ def plan(view: View) -> Plan:
         saving = status.rendezvous.open and status.state == "Suspending"
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
-    actions: list[Action] = [*_write(before, status), *_news(view, commands), *deletes, *creates, *decided.events]
-    return Plan(actions=tuple(actions), requeue_after=_requeue(view, due))
+    write, news = _write(before, status), _news(view, commands)
+    if _is_first_gang(view, status, creates) and not deletes and not news:
+        actions: tuple[Action, ...] = (*creates, *write, *decided.events)
+        return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=True)
+    actions = (*write, *news, *deletes, *creates, *decided.events)
+    return Plan(actions=actions, requeue_after=_requeue(view, due))
+
+
+def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
+    """Whether these pods have the names that the empty status of a new job stands for: any process makes the same ones.
+
+    An older job that seems new may be one of which the news has not come: the status's precondition will say so. And
+    what the cluster refused is told before it is asked for again.
+    """
+    before = view.job.status
+    age = view.now - since(view.job.metadata.creation_timestamp, -math.inf)
+    new = not before.state and abs(age) < NEW_SECONDS and status.incarnation == before.incarnation
+    return bool(creates) and new and view.refusal is None
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:
