@@ -114,6 +114,14 @@ WAITING = {
         "ImagePullFailed",
         "unauthorized: ghcr.io/me/train:1.0",
     ),
+    "the registry wants a password at once": (
+        pulling(
+            'failed to resolve reference "ghcr.io/me/train:1.0": pull access denied, repository does not exist or may '
+            "require authorization: authorization failed: no basic auth credentials"
+        ),
+        "ImagePullFailed",
+        "unauthorized: ghcr.io/me/train:1.0",
+    ),
     "the registry says neither": (
         pulling(
             'Back-off pulling image "me/train": ErrImagePull: pull access denied, repository does not exist or may '

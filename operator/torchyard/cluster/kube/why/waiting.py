@@ -21,6 +21,7 @@ _QUIET = frozenset({"", "ContainerCreating", "PodInitializing"})
 # In the order they are looked for: a registry that hides whether an image exists says both.
 _PULL_FAULTS = (
     ("rate limited", re.compile(r"toomanyrequests|429 Too Many Requests|rate limit", re.IGNORECASE)),
+    ("unauthorized", re.compile(r"no basic auth credentials")),  # it asked for a password before it looked
     (
         "not found or unauthorized",
         re.compile(r"repository does not exist or may require|insufficient_scope", re.IGNORECASE),
