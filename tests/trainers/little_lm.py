@@ -3,6 +3,7 @@
 Imported by the warm parent of test workers; `train` runs it in place of a built-in workload.
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,6 +172,26 @@ def train_out_of_memory(sizes: dict[str, Any], most: int) -> None:
 
     LittleLm.loss = runs_out
     train(sizes)
+
+
+def accumulate_two(strategy: str, file: str) -> None:
+    """Write what each rank holds of a gradient after an inner micro-batch and after the last one: its sum, or None."""
+    work, settings = LittleLm(Sizes()), Parallelism(precision="fp32")
+    with join("cpu", needs_group=True) as world:
+        model = work.build()
+        precision = Precision("fp32", world.device, sharded=strategy in SHARDED)
+        parallel = spread(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
+        session = Session(parallel, precision, world, Reporter(None, rank=world.rank, local_rank=0, round_number=0), 1)
+        held = []
+        for number in range(2):
+            ids = torch.tensor([2 * number + world.rank])
+            with parallel.accumulating(last=number == 1):
+                work.loss(session, MicroBatch(ids, torch.ones(1))).loss.backward()
+            grad = model.norm.weight.grad
+            whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+            held.append(world.gather(None if whole is None else whole.sum().item()))
+        if world.leads:
+            Path(file).write_text(json.dumps(held))
 
 
 def measure(sizes: dict[str, Any], strategy: str, options: dict[str, Any], file: str) -> None:

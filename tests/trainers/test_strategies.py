@@ -1,5 +1,7 @@
 """Every strategy, world size, accumulation, precision and way of checkpointing makes the same steps."""
 
+import json
+
 import pytest
 from gangs import Yard
 
@@ -76,6 +78,19 @@ def test_a_run_goes_on_from_ddp_to_hsdp_to_fsdp_to_one_process(yard, one_process
         yard.train(given, world, nodes=nodes, function=("little_lm:train", [{"steps": steps}]))
         assert yard.record(steps)["strategy"] == strategy
     assert flat(losses_and_norms(yard)) == pytest.approx(flat(one_process["fp32"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_ranks_exchange_gradients_in_the_last_micro_batch_only(yard, strategy):
+    file = yard.root / "held"
+    gang = yard.start({}, 2, nodes=2, function=("little_lm:accumulate_two", [strategy, str(file)]))
+    assert gang.wait() == [0, 0], gang.output()
+    inner, last = json.loads(file.read_text())
+    if strategy == "ddp":
+        assert inner[0] != pytest.approx(inner[1], rel=1e-3), "each has its own"
+    else:
+        assert inner == [None, None], "nothing is shared out yet"
+    assert last[0] == last[1] is not None
 
 
 @pytest.mark.parametrize("own_disks", [False, True])
