@@ -1,11 +1,12 @@
 """Faults on a real cluster: from the blow to the first step of the next round, for what happens to workers and pods.
 
-    eval "$(make -s kind-env)"; make kind-images; python benchmarks/recovery_cluster.py [REPEATS]
+    eval "$(make -s kind-env)"; make kind-images; python benchmarks/recovery_cluster.py [REPEATS [WORDS]]
 
 A built-in workload trains on two pods and saves every ten steps; the operator is a process of this machine that comes
 back under its own name, as the container of a Deployment does. Seconds are counted from the moment the worker was
 killed, or the API server was asked for the pod, until the status says that the next round makes steps; agents look and
-report once a second. Nodes must share this machine's clock, as kind's do.
+report once a second. WORDS: only faults whose name has them, such as `memory`. Nodes must share this machine's clock,
+as kind's do.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ STEPS = 1_000_000
 
 async def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    words = sys.argv[2] if len(sys.argv) > 2 else ""
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, fresh_namespace(api) as namespace:
             await install(api)
@@ -42,7 +44,7 @@ async def main() -> None:
             operator.start()
             try:
                 await operator.ready()
-                measured = await measure(Jobs(api, namespace), operator, repeats)
+                measured = await measure(Jobs(api, namespace), operator, repeats, words)
             finally:
                 operator.stop()
     table = Table(title=f"two pods, {repeats} times each, seconds to the next step", title_justify="left")
@@ -54,8 +56,8 @@ async def main() -> None:
     Console().print(table)
 
 
-async def measure(jobs: Jobs, operator: Operator, repeats: int) -> dict[str, list[float]]:
-    """Seconds by fault."""
+async def measure(jobs: Jobs, operator: Operator, repeats: int, words: str) -> dict[str, list[float]]:
+    """Seconds by fault, of those whose names have these words."""
 
     async def with_operator(pod: str) -> float:
         await operator.kill()
@@ -65,12 +67,13 @@ async def measure(jobs: Jobs, operator: Operator, repeats: int) -> dict[str, lis
 
     faults: dict[str, Callable[[str], Awaitable[float | None]]] = {
         "kill -9 of a worker": lambda pod: kill_worker(jobs, pod, 1),
-        "a worker killed for lack of memory": lambda pod: exhaust_memory(jobs, pod, 1),
+        "a worker killed for lack of memory": lambda pod: exhaust_memory(jobs, pod),
         "pod deleted": jobs.delete_pod,
         "pod deleted by force": lambda pod: jobs.delete_pod(pod, grace_seconds=0),
         "pod evicted": lambda pod: evict(jobs, pod),
         "kill -9 of the operator and a worker": with_operator,
     }
+    faults = {name: fault for name, fault in faults.items() if words in name}
     training = await Training(jobs, STEPS).start()
     measured: dict[str, list[float]] = {name: [] for name in faults}
     for name, fault in [*faults.items()] * repeats:

@@ -112,10 +112,10 @@ async def api(installed) -> AsyncIterator[Api]:
         yield api
 
 
-async def make_namespace(api: Api) -> str:
-    """A namespace under restricted Pod Security, ready for pods."""
+async def make_namespace(api: Api, level: str = "restricted") -> str:
+    """A namespace under a level of Pod Security, ready for pods."""
     name = f"ty-{secrets.token_hex(4)}"
-    labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": "restricted"}
+    labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": level}
     await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
     await operators.until(lambda: _has_account(api, name), 180, lambda: f"{name} has no default service account")
     return name
@@ -127,9 +127,9 @@ async def delete_namespace(api: Api, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fresh_namespace(api: Api) -> AsyncIterator[str]:
+async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[str]:
     """A namespace that goes afterwards."""
-    name = await make_namespace(api)
+    name = await make_namespace(api, level)
     try:
         yield name
     finally:
@@ -156,6 +156,13 @@ async def namespace(api, request, tmp_path) -> AsyncIterator[str]:
         yield name
         if request.node.stash.get(FAILED, False):
             await _keep_evidence(api, name, request.node.name, tmp_path)
+
+
+@pytest.fixture
+async def privileged_namespace(api) -> AsyncIterator[str]:
+    """Another one, whose pods may use their node's network."""
+    async with fresh_namespace(api, "privileged") as name:
+        yield name
 
 
 async def _keep_evidence(api: Api, namespace: str, what: str, logs: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import bed
 from jobs import Jobs
 from kubernetes import client, config, stream
 
@@ -16,16 +17,26 @@ pids = json.load(open("/torchyard/run/workers.json"))["pids"]
 print(time.time())
 os.kill(int(pids["{rank}"]), signal.SIGKILL)
 """
-# Files in memory count for the pod and for no process. At the limit the kernel kills what has the highest score.
+# Files in memory count for the pod and for no process: whom the kernel kills at the limit is the scores' choice alone.
 EXHAUST = """
-import json, os, time
-pid = int(json.load(open("/torchyard/run/workers.json"))["pids"]["{rank}"])
-open(f"/proc/{{pid}}/oom_score_adj", "w").write("1000")
+import os, time
+files = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+group = next(filter(os.path.exists, files))
+def kills():
+    return dict(line.split() for line in open(group))["oom_kill"]
+before = kills()
 with open("/dev/shm/exhaust", "wb", buffering=0) as file:
-    while os.path.exists(f"/proc/{{pid}}/exe"):
-        file.write(bytes(8 << 20))
+    while kills() == before:
+        file.write(bytes(1 << 20))
 print(time.time())
 os.unlink("/dev/shm/exhaust")
+"""
+# Whatever process of a node is the first of this pod's trainer.
+KILL_AGENT = """
+for process in /proc/[0-9]*; do
+  grep -qE '^NSpid:.*[[:space:]]1$' $process/status && grep -qz '^TORCHYARD_POD_NAME={pod}$' $process/environ &&
+  grep -qz '^TORCHYARD_NAMESPACE={namespace}$' $process/environ && kill -KILL ${{process#/proc/}} && echo killed
+done 2> /dev/null
 """
 
 
@@ -34,9 +45,16 @@ async def kill_worker(jobs: Jobs, pod: str, rank: int) -> float:
     return await _timed(jobs.namespace, pod, "python3", "-c", KILL.format(rank=rank))
 
 
-async def exhaust_memory(jobs: Jobs, pod: str, rank: int) -> float:
-    """Use up the memory of the pod, which must have a limit, until the kernel kills the worker of this rank; when."""
-    return await _timed(jobs.namespace, pod, "python3", "-c", EXHAUST.format(rank=rank))
+async def exhaust_memory(jobs: Jobs, pod: str) -> float:
+    """Use up the memory of the pod, which must have a limit, until the kernel has killed one of its processes; when."""
+    return await _timed(jobs.namespace, pod, "python3", "-c", EXHAUST)
+
+
+async def kill_agent(jobs: Jobs, pod: str, node: bed.Node) -> None:
+    """`kill -9` of the first process of the pod's trainer, which only its node may send."""
+    script = KILL_AGENT.format(pod=pod, namespace=jobs.namespace)
+    said = await asyncio.to_thread(node.run, "sh", "-c", f"{script}:")
+    assert said == "killed", f"no agent of {pod} on {node.name}: {said}"
 
 
 async def evict(jobs: Jobs, pod: str) -> None:

@@ -9,7 +9,7 @@ import functools
 
 import bed
 import pytest
-from faults import drained, evict, exhaust_memory, kill_worker
+from faults import drained, evict, exhaust_memory, kill_agent, kill_worker
 from jobs import Jobs
 from operators import until
 from training import Training
@@ -53,7 +53,7 @@ async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_an
         "Preempted": jobs.delete_pod,
         "PodLost": lambda pod: jobs.delete_pod(pod, grace_seconds=0),
         "Evicted": lambda pod: evict(jobs, pod),
-        "OOMKilled": lambda pod: exhaust_memory(jobs, pod, 1),
+        "OOMKilled": lambda pod: exhaust_memory(jobs, pod),
     }
     for number, (reason, fault) in enumerate(faults.items(), start=1):
         assert (await training.gained())["round"] == number
@@ -64,6 +64,15 @@ async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_an
     assert await training.weights() == undisturbed
     restarts = (await jobs.status(training.name))["restarts"]
     assert (restarts["total"], restarts.get("counted", 0)) == (len(faults), 0)
+
+
+async def test_an_agent_that_is_killed_takes_its_pod_along_and_is_named(training, nodes, undisturbed):
+    await training.gained()
+    pod, node = await training.pod(1)
+    await kill_agent(training.jobs, pod, nodes[node])
+    cause = await training.cause(1, "PodFailed")
+    assert (cause["rank"], cause["pod"], cause["node"], cause["exitCode"]) == (1, pod, node, 137)
+    assert await training.weights() == undisturbed
 
 
 async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, undisturbed):

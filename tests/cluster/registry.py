@@ -1,0 +1,70 @@
+"""A registry that has no image to give, each repository for a reason of its own; a node's kubelet asks it by loopback.
+
+A runtime speaks plain HTTP to loopback alone, so the registry is a pod in the node's own network.
+"""
+
+import json
+from dataclasses import dataclass
+
+from jobs import Jobs
+from operators import AGENT_IMAGE, until
+
+# Repositories by what they answer; `token` sends to an authority of its own, which refuses everybody.
+PROGRAM = """
+import http.server
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        word = self.path.split("/")[2] if self.path.startswith("/v2/") else self.path.strip("/").partition("?")[0]
+        bearer = f'Bearer realm="http://127.0.0.1:{self.server.server_port}/authority",service="registry"'
+        status, challenge = {
+            "password": (401, 'Basic realm="registry"'),
+            "token": (401, bearer),
+            "authority": (403, None),
+            "forbidden": (403, None),
+            "missing": (404, None),
+            "busy": (429, None),
+        }.get(word, (200, None))
+        self.send_response(status)
+        if challenge:
+            self.send_header("WWW-Authenticate", challenge)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_POST = do_GET
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Where it listens."""
+
+    node: str
+    port: int
+
+    def image(self, repository: str) -> str:
+        """The name of an image of it."""
+        return f"127.0.0.1:{self.port}/{repository}/image:1"
+
+
+async def start_registry(jobs: Jobs) -> Registry:
+    """One on some node, in a namespace that lets pods into the node's network; it goes with the namespace."""
+    container = {"name": "registry", "image": AGENT_IMAGE, "command": ["python3", "-u", "-c", PROGRAM]}
+    spec = {"hostNetwork": True, "automountServiceAccountToken": False, "containers": [container]}
+    await jobs.make("pods", "registry", spec=spec)
+    pod = f"{jobs.core}/pods/registry"
+    found: dict = {}
+    said = b""
+
+    async def listens() -> bool:
+        nonlocal found, said
+        found = json.loads(await jobs.api.request("GET", pod))
+        said = await jobs.api.request("GET", f"{pod}/log") if found["status"]["phase"] == "Running" else b""
+        return said.startswith(b"port")
+
+    await until(listens, 120, lambda: f"the registry does not listen: {found.get('status')} {said!r}")
+    return Registry(found["spec"]["nodeName"], int(said.split()[1]))
