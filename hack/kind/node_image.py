@@ -6,6 +6,7 @@ import re
 import shutil
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 from binaries import KUBE_PROGRAMS, KUBERNETES, NODE, TOOLS, kind_module, programs
@@ -179,7 +180,10 @@ def _preload(images: list[str], node: str, name: str) -> None:
     try:
         run("docker", "exec", "--detach", container, "containerd")
         ctr = ["docker", "exec", "-i", container, "ctr", "--namespace=k8s.io", "--connect-timeout=60s"]
-        run(*ctr, "version")
+        # ctr waits for an answer but not for the socket, which a busy machine makes seconds later.
+        deadline = time.monotonic() + 60
+        while not succeeds(*ctr, "version", timeout=90) and time.monotonic() < deadline:
+            time.sleep(0.2)
         pipe(
             ["docker", "save", *images], [*ctr, "images", "import", "--all-platforms", "--no-unpack", "--digests", "-"]
         )

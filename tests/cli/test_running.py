@@ -28,7 +28,8 @@ while step < 300:
     weight.grad = torch.ones(1)
     optimizer.step()
     step += 1
-    done.write_text(str(step))
+    (folder / "next.txt").write_text(str(step))
+    (folder / "next.txt").replace(done)  # a stop at this moment leaves the old number or the new one
     print(f"step {step}", flush=True)
     if not (folder / "hurry").exists():
         time.sleep(0.1)
