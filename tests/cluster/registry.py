@@ -1,6 +1,7 @@
 """A registry that has no image to give, each repository for a reason of its own; a node's kubelet asks it by loopback.
 
-A runtime speaks plain HTTP to loopback alone, so the registry is a pod in the node's own network.
+To loopback alone a runtime speaks plain HTTP, once it was told so in answer to TLS: the registry is a pod in the node's
+own network.
 """
 
 import json
@@ -11,7 +12,7 @@ from operators import AGENT_IMAGE, until
 
 # Repositories by what they answer; `token` sends to an authority of its own, which refuses everybody.
 PROGRAM = """
-import http.server
+import http.server, socket
 
 class Registry(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -32,6 +33,13 @@ class Registry(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     do_HEAD = do_POST = do_GET
+
+    def handle(self):
+        if self.connection.recv(1, socket.MSG_PEEK) == b"\\x16":  # a TLS handshake
+            self.connection.recv(65536)
+            self.wfile.write(b"HTTP/1.0 400 Bad Request\\r\\n\\r\\n")
+        else:
+            super().handle()
 
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
 print("port", server.server_port, flush=True)
