@@ -105,6 +105,16 @@ TRAINING: tuple[Rule, ...] = (
     ),
     Rule(
         scope="",
+        field="health.stall",
+        what="only training is watched for standing still, and this mode is another one",
+        fix="use mode train, or leave it out",
+        holds=lambda spec: spec.health.stall == "auto" or spec.trainer is None or spec.trainer.mode == "train",
+        cel="!has(self.health) || !has(self.health.stall) || self.health.stall == 'auto' || !has(self.trainer)"
+        " || self.trainer.mode == 'train'",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
         field="export",
         what="this mode of the trainer writes no model",
         fix="use mode train or export, or leave export out",

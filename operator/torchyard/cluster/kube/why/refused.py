@@ -24,7 +24,6 @@ _RBAC = re.compile(
     r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
-_POD_SECURITY = re.compile(r"violates PodSecurity (?P<what>.*)$", re.DOTALL)
 _TERMINATING = re.compile(r"because it is being terminated")
 _LIMIT_RANGE = re.compile(r"(?P<what>\[?(?:maximum|minimum) [\w./-]+ (?:usage|to).*)$", re.DOTALL)
 _NO_ACCOUNT = re.compile(r'serviceaccount "(?P<name>[^"]+)" not found')
