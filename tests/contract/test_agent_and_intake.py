@@ -184,12 +184,17 @@ async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(
 
 async def test_a_dump_shows_where_the_workers_are(start, operator, tmp_path):
     program = tmp_path / "hang.py"
-    program.write_text(REPORTING.replace("100000", "2") + "\ndef hang():\n    time.sleep(600)\n\nhang()\n")
+    hangs = tmp_path / "hangs"
+    body = f"    open({str(hangs)!r}, 'w').close()\n    time.sleep(600)\n"
+    program.write_text(REPORTING.replace("100000", "2") + f"\ndef hang():\n{body}\nhang()\n")
     async with operator.listening():
         start(operator, "torchrun", str(program))
         await operator.see(lambda agent: agent.state == "ready", 60)
         operator.command("run", round=1)
         await operator.see(lambda agent: agent.reports)
+        async with asyncio.timeout(30):
+            while not hangs.exists():  # noqa: ASYNC110 - another process makes it true
+                await asyncio.sleep(0.01)
         operator.command("dump", round=1, dump_id=4)
         async with asyncio.timeout(30):
             while operator.book.dump(UID) is None:  # noqa: ASYNC110 - another process makes it true

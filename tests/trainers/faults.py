@@ -13,7 +13,7 @@ from torchyard_trainers.core.workload import Terms
 from torchyard_trainers.cvrp.task import Cvrp
 
 
-def train_with_nan(sample: int, times: int) -> None:
+def train_with_nan(sample: int, times: int) -> int:
     """Train, but the loss of the micro-batch that holds a sample is not a number, the first `times` times."""
     loss = Cvrp.loss
     count = itertools.count()
@@ -25,12 +25,10 @@ def train_with_nan(sample: int, times: int) -> None:
         return terms
 
     Cvrp.loss = broken
-    code = main([])
-    if code:
-        os._exit(code)
+    return main([])
 
 
-def train_with_a_hang(sample: int) -> None:
+def train_with_a_hang(sample: int) -> int:
     """Train, but the rank that holds a sample stands still when it comes to it."""
     loss = Cvrp.loss
 
@@ -40,18 +38,16 @@ def train_with_a_hang(sample: int) -> None:
         return loss(self, session, batch)
 
     Cvrp.loss = hangs
-    main([])
+    return main([])
 
 
-def preflight_with_versions(versions: list[str]) -> None:
+def preflight_with_versions(versions: list[str]) -> int:
     """Check, but each rank says it has another version of torch."""
     torch.__version__ = versions[int(os.environ["RANK"])]
-    code = main([])
-    if code:
-        os._exit(code)
+    return main([])
 
 
-def export_to_a_disk_that_flips_a_bit() -> None:
+def export_to_a_disk_that_flips_a_bit() -> int:
     """Train and export, but what is written as weights of an export differs in its last byte."""
     save = weights.save
 
@@ -62,6 +58,4 @@ def export_to_a_disk_that_flips_a_bit() -> None:
         path.write_bytes(data)
 
     weights.save = flip
-    code = main([])
-    if code:
-        os._exit(code)
+    return main([])

@@ -2,7 +2,8 @@
 
 Reads one JSON request a line on stdin and answers each with one JSON line on stdout.
     {"start": [{"env": {...}, "log": PATH, "arguments": [...]}, ...]}   -> {"pids": [...]}
-        a worker of the command line; or, with "function": "MODULE:NAME", a call of that function with the arguments
+        a worker of the command line; or, with "function": "MODULE:NAME", a call of that function with the arguments,
+        whose result, if any, is the exit code
     {"wait": [pid, ...], "seconds": 60}                                 -> {"codes": [0, -9, null, ...]}
 """
 
@@ -41,8 +42,7 @@ def start(worker: dict) -> int:
     try:
         if "function" in worker:
             module, _, name = worker["function"].partition(":")
-            getattr(importlib.import_module(module), name)(*worker["arguments"])
-            code = 0
+            code = getattr(importlib.import_module(module), name)(*worker["arguments"]) or 0
         else:
             code = main(worker["arguments"])
     finally:

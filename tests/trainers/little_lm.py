@@ -131,14 +131,13 @@ def use(sizes: dict[str, Any]) -> None:
     registry.build = lambda config: LittleLm(Sizes(**sizes))
 
 
-def train(sizes: dict[str, Any]) -> None:
+def train(sizes: dict[str, Any]) -> int:
     """Train it as the command line would train a built-in workload."""
     use(sizes)
-    if code := main([]):
-        os._exit(code)
+    return main([])
 
 
-def train_within(sizes: dict[str, Any], room: list[int]) -> None:
+def train_within(sizes: dict[str, Any], room: list[int]) -> int:
     """Train where rank r may use `room[r]` bytes more than it has when its memory is first asked for."""
 
     class Bounded(HostMemory):
@@ -147,10 +146,10 @@ def train_within(sizes: dict[str, Any], room: list[int]) -> None:
             return self.peak() + room[int(os.environ["RANK"])]
 
     micro_batches.memory_of = lambda *_: Bounded(1)
-    train(sizes)
+    return train(sizes)
 
 
-def train_overflowing(sizes: dict[str, Any]) -> None:
+def train_overflowing(sizes: dict[str, Any]) -> int:
     """Train where one number's gradient is never finite: of ranks that share the parameter out, only one holds it."""
     forward = Model.forward
 
@@ -158,10 +157,10 @@ def train_overflowing(sizes: dict[str, Any]) -> None:
         return forward(self, text, weights) + (0 * self.norm.weight[0]).sqrt()
 
     Model.forward = steep
-    train(sizes)
+    return train(sizes)
 
 
-def train_out_of_memory(sizes: dict[str, Any], most: int) -> None:
+def train_out_of_memory(sizes: dict[str, Any], most: int) -> int:
     """Train where the device has no room for micro-batches of more than `most` samples, which nothing foresaw."""
     loss = LittleLm.loss
 
@@ -171,7 +170,7 @@ def train_out_of_memory(sizes: dict[str, Any], most: int) -> None:
         return loss(self, session, batch)
 
     LittleLm.loss = runs_out
-    train(sizes)
+    return train(sizes)
 
 
 def accumulate_two(strategy: str, file: str) -> None:
