@@ -113,6 +113,34 @@ def test_a_consequence_that_is_reported_first_waits_for_its_cause_but_not_for_ev
     assert world.status.attempts[0].reason == "PeerLost"
 
 
+def test_a_new_operator_waits_for_the_member_that_failed_first_to_call():
+    world = World(2).to_running()
+    fail(world, 0, 76, exception="PeerLost", secondary=True)
+    fail(world, 1, 137, exception="", message="", rank=1)
+    killed = world.agents.pop(world.at(1))
+    world.restart_operator()
+    world.step()
+    world.now += 8
+    decided = world.step()
+    assert world.status.rendezvous.open
+    assert decided.requeue_after is not None
+    assert decided.requeue_after <= 4
+    world.agents[killed.pod_uid] = killed
+    world.settle()
+    assert (world.status.attempts[0].reason, world.status.attempts[0].cause.rank) == ("Killed", 1)
+
+
+def test_a_new_operator_does_not_wait_for_ever_for_a_member_to_call():
+    world = World(2).to_running()
+    fail(world, 0, 76, secondary=True)
+    world.agents.pop(world.at(1))
+    world.restart_operator()
+    world.step()
+    world.now += 12
+    world.step()
+    assert world.status.attempts[0].reason == "PeerLost"
+
+
 def test_silence_alone_is_no_death():
     world = World(2).to_running()
     uid = world.at(1)

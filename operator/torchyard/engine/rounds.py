@@ -19,6 +19,7 @@ from torchyard.engine.view import Agent, Pod, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
+RETURN_SECONDS = 12.0  # how long agents may take to call a new operator: they try at least every ten
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop what did not save in time
 
 
@@ -113,11 +114,15 @@ def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]
     """Whether the first cause is known well enough, else when it has to be.
 
     A failure that is nobody's consequence is the cause. Where only consequences are known, wait a moment: the member
-    that failed first may report last.
+    that failed first may report last. To a process that was just started it may not even have called yet, and without
+    its agent no round could be opened anyhow.
     """
     primary = any(each.state == "failed" and not each.secondary for each in outcomes)
     ended = all(each.state != "running" for each in outcomes)
     due = since(status.attempts[-1].end_time if status.attempts else None, view.now) + SETTLE_SECONDS
+    members = zip(status.rendezvous.members, outcomes, strict=True)
+    if any(each.state == "running" and uid not in view.agents for uid, each in members):
+        due = max(due, view.since + RETURN_SECONDS)
     return primary or ended or view.now >= due, due
 
 
