@@ -184,6 +184,7 @@ def _preload(images: list[str], node: str, name: str) -> None:
         deadline = time.monotonic() + 60
         while not succeeds(*ctr, "version", timeout=90) and time.monotonic() < deadline:
             time.sleep(0.2)
+        run(*ctr, "version")  # tells why, where it never did
         pipe(
             ["docker", "save", *images], [*ctr, "images", "import", "--all-platforms", "--no-unpack", "--digests", "-"]
         )

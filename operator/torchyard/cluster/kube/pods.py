@@ -131,6 +131,8 @@ class Pods:
             _drop(self._on_node, before.pod.node, before.uid)
         if after is None:
             assert before is not None
+            if before.pod.node not in self._on_node:
+                self._started.pop(before.pod.node, None)
             self._gone(before.uid)
             self._remember(before)
             self._tell(before)
