@@ -37,8 +37,11 @@ async def test_the_next_operator_process_takes_the_place_of_a_socket_whose_liste
     stale.bind(str(path))
     stale.close()
     async with unix_intake(app, path):
-        _, writer = await asyncio.open_unix_connection(str(path))
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 "), "who listens now answers"
         writer.close()
+        await writer.wait_closed()
 
 
 async def test_who_stops_listening_leaves_alone_what_has_taken_the_place_of_its_folder(app, tmp_path):
