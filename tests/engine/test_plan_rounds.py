@@ -45,6 +45,22 @@ def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_named_so_and_trie
     assert "limit 1.0 GiB, peak 1.0 GiB" in world.status.message
 
 
+def test_a_pod_that_outlived_a_lack_of_memory_is_not_blamed_for_it_again():
+    world = World(2).to_running()
+    fail(world, 1, 137, rank=1, exception="", message="limit 1.0 GiB, peak 1.0 GiB", out_of_memory=True)
+    world.step()
+    recover(world)
+    world.end_pod(world.at(1), 137, "OOMKilled")  # as a kubelet calls every later end of that container
+    world.settle()
+    attempt = world.status.attempts[-1]
+    assert (attempt.reason, attempt.cause.exit_code) == ("PodFailed", 137)
+    assert "since an earlier round" in attempt.cause.exception
+    recover(world, 3)
+    world.end_pod(world.at(1), 137, "OOMKilled")  # the new pod's own
+    world.settle()
+    assert world.status.attempts[-1].reason == "OOMKilled"
+
+
 def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it():
     world = World(2).to_running()
     fail(world, 0, 75, rank=0, exception="", message="exit code 75")

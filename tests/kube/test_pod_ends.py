@@ -28,7 +28,13 @@ ENDED = {
         1,
     ),
     "out of memory": (ended(137, "OOMKilled"), "OOMKilled", "limit 2Gi", 137),
-    "killed": (ended(137), "", "", 137),
+    "killed": (ended(137), "", "its container was ended by signal 9", 137),
+    "killed, after other words": (
+        ended(137, "Error", "10:04:01 round 3 opened\n"),
+        "",
+        "its container was ended by signal 9; the last line of its log: 10:04:01 round 3 opened",
+        137,
+    ),
     "no python3 in the image": (
         ended(
             128, "StartError", 'failed to create containerd task: exec: "python3": executable file not found in $PATH'

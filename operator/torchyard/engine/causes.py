@@ -84,7 +84,7 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if pod.phase == "Succeeded" and not pod.exit_code:
         return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
     if not pod.alive:
-        return pod_failed(node_rank, pod, view.now)
+        return pod_failed(node_rank, _without_old_mark(view, pod), view.now)
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
     if pod.deleting and (agent is None or not agent.connected):
@@ -140,6 +140,19 @@ def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
         message=pod.message,
         cause=Cause(pod=pod.name, node=pod.node, exit_code=code, class_=reason, exception=pod.message[:MAX_EXCEPTION]),
     )
+
+
+def _without_old_mark(view: View, pod: Pod) -> Pod:
+    """A container in which one process ran out of memory is called OOMKilled however it ends later.
+
+    Its agent told of that process then, and the round that it ended names this pod: a new lack of memory cannot be
+    told from any other end.
+    """
+    causes = (each.cause for each in view.job.status.attempts)
+    known = any(each is not None and (each.class_, each.pod) == ("OOMKilled", pod.name) for each in causes)
+    if not known or pod.reason != "OOMKilled":
+        return pod
+    return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
 
 
 def first(outcomes: tuple[Outcome, ...]) -> Outcome:

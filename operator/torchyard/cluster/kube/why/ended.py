@@ -105,8 +105,16 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         unknown = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
         return ("WorkerFailed" if unknown else ""), _told(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
+    if ended.exit_code > 128:
+        return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
     crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
     return ("AgentCrashed" if crashed else ""), _last_line(ended.message)
+
+
+def _in_words(log: str) -> str:
+    """What it said last, which is no cause: whatever it did, the signal came from outside."""
+    said = _last_line(log)
+    return f"; the last line of its log: {said}" if said else ""
 
 
 def _terminated(statuses: tuple[ContainerStatus, ...] | None, name: str) -> Terminated | None:
