@@ -1,7 +1,7 @@
 """CVRP instances a second: our attention model against rl4co's, turn by turn in one run, same sizes, same work.
 
     python benchmarks/trainers/cvrp.py [--rounds 5] [--steps 3] [--batch 512] [--customers 20]
-                                       [--device cuda] [--precision bf16]
+                                       [--device cuda] [--precision bf16] [--compile]
 
 Each has one thread, model `am` (128 wide, 8 heads, 3 layers, feed-forward 512) and REINFORCE with a greedy rollout
 baseline: make instances, sample one route each, roll the baseline out, go backward, clip, Adam. rl4co and its torch are
@@ -12,6 +12,7 @@ is what counts on a GPU.
 """
 
 import argparse
+import functools
 import statistics
 import subprocess
 import sys
@@ -29,12 +30,12 @@ CAPACITY = {10: 20, 20: 30, 50: 40, 100: 50}
 WORKS = ("train", "greedy")
 
 
-def ours(batch: int, customers: int, device: str, precision: str) -> dict[str, Callable[[], Any]]:
+def ours(batch: int, customers: int, device: str, precision: str, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     """Our work, as the training loop does it."""
     import torch
 
     from torchyard_trainers.core.config import Parallelism
-    from torchyard_trainers.core.parallel import Parallel
+    from torchyard_trainers.core.parallel import Parallel, compile_blocks
     from torchyard_trainers.core.precision import Precision
     from torchyard_trainers.core.report import Reporter
     from torchyard_trainers.core.step import optimize
@@ -46,9 +47,11 @@ def ours(batch: int, customers: int, device: str, precision: str) -> dict[str, C
 
     given = {"preset": "cvrp20", "model": "am", "baseline": "rollout", "batch": batch, "customers": customers}
     given |= {"capacity": CAPACITY[customers], "baselineInstances": 64, "baselineEvery": 1}
-    work = Cvrp(params.settle(given, Parallelism()))
+    work = Cvrp(params.settle(given, Parallelism(compile=compiled)))
     world = World(0, 1, 0, torch.device(device), grouped=False)
     model = work.build().to(device)
+    if compiled:
+        compile_blocks(work.blocks(model))
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(
         Parallel("single", model, model), Precision(precision, world.device, sharded=False), world, reporter, None
@@ -107,12 +110,13 @@ def rl4co(batch: int, customers: int, device: str, precision: str) -> dict[str, 
     return {"train": train, "greedy": greedy}
 
 
-def serve(side: str, batch: int, customers: int, device: str, precision: str) -> None:
+def serve(side: str, batch: int, customers: int, device: str, precision: str, *, compiled: bool) -> None:
     """Do a piece of work for each line that comes in and answer with its seconds."""
     import torch
 
     torch.set_num_threads(1)
-    works = {"ours": ours, "rl4co": rl4co}[side](batch, customers, device, precision)
+    make = functools.partial(ours, compiled=compiled) if side == "ours" else rl4co
+    works = make(batch, customers, device, precision)
     for work in works.values():
         work()
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -145,14 +149,23 @@ def main() -> None:
     parser.add_argument("--customers", type=int, default=20, choices=CAPACITY)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--compile", action="store_true", help="ours only; rl4co has no such option")
     parser.add_argument("--peer", type=Path, help="python of an environment that has rl4co")
     parser.add_argument("--serve", choices=("ours", "rl4co"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.batch, options.customers, options.device, options.precision)
+        serve(
+            options.serve,
+            options.batch,
+            options.customers,
+            options.device,
+            options.precision,
+            compiled=options.compile,
+        )
         return
     sizes = ["--batch", str(options.batch), "--customers", str(options.customers)]
     sizes += ["--device", options.device, "--precision", options.precision]
+    sizes += ["--compile"] * options.compile
     sides = {
         name: Side([python, __file__, *sizes, "--serve", name])
         for name, python in (("ours", sys.executable), ("rl4co", peer_python(options.peer)))

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.e2e
 ROLLOUT = {"baseline": "rollout", "model": "gt", "batch": 48}
 
 
-def at_most(step: int, **sections):
+def at_most(step: int, params=None, **sections):
     """Stop after `step` steps of a run of 12, as an undisturbed run would have gone: the schedule stays that of 12."""
-    return config(params={"lrFinal": 1e-3, "steps": step}, **sections)
+    return config(params={"lrFinal": 1e-3, "steps": step, **(params or {})}, **sections)
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +67,9 @@ def test_a_world_that_does_not_divide_the_batch_is_the_same_run(yard, undisturbe
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_rollout_baseline_comes_to_the_same_verdict_at_any_size(yard, undisturbed, strategy):
-    settings = config(params={"lrFinal": 1e-3, **ROLLOUT}, parallelism={"strategy": strategy, "microBatchSize": 10})
-    yard.train(
-        {**settings, "trainer": {**settings["trainer"], "params": {**settings["trainer"]["params"], "steps": 5}}}, 2
-    )
-    yard.train(settings, 3)
+    parallelism = {"strategy": strategy, "microBatchSize": 10}
+    yard.train(at_most(5, ROLLOUT, parallelism=parallelism), 2)
+    yard.train(at_most(12, ROLLOUT, parallelism=parallelism), 3)
     assert_same(yard.losses(), undisturbed["rollout"])
 
 
@@ -128,8 +126,9 @@ def compiled(tmp_path_factory):
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_compiled_blocks_make_the_same_steps_and_resume_with_the_same_bits(yard, calm, undisturbed, compiled, strategy):
     parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}
-    calm.train(at_most(12, parallelism=parallelism), 2, **compiled)
-    assert_same(calm.losses(), undisturbed["shared"])
-    yard.train(at_most(5, parallelism=parallelism), 2, **compiled)
-    yard.train(at_most(12, parallelism=parallelism), 2, **compiled)
+    baseline, params = {"fsdp": ("shared", {}), "ddp": ("rollout", ROLLOUT)}[strategy]
+    calm.train(at_most(12, params, parallelism=parallelism), 2, **compiled)
+    assert_same(calm.losses(), undisturbed[baseline])
+    yard.train(at_most(5, params, parallelism=parallelism), 2, **compiled)
+    yard.train(at_most(12, params, parallelism=parallelism), 2, **compiled)
     assert yard.weights() == calm.weights()

@@ -10,7 +10,7 @@ from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_k
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.cvrp import params, tours
+from torchyard_trainers.cvrp import baselines, params, tours
 from torchyard_trainers.cvrp.baselines import DECAY, Shared, significantly_shorter, t_quantile
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.instances import generate
@@ -22,10 +22,10 @@ MEANS = {"trainCost": 5.0, "advantage": 0.0}
 BASELINES = ("shared", "rollout", "ema", "critic")
 
 
-def task(**given) -> Cvrp:
+def task(*, compiled: bool = False, **given) -> Cvrp:
     small = {"customers": 5, "batch": 8, "embedding": 16, "heads": 2, "layers": 1, "baselineInstances": 64}
     config = Config(trainer=Trainer(name="cvrp", params=small | given))
-    return Cvrp(params.settle(config.trainer.params, Parallelism()))
+    return Cvrp(params.settle(config.trainer.params, Parallelism(compile=compiled)))
 
 
 def session_of(work: Cvrp) -> Session:
@@ -94,6 +94,17 @@ def test_the_rollout_baseline_gives_each_instance_its_own_greedy_cost():
     assert baseline.shape == (6, 1)
     assert len(baseline.unique()) == 6
     assert torch.equal(baseline, routes.cost)  # the copy is still the policy
+
+
+def test_where_blocks_are_compiled_those_of_the_frozen_copy_are_too(monkeypatch):
+    asked = []
+    monkeypatch.setattr(baselines, "compile_blocks", asked.extend)
+    work = task(baseline="rollout", compiled=True)
+    policy = work.build()
+    assert len(asked) == len(work.blocks(policy))
+    assert not set(asked) & set(policy.modules())
+    task(baseline="rollout").build()
+    assert len(asked) == len(work.blocks(policy)), "only where it is asked for"
 
 
 def test_until_the_first_challenge_the_moving_average_stands_in_for_the_rollout():

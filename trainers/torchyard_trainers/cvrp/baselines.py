@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp.evaluation import tour_lengths
 from torchyard_trainers.cvrp.instances import Instances
 from torchyard_trainers.cvrp.params import Settings
-from torchyard_trainers.cvrp.policy import Routes
+from torchyard_trainers.cvrp.policy import Policy, Routes
 
 ALPHA = 0.05
 DECAY = 0.8  # as Kool 2019
@@ -109,11 +110,17 @@ class Rollout:
     The moving average of that surplus is part of the baseline: it changes no expectation, and takes out its noise.
     """
 
-    def __init__(self, settings: Settings, policy: nn.Module) -> None:
-        """Freeze a copy of a policy that is not yet sharded."""
+    def __init__(self, settings: Settings, policy: Policy) -> None:
+        """Freeze a copy of a policy that is not yet sharded.
+
+        Raises:
+            ConfigError: compilation is asked for and there is no compiler.
+        """
         self._settings = settings
         self._warm_up = MovingAverage(settings)
         self._frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+        if settings.compile:  # the training loop knows of the policy alone
+            compile_blocks(list(self._frozen.encoder.blocks))
         self._costs = torch.zeros(settings.baseline_instances, dtype=torch.float64)
         self._renewals = torch.zeros((), dtype=torch.int64)
         self._surplus = torch.zeros((), dtype=torch.float64)
@@ -164,7 +171,7 @@ class Rollout:
         return tour_lengths(session, policy, self._settings, stream, self._settings.baseline_instances)
 
 
-def build_baseline(settings: Settings, policy: nn.Module) -> Baseline:
+def build_baseline(settings: Settings, policy: Policy) -> Baseline:
     """Make the baseline of the settings for a policy that is not yet sharded."""
     if settings.baseline == "rollout":
         return Rollout(settings, policy)

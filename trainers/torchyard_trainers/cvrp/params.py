@@ -109,6 +109,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     baseline_instances: int
     baseline_every: int
     log_every: int
+    compile: bool
     instances: str | None = None
 
 
@@ -171,7 +172,7 @@ def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     values = given(params)
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
-    settings = msgspec.convert({**preset, **values}, Settings)
+    settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
     if settings.embedding % settings.heads:
         raise ConfigError(f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads})")
     if settings.baseline == "shared" and settings.samples < 2:
