@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 from typing import Optional
+
+# Well-known services are below; above are node ports of Kubernetes and the ports of outgoing connections.
+LEAST, MOST = 15_000, 29_999
+TRIES = 20
 
 
 class ReservedPort:
@@ -29,20 +35,33 @@ class ReservedPort:
 
 
 def _bound() -> socket.socket:
+    # Between the release and the store's listening any port of the range of outgoing connections may be given to one;
+    # nobody gets these who does not ask for them.
+    for _ in range(TRIES):
+        with contextlib.suppress(OSError):
+            return _bound_to(random.randint(LEAST, MOST))  # noqa: S311 - no secret
+    return _bound_to(0)
+
+
+def _bound_to(number: int) -> socket.socket:
     try:
         both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
-        return _bound_v4()
+        return _bound_v4(number)
     try:
         both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        both.bind(("::", 0))
+        both.bind(("::", number))
     except OSError:
         both.close()
-        return _bound_v4()
+        return _bound_v4(number)
     return both
 
 
-def _bound_v4() -> socket.socket:
+def _bound_v4(number: int) -> socket.socket:
     only = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    only.bind(("0.0.0.0", 0))  # noqa: S104 - holds the port on every address, and never listens
+    try:
+        only.bind(("0.0.0.0", number))  # noqa: S104 - holds the port on every address, and never listens
+    except OSError:
+        only.close()
+        raise
     return only

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from torchyard.cluster.kube.client import Api
+from torchyard_agent.ports import ReservedPort
 
 ENDS_WITHIN = 60.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
@@ -50,7 +50,10 @@ class Operator:
         flags: tuple[str, ...] = (),
     ) -> None:
         self.name, self.log = name, folder / f"{name}.log"
-        self.intake_port, self.probe_port = free_port(), free_port()
+        held = [ReservedPort(), ReservedPort()]
+        self.intake_port, self.probe_port = [port.number() for port in held]
+        for port in held:
+            port.release()
         self._kubeconfig, self._pod = kubeconfig, pod
         self._command = [
             *(sys.executable, "-m", "torchyard.cli.main", "operator"),
@@ -146,17 +149,6 @@ async def holder(api: Api, namespace: str) -> str:
     """Who holds the lease of the operators of a namespace; empty: nobody."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/torchyard"
     return str(json.loads(await api.request("GET", path))["spec"].get("holderIdentity") or "")
-
-
-def free_port() -> int:
-    """One that no outgoing connection takes before it is listened on: below the range those come from."""
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("0.0.0.0", random.randrange(15000, 32000)))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
 
 
 async def address_for_pods(api: Api) -> str:

@@ -4,13 +4,14 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torchyard_agent.ports import ReservedPort
 
 TINY = {
     "steps": 12,
@@ -42,9 +43,11 @@ def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One that no outgoing connection takes before it is listened on."""
+    held = ReservedPort()
+    number = held.number()
+    held.release()
+    return number
 
 
 @dataclass

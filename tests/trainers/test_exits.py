@@ -48,6 +48,7 @@ def chained(outer, inner):
         (SupersededError("x"), 76),
         (torch.distributed.DistBackendError("NCCL communicator was aborted on rank 1"), 76),
         (torch.distributed.DistNetworkError("recv failed"), 76),
+        (torch.distributed.DistNetworkError("The server socket has failed to listen on any local network address"), 1),
         (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4321"), 76),
         (RuntimeError("NCCL error: ncclRemoteError: A call failed possibly due to a network error"), 76),
         (torch.distributed.DistBackendError("NCCL error: ncclInvalidUsage ... Duplicate GPU detected : rank 0"), 64),

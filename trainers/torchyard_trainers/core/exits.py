@@ -106,7 +106,10 @@ STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, 
 # Backends raise plain RuntimeError for everything; only their texts tell causes apart. The first that fits counts: NCCL
 # quotes the CUDA error behind its own.
 _TEXTS = (
-    (Exit.USER_ERROR, re.compile(r"illegal memory access|device-side assert|unspecified launch failure")),
+    (
+        Exit.USER_ERROR,
+        re.compile(r"illegal memory access|device-side assert|unspecified launch failure|failed to listen on"),
+    ),
     (Exit.HARDWARE, re.compile(r"uncorrectable ECC|uncorrectable NVLink|unhandled cuda error|ncclUnhandledCudaError")),
     (Exit.CONFIG, re.compile(r"ncclInvalidUsage|Duplicate GPU|invalid usage")),
     (
