@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ async def test_rejected_at_the_same_field_with_our_words(post, case):
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case["name"])
 async def test_updates(api, jobs, post, case):
     await post(case["old"], params=STRICT)
-    refused, message = [], ""
+    message = ""
     while True:
         stored = json.loads(await api.request("GET", f"{jobs}/table"))
         try:
@@ -96,11 +97,11 @@ async def test_updates(api, jobs, post, case):
         except Conflict:  # somebody wrote to it meanwhile
             continue
         except Rejected as error:
-            refused, message = [cause.field for cause in error.details.causes], error.message
+            message = error.message
         break
     known = [] if not case.get("server", True) else [path for path in case["refused"] if path != "spec.trainer.params"]
-    assert set(refused) == set(known)
-    assert message.count("cannot change") == len(known)
+    named = [name for words in re.findall(r"changed( [\w. ]+): it cannot change", message) for name in words.split()]
+    assert sorted(named) == sorted(known)
 
 
 async def test_defaults_are_those_of_the_models(post):

@@ -254,16 +254,26 @@ def test_one_pod_that_cannot_be_created_does_not_keep_the_others_back():
     in_virtual_time(main)
 
 
-def test_a_status_that_does_not_differ_is_not_written():
+@pytest.mark.parametrize(("state", "pause"), [("Running", 10.0), ("Pending", 30.0)])
+def test_figures_are_written_once_an_interval_and_less_often_while_nothing_is_trained(state, pause):
     async def main():
         world = World(1)
         ports = Ports(world)
-        writer = StatusWriter(ports, lambda: START)
+        now = START
+        writer = StatusWriter(ports, lambda: now)
+
+        def figures(number, **more):
+            return WriteStatus(status=replace(world.status, state=state, round=number), **({"urgent": False} | more))
+
         await writer.write(world.job, WriteStatus(status=world.status, urgent=True), 10.0)
-        assert ports.calls == []
-        changed = replace(world.status, round=1)
-        assert await writer.write(world.job, WriteStatus(status=changed, urgent=False), 10.0) is None
-        again = replace(world.status, round=2)
-        assert await writer.write(world.job, WriteStatus(status=again, urgent=False), 10.0) == 10.0
+        assert ports.calls == [], "it does not differ"
+        assert await writer.write(world.job, figures(1), 10.0) == pause, "nobody knows when the last one was"
+        assert await writer.write(world.job, figures(1, urgent=True), 10.0) is None
+        now += 4.0
+        assert await writer.write(world.job, figures(2), 10.0) == pause - 4.0
+        now += pause - 4.0
+        assert await writer.write(world.job, figures(2), 10.0) is None
+        assert await writer.write(world.job, figures(3), 60.0) == 60.0
+        assert len(ports.calls) == 2
 
     in_virtual_time(main)

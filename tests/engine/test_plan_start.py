@@ -115,6 +115,25 @@ def test_pending_is_explained_by_what_the_cluster_says():
     assert "0/3 nodes have 8 GPUs" in world.status.message
 
 
+def test_agents_nobody_ever_heard_are_named_and_a_new_operator_does_not_take_that_back():
+    world = World(2)
+    world.settle()
+    for uid, pod in world.pods.items():
+        world.pods[uid] = replace(pod, phase="Running", started=world.now)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Starting", "WaitingForAgents")
+    world.now += 31.0
+    world.settle()
+    assert world.status.reason == "AgentSilent"
+    assert all(pod.name in world.status.message for pod in world.pods.values())
+    world.restart_operator()
+    assert plan(world.view()).actions == ()
+    for uid in world.pods:
+        world.call_in(uid)
+    world.settle()
+    assert world.status.round == 1
+
+
 def test_a_restarted_operator_tells_the_same_round_again_word_for_word():
     world = World(2).to_running()
     before = dict(world.commands)

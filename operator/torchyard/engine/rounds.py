@@ -205,7 +205,7 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
 
 
 def _lack(pod: Pod | None, agent: Agent | None) -> str:
-    if pod is None:
+    if pod is None or (pod.phase == "Pending" and not pod.reason):
         return ""  # it is being created, which is what the state says
     if agent is None or not agent.connected:
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"

@@ -55,7 +55,9 @@ def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
     mute = [pod for pod in view.pods if pod.phase == "Running" and not pod.deleting and pod.uid not in view.agents]
     if not mute or not gate.waiting:
         return "", None
-    due = max(view.since, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
+    # What a former operator has listened to for long enough stays true until somebody calls.
+    listening = 0.0 if view.job.status.reason == "AgentSilent" else view.since
+    due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
 
