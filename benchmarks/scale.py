@@ -1,6 +1,6 @@
 """A thousand jobs of eight pods on a real API server with simulated kubelets, beside a client that only creates pods.
 
-    eval "$(make -s kind-env)"; python benchmarks/scale.py [--jobs 1000] [--pods 8] [--samples 20] [--qps 200]
+    eval "$(make -s kind-env)"; python benchmarks/scale.py [--jobs 1000] [--pods 8] [--samples 20]
 
 Both take turns in one run on one cluster: the bare client first, then the operator as users run it (one process, one
 lease). CPU is that of the whole system, from /proc: etcd, API server, controllers, scheduler, kwok, operator and this
@@ -53,7 +53,6 @@ async def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000, help="jobs of the load")
     parser.add_argument("--pods", type=int, default=8, help="pods of each")
     parser.add_argument("--samples", type=int, default=20, help="single jobs on the idle cluster")
-    parser.add_argument("--qps", type=int, default=200, help="of the operator, writes a second")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, simulated_nodes(api, Path(folder)):
@@ -66,13 +65,7 @@ async def main() -> None:
 
 async def measure_operator(api: Api, name: str, beside: str, folder: Path, given: argparse.Namespace) -> None:
     """Latency of single jobs, the load, memory at its end, and a cold start there."""
-    one = Operator(
-        folder,
-        name,
-        tls=make_certificates(folder / "tls", "127.0.0.1"),
-        address="127.0.0.1",
-        flags=("--qps", str(given.qps), "--burst", str(2 * given.qps)),
-    )
+    one = Operator(folder, name, tls=make_certificates(folder / "tls", "127.0.0.1"), address="127.0.0.1")
     try:
         await started(one)
         row("operator: memory with no job", f"{memory(pid(one) or 0):.0f} MiB")
@@ -258,14 +251,15 @@ async def namespace(api: Api) -> AsyncIterator[str]:
     try:
         yield name
     finally:
-        await api.request("DELETE", f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs", body={})
         await until(lambda: _is_empty(api, name), 900)
         await api.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 async def _is_empty(api: Api, name: str) -> bool:
-    """Whether no pod is left; the API server ends what takes longer than a minute, so it is asked again."""
+    """Whether no job and no pod is left; the API server ends what takes longer than a minute, so it is asked again."""
     with contextlib.suppress(Unavailable):
+        path = f"/apis/torchyard.dev/v1alpha1/namespaces/{name}/trainingjobs"
+        await api.request("DELETE", path, body={}, timeout=90)
         await api.request("DELETE", f"/api/v1/namespaces/{name}/pods", body={"gracePeriodSeconds": 0}, timeout=90)
         return await count_pods(api, name) == 0
     return False

@@ -24,8 +24,8 @@ class Options(Struct, frozen=True, kw_only=True):
     probe_port: int = PROBE_PORT
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
-    qps: float = 200.0
-    burst: float = 400.0
+    qps: float = 500.0
+    burst: float = 1000.0
     leader_election: bool = True
     lease_name: str = "torchyard"
     lease_namespace: str = ""

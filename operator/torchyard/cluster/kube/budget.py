@@ -28,8 +28,8 @@ class Budget:
     def __init__(
         self,
         *,
-        rate: float = 200.0,
-        burst: float = 400.0,
+        rate: float = 500.0,
+        burst: float = 1000.0,
         in_flight: int = 64,
         clock: Callable[[], float] | None = None,
     ) -> None:
