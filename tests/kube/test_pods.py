@@ -41,6 +41,19 @@ async def test_a_pod_that_vanished_is_shown_as_lost_with_its_name_and_node(known
     assert len(known) == 0
 
 
+async def test_pods_that_start_together_are_one_piece_of_news_and_one_that_fails_is_told_at_once(known, told):
+    for number in range(8):
+        appear(known, metadata={"name": f"cvrp-0-{number}", "uid": f"pod-{number}"}, status={"phase": "Pending"})
+    assert told == []
+    async with asyncio.timeout(5):
+        while not told:  # noqa: ASYNC110 -- a moment of its own
+            await asyncio.sleep(0.01)
+    assert told == [("team", "cvrp")]
+    failed = {"uid": "pod-3", "resourceVersion": "9999"}
+    appear(known, metadata=failed, status=placed(container("terminated", exitCode=1), phase="Failed"))
+    assert told == [("team", "cvrp")] * 2
+
+
 async def test_it_is_not_kept_for_ever(known, monkeypatch):
     monkeypatch.setattr(kube_pods, "VANISHED_SECONDS", 0.01)
     known.forget(appear(known, spec={"nodeName": "node-7"}, status=RUNNING))

@@ -27,6 +27,7 @@ GIB = 1024**3
 # Longer than an operator takes to close a round, with the API server away for a moment.
 VANISHED_SECONDS = 60.0
 BUSY_SECONDS = 8.0
+SOON_SECONDS = 0.2
 
 
 class Pods:
@@ -54,6 +55,7 @@ class Pods:
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._soon: set[Key] = set()  # jobs that are told of in a moment
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
@@ -143,7 +145,7 @@ class Pods:
         news = before is None or before.pod != after.pod or before.marked != after.marked
         # A message about nodes waits for the names and figures that go into it.
         if news and not (after.demands is not None and self._nodes.measure()):
-            self._tell(after)
+            (self._tell_soon if _is_well(after.pod) else self._tell)(after)
         self._consider(after.uid)
 
     def _remember(self, facts: Facts) -> None:
@@ -158,6 +160,17 @@ class Pods:
 
     def _tell(self, facts: Facts) -> None:
         self._changed((facts.namespace, facts.job_name))
+
+    def _tell_soon(self, facts: Facts) -> None:
+        """The pods of a gang are placed and start within moments of each other: that is one piece of news."""
+        key = (facts.namespace, facts.job_name)
+        if key not in self._soon:
+            self._soon.add(key)
+            asyncio.get_running_loop().call_later(SOON_SECONDS, self._tell_now, key)
+
+    def _tell_now(self, key: Key) -> None:
+        self._soon.discard(key)
+        self._changed(key)
 
     def _consider(self, uid: str) -> None:
         """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
@@ -230,6 +243,11 @@ class Pods:
     def _gpus_used(self, node: str) -> int:
         there = self._on_node.get(node, {}).values()
         return sum(int(nodes.number(facts.asked.gpu)) for facts in there if facts.pod.alive)
+
+
+def _is_well(pod: Pod) -> bool:
+    """Whether it exists or starts as pods do, and nobody has to be told at once."""
+    return pod.alive and not pod.deleting and pod.reason in {"", "Starting"}
 
 
 def _drop(table: defaultdict[str, dict[str, Facts]], key: str, uid: str) -> None:
