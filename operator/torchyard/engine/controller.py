@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class Settings(Struct, frozen=True, kw_only=True):
     """How hard the loop works. Seconds."""
 
-    workers: int = 32  # most of them wait for an answer of the API server
+    workers: int = 8
     in_flight: int = MAX_IN_FLIGHT
     backoff_base: float = BASE_SECONDS
     backoff_most: float = MAX_SECONDS
