@@ -163,8 +163,8 @@ class Fleet:
     def _turns(self) -> list[tuple[int, TrainingJob]]:
         return list(enumerate(itertools.islice(itertools.cycle(list(self.jobs)), EVENTS)))
 
-    def _changed(self, key: tuple[str, str]) -> None:
-        self.controller.enqueue(key)
+    def _changed(self, key: tuple[str, str], after: float = 0.0) -> None:
+        self.controller.enqueue(key, after)
 
     def _looked(self, result: str, _seconds: float) -> None:
         assert result == "done", result

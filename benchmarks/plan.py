@@ -34,6 +34,10 @@ class Memory:
     def job(self, key: Key) -> TrainingJob | None:
         return self.jobs.get(key)
 
+    @property
+    def busy(self) -> bool:
+        return False
+
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         return tuple(self.owned.get(job_uid, {}).values())
 

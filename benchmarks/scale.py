@@ -119,23 +119,21 @@ async def load(
     creating = asyncio.ensure_future(create(api, name, given))
 
     async def all_there() -> bool:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)  # a list costs the API server 10 ms
         return await count_pods(api, name) >= present + wanted
 
     await until(all_there, 3600)
     await creating
     seconds = time.monotonic() - began
     row(f"{what}: {given.jobs} x {given.pods} pods exist after", f"{seconds:.1f} s, {wanted / seconds:.0f} pods/s")
+    row(f"{what}: CPU until then", shares(before, processor(pid(operator))))
     while await unplaced(api, name):  # noqa: ASYNC110 -- the cluster's news
         await asyncio.sleep(2)
     row(f"{what}: all of them run after", f"{time.monotonic() - began:.0f} s")
     await quiet(pid(operator))
-    spent = {who: used - before.get(who, 0.0) for who, used in processor(pid(operator)).items()}
-    row(
-        f"{what}: whole system's CPU",
-        f"{sum(spent.values()):.1f} s, {1000 * sum(spent.values()) / wanted:.1f} ms a pod",
-    )
-    row(f"{what}: of these", ", ".join(f"{who} {used:.1f}" for who, used in spent.items()))
+    after = processor(pid(operator))
+    row(f"{what}: whole system's CPU a pod", ms((sum(after.values()) - sum(before.values())) / wanted))
+    row(f"{what}: whole system's CPU", shares(before, after))
 
 
 async def create_bare(api: Api, name: str, given: argparse.Namespace) -> None:
@@ -263,6 +261,11 @@ async def _is_empty(api: Api, name: str) -> bool:
         await api.request("DELETE", f"/api/v1/namespaces/{name}/pods", body={"gracePeriodSeconds": 0}, timeout=90)
         return await count_pods(api, name) == 0
     return False
+
+
+def shares(before: dict[str, float], after: dict[str, float]) -> str:
+    spent = {who: used - before.get(who, 0.0) for who, used in after.items()}
+    return f"{sum(spent.values()):.1f} s: " + ", ".join(f"{who} {used:.1f}" for who, used in spent.items())
 
 
 def row(name: str, value: str) -> None:

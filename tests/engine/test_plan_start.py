@@ -32,6 +32,12 @@ def test_the_gang_of_a_job_that_was_just_created_does_not_wait_for_a_status():
     assert [type(each) for each in decided.actions] == [CreatePod, CreatePod, WriteStatus]
 
 
+def test_nor_does_one_that_was_made_in_this_operators_time_and_waited_long_for_its_turn():
+    world = World(2)
+    world.now += 60
+    assert plan(replace(world.view(), term=START - 60)).pods_first
+
+
 def created_a_minute_ago(world):
     world.now += 60
 

@@ -273,6 +273,7 @@ class Ports:
         self.world = world
         self.failing: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
+        self.busy = False
 
     def job(self, key: tuple[str, str]) -> TrainingJob | None:
         job = self.world.job

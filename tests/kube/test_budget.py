@@ -66,6 +66,23 @@ def test_a_namespace_with_few_writes_does_not_wait_behind_one_with_many():
     in_virtual_time(main)
 
 
+def test_it_is_busy_while_a_write_has_to_wait_and_for_a_moment_after():
+    async def main():
+        budget = Budget(rate=1000, burst=1000, in_flight=4)
+        work = asyncio.create_task(spend(budget, "a", 4, seconds=1.0))
+        await asyncio.sleep(0.5)
+        assert not budget.busy, "all of them are under way"
+        more = asyncio.create_task(spend(budget, "b", 1, seconds=1.0))
+        await asyncio.sleep(0.1)
+        assert budget.busy
+        await asyncio.sleep(0.8)
+        assert (budget.waiting, budget.busy) == (0, True)
+        await asyncio.gather(work, more)
+        assert not budget.busy
+
+    in_virtual_time(main)
+
+
 def test_429_halves_the_rate_once_however_many_are_refused_and_time_wins_it_back():
     async def main():
         budget = Budget(rate=100, burst=100)

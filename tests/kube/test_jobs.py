@@ -46,6 +46,13 @@ def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training
     assert not invalid
 
 
+def test_a_write_of_our_own_that_the_watch_tells_again_is_not_even_read(jobs, invalid):
+    written = jobs.get(KEY)
+    jobs.hear("MODIFIED", document(1, status={"round": "three"}))
+    assert jobs.get(KEY) is written
+    assert not invalid
+
+
 def test_a_field_that_somebody_wrote_and_we_do_not_know_is_refused(jobs, invalid):
     jobs.hear("MODIFIED", document(2, generation=2, newField=True))
     assert jobs.get(KEY) is None

@@ -18,9 +18,9 @@ def with_rules(spec_schema: Schema) -> Schema:
     for rule in RULES:
         if rule.cel is not None:
             what = rule.what.replace("{value}", "the value")
-            _add(_node(schema, rule.scope), rule.cel, rule.field, what, rule.fix)
+            _add_for(rule.field, _node(schema, rule.scope), rule.cel, f"{what}: {rule.fix}")
     for gap in GAPS:
-        _add(schema, _allows(schema, gap), gap.field, WHAT, gap.fix)
+        _add_for(gap.field, schema, _allows(schema, gap), f"{WHAT}: {gap.fix}")
     for unless_suspended in (False, True):
         _add_fixed(schema, [each for each in FIXED if each.in_cel and each.unless_suspended is unless_suspended])
     return schema
@@ -36,17 +36,18 @@ def _add_fixed(schema: Schema, fields: list[Fixed]) -> None:
     rule = " && ".join(f"({term})" for term in unchanged.values())
     said = f"{fields[0].what}: {fields[0].fix}"
     changed = " + ".join(f"({term} ? '' : ' spec.{field}')" for field, term in unchanged.items())
-    words = f"'changed' + {changed} + ': {said}'"
     if fields[0].unless_suspended:
         rule = f"oldSelf.suspend || self == oldSelf || ({rule})"
-    schema.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said, "messageExpression": words})
+    _add(schema, rule, said, messageExpression=f"'changed' + {changed} + ': {said}'")
 
 
-def _add(node: Schema, rule: str, field: str, what: str, fix: str) -> None:
-    validation = {"rule": rule, "message": f"{what}: {fix}"}
-    if field:
-        validation["fieldPath"] = f".{field}"
-    node.setdefault(VALIDATIONS, []).append(validation)
+def _add_for(field: str, node: Schema, rule: str, said: str) -> None:
+    """A rule of a scope, whose breach is shown at this field of it; no field: at the scope itself."""
+    _add(node, rule, said, **({"fieldPath": f".{field}"} if field else {}))
+
+
+def _add(node: Schema, rule: str, said: str, **more: str) -> None:
+    node.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said, **more})
 
 
 def _allows(schema: Schema, gap: Gap) -> str:

@@ -4,6 +4,7 @@ The schema and the rules of the CRD are checked by the server when an object is 
 by another version of the CRD, by a restored backup, or past them.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -43,43 +44,31 @@ def received(
 
     Args:
         document: as decoded from JSON.
-        before: what was made of this object the last time: a spec of the same generation is not judged again.
+        before: what was made of this object the last time: a spec of the same generation is not read again.
     """
     metadata = _metadata(document)
     if metadata is None:
         return None
-    status = _status(document)
-    known = before if before is not None and before.metadata.uid == metadata.uid else None
+    if isinstance(before, TrainingJob) and _same_spec(before.metadata, metadata):
+        with contextlib.suppress(ValueError, RecursionError):
+            return msgspec.structs.replace(before, metadata=metadata, status=read_status(document.get("status") or {}))
     try:
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
-        kept = _as_it_was(document, metadata, known)
-        return kept if kept is not None else _invalid(metadata, status, _problem(error))
-    job = msgspec.structs.replace(job, metadata=metadata)
-    if known is None or known.metadata.generation != metadata.generation or isinstance(known, InvalidJob):
-        fault = next(judge(job.spec), None)
-        if fault is not None:
-            path, what, fix = fault
-            return _invalid(metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")
-    elif known.spec == job.spec:
-        job = msgspec.structs.replace(job, spec=known.spec)  # one copy in memory, not one a status
-    return job
+        return _invalid(metadata, _status(document), _problem(error))
+    fault = next(judge(job.spec), None)
+    if fault is not None:
+        path, what, fix = fault
+        return _invalid(metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")
+    return msgspec.structs.replace(job, metadata=metadata)
 
 
-def _as_it_was(
-    document: Mapping[str, Any], metadata: ObjectMeta, known: TrainingJob | InvalidJob | None
-) -> TrainingJob | None:
-    """The job with the spec that was read before, if nobody changed it since: a newer CRD adds its defaults on reading.
+def _same_spec(before: ObjectMeta, now: ObjectMeta) -> bool:
+    """Whether nobody changed the spec since it was read.
 
-    An operator meets that in every upgrade, where the CRD comes first.
+    A newer CRD adds its defaults on reading; an operator meets that in every upgrade, where the CRD comes first.
     """
-    if not isinstance(known, TrainingJob) or known.metadata.generation != metadata.generation:
-        return None
-    try:
-        status = read_status(document.get("status") or {})
-    except (ValueError, RecursionError):
-        return None
-    return msgspec.structs.replace(known, metadata=metadata, status=status)
+    return (before.uid, before.generation) == (now.uid, now.generation)
 
 
 def _problem(error: Exception) -> str:

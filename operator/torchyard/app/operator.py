@@ -231,11 +231,11 @@ class Operator:
         self._synced.set()
         leave_caches_alone()
 
-    def _look(self, key: Key) -> None:
+    def _look(self, key: Key, after: float = 0.0) -> None:
         if self.jobs.get(key) is not None:
             self._invalid.forget(key)
         if self._controller is not None:
-            self._controller.enqueue(key)
+            self._controller.enqueue(key, after)
 
     # Agents.
 

@@ -42,10 +42,15 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
 
 
 class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Replace the status. `urgent`: a state, condition, round or restart changed; written at once."""
+    """Replace the status.
+
+    `urgent`: a state, condition, round or restart changed; written at once. `yields_until`: unix seconds; before, it
+    lets the pods of other jobs go first, for nothing stands on it.
+    """
 
     status: TrainingJobStatus
     urgent: bool
+    yields_until: float = 0.0
 
 
 class EmitEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):

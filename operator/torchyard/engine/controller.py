@@ -53,7 +53,7 @@ class Controller:
         observe: Callable[[str, float], None] = lambda _result, _seconds: None,
     ) -> None:
         self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
-        self._observe = observe
+        self._observe, self._began = observe, clock()
         self._writer = StatusWriter(cluster, clock)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
@@ -61,9 +61,9 @@ class Controller:
         self._refusals = Refusals(clock)
         self._silent: dict[Key, str] = {}  # what the cluster did not answer to, said already
 
-    def enqueue(self, key: Key) -> None:
-        """Something about this job changed."""
-        self._queue.add(key)
+    def enqueue(self, key: Key, after: float = 0.0) -> None:
+        """Something about this job changed, that may wait for so many seconds in which more of it may come."""
+        self._queue.add_after(key, after)
 
     @property
     def depth(self) -> int:
@@ -92,8 +92,6 @@ class Controller:
         due = await self._executor.carry_out(job, decided)
         if any(isinstance(action, CreatePod) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
-        if any(isinstance(action, WriteStatus) and action.urgent for action in decided.actions):
-            return 0.0  # a plan makes one transition; the next one may be due already
         return min(self._settings.resync, due if due is not None else self._settings.resync)
 
     def view(self, job: TrainingJob) -> View:
@@ -112,6 +110,7 @@ class Controller:
             commands=self._agents.commanded(uids),
             now=now,
             since=since,
+            term=self._began,
             refusal=self._refusals.of(job),
         )
 

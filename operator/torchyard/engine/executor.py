@@ -65,7 +65,7 @@ class Executor:
         return min((each for each in due if each is not None), default=None)
 
     async def _statuses(self, job: TrainingJob, actions: Iterable[Action]) -> list[float | None]:
-        """Write them; seconds after which those that were put off may be."""
+        """Write them or put them off; seconds after which to look again."""
         due = []
         for action in (each for each in actions if isinstance(each, WriteStatus)):
             async with self._budget:

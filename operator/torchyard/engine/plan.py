@@ -25,6 +25,7 @@ from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0
+YIELD_SECONDS = 30.0
 
 
 def plan(view: View) -> Plan:
@@ -56,23 +57,33 @@ def plan(view: View) -> Plan:
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news = _write(before, status), _news(view, commands)
-    if _is_first_gang(view, status, creates) and not deletes and not news:
+    alone = not deletes and not news
+    first = alone and _is_first_gang(view, status, creates)
+    if alone and (first or not creates) and not decided.events and _only_waits(before, status):
+        write = tuple(replace(each, yields_until=view.since + YIELD_SECONDS) for each in write)
+    if first:
         actions: tuple[Action, ...] = (*creates, *write, *decided.events)
-        return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=True)
-    actions = (*write, *news, *deletes, *creates, *decided.events)
-    return Plan(actions=actions, requeue_after=_requeue(view, due))
+    else:
+        actions = (*write, *news, *deletes, *creates, *decided.events)
+    return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
 
 
 def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
     """Whether these pods have the names that the empty status of a new job stands for: any process makes the same ones.
 
-    An older job that seems new may be one of which the news has not come: the status's precondition will say so. And
-    what the cluster refused is told before it is asked for again.
+    An older job that seems new may be one of which the news has not come: the status's precondition will say so. One
+    that was made since this process alone decides has no other history, however long it waited for its turn. And what
+    the cluster refused is told before it is asked for again.
     """
     before = view.job.status
-    age = view.now - since(view.job.metadata.creation_timestamp, -math.inf)
-    new = not before.state and abs(age) < NEW_SECONDS and status.incarnation == before.incarnation
-    return bool(creates) and new and view.refusal is None
+    created = since(view.job.metadata.creation_timestamp, -math.inf)
+    new = abs(view.now - created) < NEW_SECONDS or created > view.term + NEW_SECONDS
+    return bool(creates) and new and not before.state and status.incarnation == before.incarnation and not view.refusal
+
+
+def _only_waits(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+    """Whether this is a job's first status, and it tells nothing but what the job waits for."""
+    return not before.state and after.reason in {"WaitingForPods", "WaitingForAgents", "AgentSilent"}
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:

@@ -44,6 +44,11 @@ class Cluster(Protocol):
     Reads answer from a cache that is never older than our own last write for that job.
     """
 
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for their turn."""
+        ...
+
     def job(self, key: Key) -> TrainingJob | None:
         """The job as last seen, None once it is gone."""
         ...

@@ -2,17 +2,18 @@
 
 Each write costs the API server about what a pod costs it until it runs. So what a job that makes no steps waits for is
 told anew less often, as long as the reason stays the same; and a process that just started, which does not know when
-the last write was, writes no figures at once: those of a thousand jobs would stand before what users wait for.
+the last write was, writes no figures at once: those of a thousand jobs would stand before what users wait for. For the
+same reason the first status of a job whose pods are there already gives way to pods that are still to be made.
 """
 
 from collections.abc import Callable
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.ports import Cluster
 
 WAITING_SECONDS = 30.0
+YIELD_SECONDS = 5.0
 
 
 class StatusWriter:
@@ -30,7 +31,7 @@ class StatusWriter:
         self._written: dict[str, float] = {}  # job uid -> when
 
     async def write(self, job: TrainingJob, action: WriteStatus, interval: float) -> float | None:
-        """Write, or return the seconds after which these figures may be written.
+        """Write, or put it off; seconds after which the job must be looked at again, None: on news only.
 
         Args:
             job: as it was read.
@@ -39,18 +40,18 @@ class StatusWriter:
         """
         if action.status == job.status:
             return None
-        age = self._clock() - self._written.get(job.metadata.uid, self._began)
+        now = self._clock()
+        if self._cluster.busy and now < action.yields_until:
+            return min(YIELD_SECONDS, action.yields_until - now)
+        age = now - self._written.get(job.metadata.uid, self._began)
         pause = interval if action.status.state == "Running" else max(interval, WAITING_SECONDS)
         # A clock that was set back must not silence a job.
         if not action.urgent and 0 <= age < pause:
             return pause - age
-        await self._write(job, action.status)
-        return None
+        await self._cluster.write_status(job, action.status)
+        self._written[job.metadata.uid] = self._clock()
+        return 0.0 if action.urgent else None  # a plan makes one transition; the next one may be due already
 
     def forget(self, job_uid: str) -> None:
         """Drop a job that is gone."""
         self._written.pop(job_uid, None)
-
-    async def _write(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        await self._cluster.write_status(job, status)
-        self._written[job.metadata.uid] = self._clock()

@@ -1,5 +1,6 @@
 """What the plan sees of one job: frozen values, gathered before it is asked. Times are unix seconds."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -140,4 +141,6 @@ class View(Struct, frozen=True, kw_only=True):
     now: float
     since: float = 0.0
     """When this process first looked at the job. Older silence proves nothing: nobody was listening."""
+    term: float = math.inf
+    """Since when this process, and no other, decides."""
     refusal: Refusal | None = None

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 LEAST_RATE = 1.0
+BUSY_SECONDS = 1.0
 # A bucket filled in parts falls short of a whole token by its rounding, and no clock can wait for the rest.
 ONE_TOKEN = 1.0 - 1e-9
 RECOVERY = 0.1
@@ -40,7 +41,7 @@ class Budget:
         self._tokens = burst
         self._clock = clock
         self._filled: float | None = None
-        self._refused = float("-inf")
+        self._refused = self._waited = float("-inf")
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,6 +49,11 @@ class Budget:
     def waiting(self) -> int:
         """Writes that wait for their turn."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write waits, or had to a moment ago: between two turns there may be none."""
+        return bool(self._waiting) or self._now() - self._waited < BUSY_SECONDS
 
     @asynccontextmanager
     async def admit(self, namespace: str) -> AsyncIterator[None]:
@@ -88,7 +94,10 @@ class Budget:
                 self._tokens -= 1.0
                 self._free -= 1
                 turn.set_result(None)
-        if self._waiting and self._free > 0 and self._timer is None:
+        if not self._waiting:
+            return
+        self._waited = now
+        if self._free > 0 and self._timer is None:
             delay = (1.0 - self._tokens) / self.rate
             self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 

@@ -73,6 +73,11 @@ class Api:
         """The namespace of the context, or of the pod we run in."""
         return self.credentials.namespace
 
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for the budget."""
+        return self._budget is not None and self._budget.busy
+
     def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
         """The same server, its writes within a budget and on this side of a fence."""
         return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe or self._observe)

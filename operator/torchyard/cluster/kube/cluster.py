@@ -42,7 +42,8 @@ class KubeCluster:
         jobs: as they were seen.
         site: what every pod of this installation shares; may be replaced when the intake's certificates are.
         namespaces: that are looked after; none: all.
-        changed: called with the key of a job when one of its pods or a node under them changed.
+        changed: called with the key of a job when one of its pods or a node under them changed, and with the seconds
+            in which more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
         clock: unix seconds.
@@ -55,7 +56,7 @@ class KubeCluster:
         site: Site,
         *,
         namespaces: Iterable[str] = (),
-        changed: Callable[[Key], None],
+        changed: Callable[[Key, float], None],
         gone: Callable[[str], None] = lambda _uid: None,
         reporter: str = "",
         clock: Callable[[], float] = time.time,
@@ -85,6 +86,11 @@ class KubeCluster:
         await self.tracked.synced()
 
     # What the engine asks.
+
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for their turn."""
+        return self._api.busy
 
     def job(self, key: Key) -> TrainingJob | None:
         """The job as last seen or written, None once it is gone."""

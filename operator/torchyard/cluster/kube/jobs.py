@@ -55,8 +55,12 @@ class Jobs:
     def hear(self, kind: str | None, document: Mapping[str, Any]) -> None:
         """Take in one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
         metadata = document.get("metadata")
-        key = _key(metadata) if isinstance(metadata, Mapping) else None
-        job = received(document, self._jobs.get(key) if key is not None else None)
+        known = None
+        if isinstance(metadata, Mapping):
+            known = self._jobs.get(_key(metadata))
+            if known is not None and kind != "DELETED" and _seen(known, metadata):
+                return  # most of what a watch tells are our own writes
+        job = received(document, known)
         if job is None:
             _log.warning("an object without metadata was seen and ignored")
         elif kind == "DELETED":
@@ -193,6 +197,11 @@ async def _list(api: Api, namespace: str) -> dict[Key, _Meta]:
 
 def _key(metadata: Mapping[str, Any]) -> Key:
     return str(metadata.get("namespace")), str(metadata.get("name"))
+
+
+def _seen(known: TrainingJob | InvalidJob, metadata: Mapping[str, Any]) -> bool:
+    same = known.metadata.uid, known.metadata.resource_version
+    return same == (metadata.get("uid"), metadata.get("resourceVersion"))
 
 
 def _version(job: TrainingJob | InvalidJob) -> int:

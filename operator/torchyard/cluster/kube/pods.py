@@ -36,7 +36,8 @@ class Pods:
     Args:
         api: the server.
         namespaces: that are looked after; none: all.
-        changed: called with the key of a job when what the plan sees of its pods changed.
+        changed: called with the key of a job when what the plan sees of its pods changed, and with the seconds in which
+            more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
         clock: unix seconds.
     """
@@ -46,7 +47,7 @@ class Pods:
         api: Api,
         namespaces: Iterable[str],
         *,
-        changed: Callable[[Key], None],
+        changed: Callable[[Key, float], None],
         gone: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -55,7 +56,6 @@ class Pods:
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
-        self._soon: set[Key] = set()  # jobs that are told of in a moment
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
@@ -145,7 +145,8 @@ class Pods:
         news = before is None or before.pod != after.pod or before.marked != after.marked
         # A message about nodes waits for the names and figures that go into it.
         if news and not (after.demands is not None and self._nodes.measure()):
-            (self._tell_soon if _is_well(after.pod) else self._tell)(after)
+            # The pods of a gang are placed and start within moments of each other: that is one piece of news.
+            self._tell(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
         self._consider(after.uid)
 
     def _remember(self, facts: Facts) -> None:
@@ -158,19 +159,8 @@ class Pods:
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
         asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, facts.job_uid, facts.uid)
 
-    def _tell(self, facts: Facts) -> None:
-        self._changed((facts.namespace, facts.job_name))
-
-    def _tell_soon(self, facts: Facts) -> None:
-        """The pods of a gang are placed and start within moments of each other: that is one piece of news."""
-        key = (facts.namespace, facts.job_name)
-        if key not in self._soon:
-            self._soon.add(key)
-            asyncio.get_running_loop().call_later(SOON_SECONDS, self._tell_now, key)
-
-    def _tell_now(self, key: Key) -> None:
-        self._soon.discard(key)
-        self._changed(key)
+    def _tell(self, facts: Facts, after: float = 0.0) -> None:
+        self._changed((facts.namespace, facts.job_name), after)
 
     def _consider(self, uid: str) -> None:
         """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""

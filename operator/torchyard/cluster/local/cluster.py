@@ -43,6 +43,11 @@ class LocalCluster:
 
     # What the engine asks.
 
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for their turn: a disk has none."""
+        return False
+
     def job(self, key: Key) -> TrainingJob | None:
         """The job as last seen, None once it is gone."""
         return self._job if self._job is not None and self._job.key == key else None
