@@ -175,7 +175,8 @@ class Operator:
         """One term: a controller that knows nothing of former ones, for silence before it proves nothing."""
         controller = Controller(self.cluster, self.book, settings=SETTINGS, observe=self.metrics.looked)
         self._controller = controller
-        for job in self.jobs:
+        # Those that nobody looked at yet wait for their pods, the others are as a former operator left them.
+        for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
             controller.enqueue(job.key)
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())
