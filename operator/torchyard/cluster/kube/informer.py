@@ -17,7 +17,7 @@ import msgspec
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected, refusal
-from torchyard.cluster.kube.objects import Listed, ListedMeta, Seen, StatusError, WatchEvent, version
+from torchyard.cluster.kube.objects import Listed, ListMeta, Seen, StatusError, WatchEvent, version
 from torchyard.engine.ports import Unavailable
 
 PAGE = 500
@@ -84,7 +84,6 @@ class Informer(Generic[T, S]):
         self._one = msgspec.json.Decoder(of)
         self._page = msgspec.json.Decoder(Listed[of])  # type: ignore[valid-type]
         self._raw_page = msgspec.json.Decoder(Listed[msgspec.Raw])
-        self._page_meta = msgspec.json.Decoder(ListedMeta)
         self._event = msgspec.json.Decoder(WatchEvent)
         self._position = ""  # where a watch may go on; empty: list first
         self._buried: OrderedDict[str, None] = OrderedDict()
@@ -150,29 +149,18 @@ class Informer(Generic[T, S]):
         self.synced.set()
 
     async def _pages(self, selector: str, *, whole: bool = False) -> tuple[list[S], str]:
-        """All that is there, and up to where. The server makes a page while the one before it is read."""
-        query = {"limit": "" if whole else str(PAGE), "labelSelector": selector}
-
-        def ask(**rest: str) -> asyncio.Task[bytes]:
-            params = {name: value for name, value in (query | rest).items() if value}
-            return asyncio.create_task(self._api.request("GET", self.path, params=params, timeout=LIST_SECONDS))
-
         found: list[S] = []
-        coming = ask()
-        try:
-            while True:
-                answer = await coming
-                meta = self._page_meta.decode(answer).metadata
-                if meta.continue_:
-                    coming = ask(**{"continue": meta.continue_})
-                    await asyncio.sleep(0)  # it goes out
-                self._read_page(answer, found)
-                if not meta.continue_:
-                    return found, meta.resource_version
-        finally:
-            coming.cancel()
+        rest = ""
+        while True:
+            query = {"limit": "" if whole else str(PAGE), "labelSelector": selector, "continue": rest}
+            params = {name: value for name, value in query.items() if value}
+            answer = await self._api.request("GET", self.path, params=params, timeout=LIST_SECONDS)
+            meta = self._read_page(answer, found)
+            if not meta.continue_:
+                return found, meta.resource_version
+            rest = meta.continue_
 
-    def _read_page(self, answer: bytes, found: list[S]) -> None:
+    def _read_page(self, answer: bytes, found: list[S]) -> ListMeta:
         try:
             page = self._page.decode(answer)
         except msgspec.ValidationError:
@@ -181,6 +169,7 @@ class Informer(Generic[T, S]):
             objects = [each for document in raw.items or () if (each := self._decode(document)) is not None]
             page = Listed(metadata=raw.metadata, items=objects)
         found.extend(kept for each in page.items or () if (kept := self._read(each)) is not None)
+        return page.metadata
 
     def _correct(self, found: list[S], listed: int, belongs: Callable[[S], bool]) -> None:
         """Mark and sweep: what the list lacks is gone, unless it is younger than the list."""

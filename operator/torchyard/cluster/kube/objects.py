@@ -215,12 +215,6 @@ class Listed(Struct, Generic[T], frozen=True, kw_only=True):
     items: list[T] | None = None
 
 
-class ListedMeta(Struct, frozen=True, kw_only=True):
-    """One page of a list, but for what is on it."""
-
-    metadata: ListMeta = ListMeta()
-
-
 class WatchEvent(Struct, frozen=True, kw_only=True, gc=False):
     """One line of a watch; the object is decoded according to the type."""
 
