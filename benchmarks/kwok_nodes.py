@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import NotFound
 
 FAKE = {"kwok.x-k8s.io/node": "fake"}
 NODES = 50
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 @contextlib.asynccontextmanager
@@ -30,10 +28,6 @@ async def simulated_nodes(api: Api, folder: Path) -> AsyncIterator[None]:
         finally:
             params = {"labelSelector": "type=kwok"}
             await api.request("DELETE", "/api/v1/nodes", params=params, body={})
-            for number in range(NODES):
-                # The next kwok would wait until this one's leases are over, its nodes ready and their pods pending.
-                with contextlib.suppress(NotFound):
-                    await api.request("DELETE", f"{LEASES}/kwok-{number}", body={})
 
 
 async def _ready(api: Api) -> None:
