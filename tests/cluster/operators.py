@@ -70,7 +70,7 @@ class Operator:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
             environ["KUBECONFIG"] = str(self._kubeconfig)
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # in its image all is compiled
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # its image holds bytecode
         if self._pod:
             environ["POD_NAME"] = self._pod
         with self.log.open("ab") as log:

@@ -38,6 +38,14 @@ def test_nor_does_one_that_was_made_in_this_operators_time_and_waited_long_for_i
     assert plan(replace(world.view(), term=START - 60)).pods_first
 
 
+def test_a_clock_that_was_set_back_makes_no_first_status_wait():
+    world = World(2)
+    (write,) = of(WriteStatus, plan(world.view()))
+    assert write.yields_until == START + 30
+    (write,) = of(WriteStatus, plan(replace(world.view(), since=START + 3600)))
+    assert write.yields_until <= START
+
+
 def created_a_minute_ago(world):
     world.now += 60
 

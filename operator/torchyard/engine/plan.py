@@ -59,7 +59,7 @@ def plan(view: View) -> Plan:
     write, news = _write(before, status), _news(view, commands)
     alone = not deletes and not news
     first = alone and _is_first_gang(view, status, creates)
-    if alone and (first or not creates) and not decided.events and _only_waits(before, status):
+    if alone and (first or not creates) and not decided.events and _only_waits(view, status):
         write = tuple(replace(each, yields_until=view.since + YIELD_SECONDS) for each in write)
     if first:
         actions: tuple[Action, ...] = (*creates, *write, *decided.events)
@@ -81,9 +81,13 @@ def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreateP
     return bool(creates) and new and not before.state and status.incarnation == before.incarnation and not view.refusal
 
 
-def _only_waits(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
-    """Whether this is a job's first status, and it tells nothing but what the job waits for."""
-    return not before.state and after.reason in {"WaitingForPods", "WaitingForAgents", "AgentSilent"}
+def _only_waits(view: View, status: TrainingJobStatus) -> bool:
+    """Whether this is a job's first status, and it tells nothing but what the job waits for.
+
+    A clock that was set back must not make it wait for longer.
+    """
+    first = not view.job.status.state and view.since <= view.now
+    return first and status.reason in {"WaitingForPods", "WaitingForAgents", "AgentSilent"}
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:

@@ -13,7 +13,7 @@ from torchyard.engine.actions import WriteStatus
 from torchyard.engine.ports import Cluster
 
 WAITING_SECONDS = 30.0
-YIELD_SECONDS = 5.0
+LOOK_SECONDS = 5.0  # whether pods of others still have to wait
 
 
 class StatusWriter:
@@ -42,7 +42,7 @@ class StatusWriter:
             return None
         now = self._clock()
         if self._cluster.busy and now < action.yields_until:
-            return min(YIELD_SECONDS, action.yields_until - now)
+            return min(LOOK_SECONDS, action.yields_until - now)
         age = now - self._written.get(job.metadata.uid, self._began)
         pause = interval if action.status.state == "Running" else max(interval, WAITING_SECONDS)
         # A clock that was set back must not silence a job.

@@ -58,8 +58,9 @@ class Jobs:
         known = None
         if isinstance(metadata, Mapping):
             known = self._jobs.get(_key(metadata))
-            if known is not None and kind != "DELETED" and _seen(known, metadata):
-                return  # most of what a watch tells are our own writes
+            told = version(str(metadata.get("resourceVersion") or ""))
+            if known is not None and kind != "DELETED" and _version(known) >= told:
+                return  # late, or, as most of what a watch tells, a write of our own
         job = received(document, known)
         if job is None:
             _log.warning("an object without metadata was seen and ignored")
@@ -140,7 +141,7 @@ class Jobs:
 
     def _take(self, job: TrainingJob | InvalidJob) -> None:
         before = self._jobs.get(job.key)
-        if job.metadata.uid in self._buried or (before is not None and _version(before) >= _version(job)):
+        if job.metadata.uid in self._buried:
             return
         if before is not None and before.metadata.uid != job.metadata.uid:
             self._buried[before.metadata.uid] = None
@@ -197,11 +198,6 @@ async def _list(api: Api, namespace: str) -> dict[Key, _Meta]:
 
 def _key(metadata: Mapping[str, Any]) -> Key:
     return str(metadata.get("namespace")), str(metadata.get("name"))
-
-
-def _seen(known: TrainingJob | InvalidJob, metadata: Mapping[str, Any]) -> bool:
-    same = known.metadata.uid, known.metadata.resource_version
-    return same == (metadata.get("uid"), metadata.get("resourceVersion"))
 
 
 def _version(job: TrainingJob | InvalidJob) -> int:
