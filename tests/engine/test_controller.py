@@ -19,10 +19,10 @@ KEY = ("default", "job")
 
 
 @asynccontextmanager
-async def controlled(world, ports=None):
+async def controlled(world, ports=None, **given):
     ports = ports or Ports(world)
     loop = asyncio.get_running_loop()
-    controller = Controller(ports, ports, clock=lambda: START + loop.time())
+    controller = Controller(ports, ports, clock=lambda: START + loop.time(), **given)
     task = asyncio.create_task(controller.run())
     controller.enqueue(KEY)
     yield controller, ports
@@ -267,6 +267,34 @@ def test_it_waits_no_longer_than_it_has_to(relief):
                 controller.enqueue(KEY)
                 await pass_time(world, 1)
                 assert world.status.round == 1
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("history", ["none", "older", "a state"])
+def test_until_all_pods_are_known_only_a_gang_is_made_that_any_process_makes_alike(history):
+    async def main():
+        world = World(2)
+        ports = Ports(world)
+        known = asyncio.Event()
+        if history == "older":
+            meta = replace(world.job.metadata, creation_timestamp=rfc3339(START - 60))
+            world.job = replace(world.job, metadata=meta)
+        elif history == "a state":
+            world.job = replace(world.job, status=replace(world.status, state="Pending", round=3))
+        async with controlled(world, ports, complete=known.is_set) as (controller, _):
+            await pass_time(world, 120)
+            assert len(world.created) == (2 if history == "none" else 0)
+            calls = list(ports.calls)
+            world.start_pods()
+            controller.enqueue(KEY)
+            await pass_time(world, 120)
+            assert ports.calls == calls, "what there is of pods is not known yet: no round is opened"
+            known.set()
+            controller.enqueue(KEY)
+            await pass_time(world, 1)
+            assert len(world.created) == 2
+            assert world.status.round == {"none": 1, "older": 0, "a state": 3}[history]
 
     in_virtual_time(main)
 

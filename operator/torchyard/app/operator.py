@@ -153,7 +153,6 @@ class Operator:
 
     async def _lead(self) -> None:
         """Plan and write whenever this process may."""
-        await self._synced.wait()
         while True:
             await self.lease.acquired()
             term, lapsed = asyncio.create_task(self._govern()), asyncio.create_task(self.lease.lapsed())
@@ -173,16 +172,23 @@ class Operator:
 
     async def _govern(self) -> None:
         """One term: a controller that knows nothing of former ones, for silence before it proves nothing."""
-        controller = Controller(self.cluster, self.book, settings=SETTINGS, observe=self.metrics.looked)
+        known = self._synced.is_set
+        controller = Controller(self.cluster, self.book, settings=SETTINGS, complete=known, observe=self.metrics.looked)
         self._controller = controller
-        # Those that nobody looked at yet wait for their pods, the others are as a former operator left them.
-        for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
-            controller.enqueue(job.key)
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())
+            self._look_at_all(controller)
+            if not known():
+                await self._synced.wait()
+                self._look_at_all(controller)
             group.create_task(self._invalid.run())
             if self._label is not None:
                 group.create_task(self._label.move_here())
+
+    def _look_at_all(self, controller: Controller) -> None:
+        """Those that nobody looked at yet wait for their pods, the others are as a former operator left them."""
+        for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
+            controller.enqueue(job.key)
 
     async def _say_who_leads(self) -> None:
         await self.lease.known()

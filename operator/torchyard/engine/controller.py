@@ -40,6 +40,8 @@ class Controller:
         agents: what agents said and are told.
         clock: unix seconds.
         settings: how hard to work.
+        complete: whether all pods are known. Until they are, a job without a state gets its first gang, which any
+            process makes alike; every other job waits to be enqueued again.
         observe: told how every look at a job ended (done, conflict, refused, unavailable, failed) and its seconds.
     """
 
@@ -50,10 +52,11 @@ class Controller:
         *,
         clock: Callable[[], float] = time.time,
         settings: Settings = Settings(),  # noqa: B008 -- frozen
+        complete: Callable[[], bool] = lambda: True,
         observe: Callable[[str, float], None] = lambda _result, _seconds: None,
     ) -> None:
         self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
-        self._observe, self._began = observe, clock()
+        self._complete, self._observe, self._began = complete, observe, clock()
         self._writer = StatusWriter(cluster, clock)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
@@ -81,14 +84,19 @@ class Controller:
         self._queue.close(drop=drop)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Look at one job once; seconds until it must be looked at again, None: the job is gone."""
+        """Look at one job once; seconds until it must be looked at again, None: it is gone, or its pods not known."""
         job = self._cluster.job(key)
         if job is None:
             uid, _ = self._known.pop(key, ("", 0.0))
             self._writer.forget(uid)
             self._refusals.forget(uid)
             return None
+        complete = self._complete()
+        if not complete and job.status.state:
+            return None
         decided = plan(self.view(job))
+        if not complete and not decided.pods_first:
+            return None
         due = await self._executor.carry_out(job, decided)
         if any(isinstance(action, CreatePod) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
