@@ -5,6 +5,7 @@ import itertools
 import json
 from contextlib import asynccontextmanager
 
+import pytest
 from pod_json import pod, text
 from virtual import in_virtual_time
 
@@ -15,6 +16,9 @@ from torchyard.cluster.kube.objects import KubePod
 from torchyard.engine.ports import Unavailable
 
 PATH = "/api/v1/pods"
+
+
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "1 gate"}
 
 
 class Server:
@@ -182,6 +186,27 @@ def test_our_own_write_is_known_at_once_and_told_once():
                 lines.put_nowait(line("ADDED", made))
             await moment()
             assert heard == [(None, "uid-0")]
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("first", ["the answer", "the watch"])
+def test_an_answer_that_held_only_metadata_is_completed_by_the_watchs_word_of_the_same_version(first):
+    async def main():
+        server = Server()
+        lines = server.watch()
+        async with following(server) as (informer, _):
+            await informer.synced.wait()
+            made = server.make(0)
+            made["status"] = {"phase": "Pending", "conditions": [GATED]}
+            answer = text({"kind": "PartialObjectMetadata", "metadata": made["metadata"]})
+            if first == "the answer":
+                informer.put(answer)
+                assert [each.pod.reason for each in informer.objects.values()] == [""]
+            lines.put_nowait(line("ADDED", made))
+            await moment()
+            informer.put(answer)
+            assert [each.pod.reason for each in informer.objects.values()] == ["SchedulingGated"]
 
     in_virtual_time(main)
 

@@ -24,7 +24,10 @@ from torchyard.engine.ports import Unavailable
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
-ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
+METADATA_OF_ALL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
+METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+# Our own types know all fields of what we write most: the server need not look for others a second time.
+UNCHECKED = {"fieldValidation": "Ignore"}
 
 CONNECTIONS = 128
 CONNECT_SECONDS = 5.0
@@ -106,7 +109,7 @@ class Api:
             params: of the query.
             body: bytes, or what msgspec encodes as JSON.
             content_type: of the body.
-            accept: form of the answer, `Table` or `PartialObjectMetadataList` for instance.
+            accept: form of the answer, `Table` or `METADATA_OF_ONE` for instance.
             timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
 
         Raises:

@@ -13,7 +13,7 @@ import msgspec
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.kube import status as status_write
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.cluster.kube.client import MERGE_PATCH, METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.jobs import Jobs, job_path
@@ -111,7 +111,9 @@ class KubeCluster:
         try:
             if is_agentless(job.spec) and action.index == 0:
                 await self._named(job)
-            answer = await self._api.request("POST", _pods(job), body=manifest)
+            answer = await self._api.request(
+                "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
+            )
         except AlreadyExists:
             answer = await self._own(job, action.name)
         except (Rejected, NotFound, Unavailable) as error:
@@ -148,7 +150,14 @@ class KubeCluster:
         path = job_path(job.key)
         body = status_write.patch(job, status)
         try:
-            answer = await self._api.request("PATCH", f"{path}/status", body=body, content_type=MERGE_PATCH)
+            answer = await self._api.request(
+                "PATCH",
+                f"{path}/status",
+                params=UNCHECKED,
+                body=body,
+                content_type=MERGE_PATCH,
+                accept=METADATA_OF_ONE,
+            )
         except NotFound as error:
             self.jobs.missed(job.key, job.metadata.uid, error)
         except Conflict:

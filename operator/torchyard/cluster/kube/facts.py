@@ -22,6 +22,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
     uid: str
     version: int
+    whole: bool = True  # not only what its metadata says
     namespace: str
     job_name: str
     job_uid: str
@@ -67,6 +68,7 @@ def read(pod: KubePod) -> Facts | None:
     return Facts(
         uid=pod.metadata.uid,
         version=version(pod.metadata.resource_version),
+        whole=pod.kind != "PartialObjectMetadata",
         namespace=pod.metadata.namespace,
         job_name=owner.name,
         job_uid=owner.uid,

@@ -45,6 +45,11 @@ class Stored(Protocol):
         """Its resourceVersion as a number."""
         ...
 
+    @property
+    def whole(self) -> bool:
+        """Whether it was read from a whole object: of one version, that tells more than an answer with less."""
+        ...
+
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Stored)
@@ -225,7 +230,9 @@ class Informer(Generic[T, S]):
 
     def _take(self, kept: S) -> None:
         before = self.objects.get(kept.uid)
-        if kept.uid in self._buried or (before is not None and before.version >= kept.version):
+        if kept.uid in self._buried:
+            return
+        if before is not None and (before.version, before.whole) >= (kept.version, kept.whole):
             return
         self.objects[kept.uid] = kept
         self._changed(before, kept)

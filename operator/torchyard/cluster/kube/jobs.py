@@ -11,7 +11,7 @@ import msgspec
 
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
-from torchyard.cluster.kube.client import ONLY_METADATA, Api
+from torchyard.cluster.kube.client import METADATA_OF_ALL, Api
 from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.kube.objects import version
 from torchyard.engine.ports import Key, Unavailable
@@ -188,7 +188,7 @@ async def _list(api: Api, namespace: str) -> dict[Key, _Meta]:
     params = {"resourceVersion": "0"}
     found: dict[Key, _Meta] = {}
     while True:
-        answer = await api.request("GET", path, params=params, accept=ONLY_METADATA, timeout=LIST_SECONDS)
+        answer = await api.request("GET", path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
         page = msgspec.json.decode(answer, type=_Page)
         found |= {(each.metadata.namespace, each.metadata.name): each.metadata for each in page.items or ()}
         if not page.metadata.continue_:

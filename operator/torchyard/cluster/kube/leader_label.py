@@ -6,7 +6,7 @@ import logging
 import msgspec
 from msgspec import Struct
 
-from torchyard.cluster.kube.client import MERGE_PATCH, ONLY_METADATA, Api
+from torchyard.cluster.kube.client import MERGE_PATCH, METADATA_OF_ALL, Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.engine.ports import Conflict, Unavailable
 
@@ -66,7 +66,7 @@ class LeaderLabel:
     async def _elsewhere(self) -> list[str]:
         """Pods that lead no more and could not take it off themselves: killed, or cut off."""
         params = {"labelSelector": f"{LABEL}=true"}
-        answer = await self._api.request("GET", self._folder, params=params, accept=ONLY_METADATA)
+        answer = await self._api.request("GET", self._folder, params=params, accept=METADATA_OF_ALL)
         found = msgspec.json.decode(answer, type=_Pods)
         return [pod.metadata.name for pod in found.items or () if pod.metadata.name != self._pod]
 
