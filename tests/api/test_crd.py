@@ -122,7 +122,7 @@ def test_every_rule_that_cel_can_express_is_there_with_its_fix():
         (path, validation["message"]) for path, node in NODES for validation in node.get("x-kubernetes-validations", ())
     }
     for rule in RULES:
-        path = ".".join(part for part in ("spec", rule.scope) if part)
+        path = ".".join(part for part in ("spec", rule.scope, rule.field if rule.on_field else "") if part)
         message = f"{rule.what.replace('{value}', 'the value')}: {rule.fix}"
         assert ((path, message) in messages) == (rule.cel is not None)
 

@@ -1,4 +1,8 @@
-"""The rules as `x-kubernetes-validations`: put into a schema for the API server."""
+"""The rules as `x-kubernetes-validations`: put into a schema for the API server.
+
+It judges every rule of a spec whenever a status is written, and makes a map of all fields of a section for each access
+to one of them (docs/decisions/0017-what-a-status-write-costs.md). So a rule is put as far down as it can be.
+"""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -17,10 +21,14 @@ def with_rules(spec_schema: Schema) -> Schema:
     schema = deepcopy(spec_schema)
     for rule in RULES:
         if rule.cel is not None:
-            what = rule.what.replace("{value}", "the value")
-            _add_for(rule.field, _node(schema, rule.scope), rule.cel, f"{what}: {rule.fix}")
+            said = f"{rule.what.replace('{value}', 'the value')}: {rule.fix}"
+            scope = _node(schema, rule.scope)
+            if rule.on_field:
+                _add(_node(scope, rule.field), rule.cel, said)
+            else:
+                _add_for(rule.field, scope, rule.cel, said)
     for gap in GAPS:
-        _add_for(gap.field, schema, _allows(schema, gap), f"{WHAT}: {gap.fix}")
+        _add(_node(schema, gap.field), _allowed(_node(schema, gap.field), gap), f"{WHAT}: {gap.fix}")
     for unless_suspended in (False, True):
         _add_fixed(schema, [each for each in FIXED if each.in_cel and each.unless_suspended is unless_suspended])
     return schema
@@ -29,8 +37,8 @@ def with_rules(spec_schema: Schema) -> Schema:
 def _add_fixed(schema: Schema, fields: list[Fixed]) -> None:
     """Forbid changes of all these fields by one rule, which names those that changed.
 
-    The API server judges every rule of the spec whenever a status is written, and one rule a field was the most costly
-    part of that. So many fields are compared at once first, and the words are put together where a rule is broken.
+    One rule a field was the most costly part of a status write. So many fields are compared at once first, and the
+    words are put together where a rule is broken.
     """
     unchanged = {each.field: _unchanged(schema, each.field) for each in fields}
     rule = " && ".join(f"({term})" for term in unchanged.values())
@@ -50,25 +58,19 @@ def _add(node: Schema, rule: str, said: str, **more: str) -> None:
     node.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said, **more})
 
 
-def _allows(schema: Schema, gap: Gap) -> str:
-    """CEL that a field holds one of the values this version has, or its default."""
-    leaf = _node(schema, gap.field)
+def _allowed(leaf: Schema, gap: Gap) -> str:
+    """CEL that a field, where it is there, holds one of the values this version has, or its default."""
     if gap.values:
-        allowed = f"self.{gap.field} in [{', '.join(repr(value) for value in gap.values)}]"
-    elif leaf.get("default") is False:
-        allowed = f"!self.{gap.field}"
-    elif "default" in leaf:
-        allowed = f"self.{gap.field} == {leaf['default']!r}"
-    elif leaf["type"] == "array":
-        allowed = f"size(self.{gap.field}) == 0"
-    else:
-        allowed = "false"
-    absent = [f"!has(self.{field})" for field in _optional(schema, gap.field)]
-    return " || ".join([*absent, *([] if allowed == "false" else [allowed])])
+        return f"self in [{', '.join(repr(value) for value in gap.values)}]"
+    if leaf.get("default") is False:
+        return "!self"
+    if "default" in leaf:
+        return f"self == {leaf['default']!r}"
+    return "size(self) == 0" if leaf["type"] == "array" else "false"
 
 
 def _unchanged(schema: Schema, fixed: str) -> str:
-    """CEL that a field is as it was, absence included."""
+    """CEL that a field is as it was, absence included: `self.?a == oldSelf.?a` is estimated as too dear."""
     terms = [f"self.{fixed} == oldSelf.{fixed}"]
     for field in reversed(list(_optional(schema, fixed))):
         terms = [f"(!has(self.{field}) || {' && '.join(terms)})"]

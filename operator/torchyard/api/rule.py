@@ -15,7 +15,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     `field`: relative to the scope, where the fault is shown. `reads`: further fields it depends on; a rule is not
     judged while one of them is faulty itself. `what` may hold `{value}`, the value of `field`. `cel`: None where CEL
-    has no way.
+    has no way. Its `self` is the scope or, `on_field`, the field alone, and nothing is judged where that is absent.
     """
 
     scope: str
@@ -24,6 +24,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     fix: str
     holds: Callable[[Any], bool]
     cel: str | None
+    on_field: bool = False
     reads: tuple[str, ...] = ()
 
 

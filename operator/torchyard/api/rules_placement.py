@@ -42,7 +42,8 @@ PLACEMENT: tuple[Rule, ...] = (
         what="{value} is a name of our own volumes",
         fix=f"choose one that does not begin with {OUR_VOLUMES}",
         holds=lambda volume: not volume.name.startswith(OUR_VOLUMES),
-        cel=f"!self.name.startsWith({OUR_VOLUMES!r})",
+        cel=f"!self.startsWith({OUR_VOLUMES!r})",
+        on_field=True,
     ),
     Rule(
         scope="volumes[]",
@@ -50,7 +51,8 @@ PLACEMENT: tuple[Rule, ...] = (
         what="{value} is taken or leaves its folder",
         fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, .. is not allowed",
         holds=_is_free_path,
-        cel=f"!self.mountPath.matches({OUR_PATHS!r}) && !self.mountPath.contains('/..')",
+        cel=f"!self.matches({OUR_PATHS!r}) && !self.contains('/..')",
+        on_field=True,
     ),
     Rule(
         scope="",
@@ -58,8 +60,8 @@ PLACEMENT: tuple[Rule, ...] = (
         what="two have the same mountPath",
         fix="mount each in a folder of its own",
         holds=_mounts_differ,
-        cel="!has(self.volumes) || self.volumes.all(one,"
-        " self.volumes.exists_one(other, other.mountPath == one.mountPath))",
+        cel="self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
+        on_field=True,
     ),
     Rule(
         scope="scheduling.tolerations[]",

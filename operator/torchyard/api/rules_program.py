@@ -66,7 +66,7 @@ PROGRAM: tuple[Rule, ...] = (
         what="none leaves a built-in trainer without the agent it reports through",
         fix="use agent, or give command or script",
         holds=lambda spec: spec.launcher.kind == "agent" or spec.trainer is None,
-        cel="!has(self.launcher) || !has(self.launcher.kind) || self.launcher.kind == 'agent' || !has(self.trainer)",
+        cel="self.launcher.kind == 'agent' || !has(self.trainer)",
         reads=("trainer",),
     ),
     Rule(
@@ -77,8 +77,7 @@ PROGRAM: tuple[Rule, ...] = (
         holds=lambda spec: (
             spec.launcher.kind == "agent" or spec.working_dir is None or spec.working_dir.startswith("/")
         ),
-        cel="!has(self.launcher) || !has(self.launcher.kind) || self.launcher.kind == 'agent'"
-        " || !has(self.workingDir) || self.workingDir.startsWith('/')",
+        cel="!has(self.workingDir) || self.workingDir.startsWith('/') || self.launcher.kind == 'agent'",
         reads=("launcher",),
     ),
     Rule(
@@ -87,8 +86,8 @@ PROGRAM: tuple[Rule, ...] = (
         what="one text that holds spaces is not an argument vector",
         fix="write each argument as an item of its own: [torchrun, train.py]",
         holds=_is_argument_vector,
-        cel="!has(self.command) || size(self.command) != 1 || !self.command[0].contains(' ')"
-        " || self.command[0].startsWith('/')",
+        cel="size(self) != 1 || !self[0].contains(' ') || self[0].startsWith('/')",
+        on_field=True,
     ),
     Rule(
         scope="env[]",

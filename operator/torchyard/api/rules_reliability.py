@@ -37,15 +37,15 @@ def _positive(scope: str, field: str, attribute: str, *, optional: bool = False,
         value = getattr(section, attribute)
         return value is None or (auto and value == "auto") or seconds(value) > 0
 
-    cel = f"duration(self.{field}) > duration('0s')"
-    cel = f"self.{field} == 'auto' || {cel}" if auto else cel
+    cel = "duration(self) > duration('0s')"
     return Rule(
         scope=scope,
         field=field,
         what="{value} is no time at all",
         fix="give a longer duration" + (", or leave it out" if optional else ""),
         holds=holds,
-        cel=f"!has(self.{field}) || {cel}" if optional else cel,
+        cel=f"self == 'auto' || {cel}" if auto else cel,
+        on_field=True,
     )
 
 

@@ -33,18 +33,17 @@ def _only_built_in(field: str, *, default: str | None = None) -> Rule:
             value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", part))
         return not value or value == default or spec.trainer is not None
 
-    absent = f"!has(self.{section})" + (f" || !has(self.{field})" if name else "")
-    if section == "logging":
-        absent += f" || !self.{field}"
     if default is not None:
-        absent += f" || self.{field} == '{default}'"
+        unused = f"self.{field} == '{default}'"
+    else:
+        unused = f"!self.{field}" if section == "logging" else f"!has(self.{field})"
     return Rule(
         scope="",
         field=field,
         what="only built-in workloads do this",
         fix="set trainer, or leave it out",
         holds=holds,
-        cel=f"{absent} || has(self.trainer)",
+        cel=f"{unused} || has(self.trainer)",
         reads=("trainer",),
     )
 
@@ -109,8 +108,7 @@ TRAINING: tuple[Rule, ...] = (
         what="only training is watched for standing still, and this mode is another one",
         fix="use mode train, or leave it out",
         holds=lambda spec: spec.health.stall == "auto" or spec.trainer is None or spec.trainer.mode == "train",
-        cel="!has(self.health) || !has(self.health.stall) || self.health.stall == 'auto' || !has(self.trainer)"
-        " || self.trainer.mode == 'train'",
+        cel="self.health.stall == 'auto' || !has(self.trainer) || self.trainer.mode == 'train'",
         reads=("trainer.mode",),
     ),
     Rule(
