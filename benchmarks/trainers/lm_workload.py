@@ -72,6 +72,7 @@ class Lm:
         self.sizes, self.total_steps, self.global_batch = sizes, sizes.steps, sizes.batch
         self.eval_every = sizes.steps
         self.identity: Mapping[str, str | int | float] = {"trainer.name": "lm", "width": sizes.width}
+        self.architecture = ("trainer.name", "width")
         self.texts = texts(sizes)
 
     def build(self) -> nn.Module:

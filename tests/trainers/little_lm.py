@@ -86,6 +86,7 @@ class LittleLm:
         self.sizes, self.total_steps, self.global_batch = sizes, sizes.steps, sizes.batch
         self.identity = {"trainer.name": "little", **sizes._asdict()}
         self.identity.pop("steps")
+        self.architecture = ("trainer.name",)
 
     def build(self):
         torch.manual_seed(0)

@@ -82,7 +82,7 @@ def test_other_data_than_the_checkpoint_ends_with_65_and_names_the_field(yard):
     assert "trainer.params.heads is 4 but was 2" in yard.failure()["message"]
     gang = yard.start(config(params={"layers": 2}))
     assert gang.wait() == [65]
-    assert "model shape" in yard.failure()["message"]
+    assert "other shapes" in yard.failure()["message"]
 
 
 def test_a_loss_that_is_not_finite_ends_with_66_on_every_rank_before_it_reaches_the_weights(yard):

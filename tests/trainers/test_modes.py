@@ -39,6 +39,34 @@ def test_a_checkpoint_that_is_not_there_ends_with_67_and_nothing_is_made_in_its_
     assert not (yard.root / "nowhere").exists()
 
 
+@pytest.mark.parametrize("mode", ["eval", "export"])
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"heads": 1}, "trainer.params.heads is 1 but was 2"),
+        ({"model": "gt"}, "trainer.params.model is 'gt' but was 'am'"),
+        ({"embedding": 32}, "the weights have other shapes (trainer.params was {"),
+    ],
+    ids=str,
+)
+def test_weights_of_another_model_are_not_read_as_if_they_were_this_ones(yard, mode, params, said):
+    yard.train(config(params={"steps": 2}))
+    other = yard.root / "other"
+    shutil.move(yard.checkpoints, other)
+    wanted = in_mode(mode, config(params={"steps": 2} | params, checkpoint={"resumeFrom": str(other)}))
+    assert yard.start(wanted, world=2).wait() == [65, 65]
+    assert said in yard.failure()["message"]
+
+
+def test_eval_may_ask_how_a_model_fares_on_problems_it_was_not_trained_on(yard):
+    yard.train(config(params={"steps": 2, "baseline": "rollout"}))
+    other = yard.root / "other"
+    shutil.move(yard.checkpoints, other)
+    sizes = {"customers": 9, "capacity": 25, "seed": 5, "baseline": "shared", "batch": 6}
+    yard.train(in_mode("eval", config(params=sizes, checkpoint={"resumeFrom": str(other)})))
+    assert yard.report()["metrics"]["cost"] > 0
+
+
 def test_bench_says_how_fast_it_trains_and_in_which_environment(yard):
     yard.train(in_mode("bench", config(params={"steps": 9, "evalEvery": 1000})), world=2)
     report = yard.report()

@@ -24,6 +24,19 @@ def test_eval_measures_what_training_measured_at_its_end(yard):
     assert {path: path.stat().st_mtime_ns for path in yard.checkpoints.glob("step-*/*")} == before
 
 
+def test_eval_needs_not_as_many_environments_as_training_had_but_the_same_kind(yard):
+    yard.train(settings())
+    trained = yard.report()["metrics"]["evalReturn"]
+    (yard.checkpoints / "DONE").unlink()
+    fewer = in_mode("eval")
+    fewer["trainer"]["params"] |= {"environments": 4}
+    yard.train(fewer)
+    assert yard.report()["metrics"]["evalReturn"] == pytest.approx(trained)
+    fewer["trainer"]["params"] |= {"environment": "bandit"}
+    assert yard.start(fewer).wait() == [65]
+    assert "trainer.params.environment is 'bandit' but was 'cartpole'" in yard.failure()["message"]
+
+
 def test_a_trained_checkpoint_leaves_in_every_format_and_each_reads_back_alike(yard):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install torchyard[export]")

@@ -95,6 +95,18 @@ TRAINING: tuple[Rule, ...] = (
     _only_built_in("health.stall", default="auto"),
     Rule(
         scope="",
+        field="checkpoint.resumeFrom",
+        what="this mode of the trainer reads no checkpoint",
+        fix="use mode train, eval or export, or leave it out",
+        holds=lambda spec: (
+            not spec.checkpoint.resume_from or spec.trainer is None or spec.trainer.mode in {"train", "eval", "export"}
+        ),
+        cel="!has(self.checkpoint.resumeFrom) || !has(self.trainer)"
+        " || self.trainer.mode in ['train', 'eval', 'export']",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
         field="evaluation",
         what="only training is evaluated at times, and this mode is another one",
         fix="use mode train, or leave evaluation out",

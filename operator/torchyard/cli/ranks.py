@@ -13,6 +13,7 @@ import msgspec
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES, Attempt
+from torchyard.engine.progress import newest_checkpoint
 from torchyard.engine.view import RankReport
 
 MAX_REPORT_BYTES = 64 * 1024
@@ -64,7 +65,7 @@ def ranks_of(reports: Sequence[Reported]) -> tuple[Rank, ...]:
 
 
 def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
-    """The job with progress, metrics and rate of rank 0's report where that is ahead of the status."""
+    """The job with progress, metrics, rate and newest checkpoint of the reports where rank 0 is ahead of the status."""
     status = job.status
     if not reports or reports[0].report.rank != 0 or status.state in TERMINAL_STATES:
         return job
@@ -87,7 +88,11 @@ def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
         samples_per_second=report.throughput.get("samplesPerSecond", status.throughput.samples_per_second),
     )
     fresh = msgspec.structs.replace(
-        status, progress=progress, metrics={**status.metrics, **report.metrics}, throughput=throughput
+        status,
+        progress=progress,
+        metrics={**status.metrics, **report.metrics},
+        throughput=throughput,
+        checkpoint=newest_checkpoint([each.report for each in reports], status.checkpoint, report.step),
     )
     return msgspec.structs.replace(job, status=fresh)
 

@@ -1,7 +1,7 @@
 """What the ranks of the open round report: step, rate, metrics, checkpoint, GPUs. Every figure is checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -77,10 +77,8 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     throughput = _throughput(lead.throughput)
     if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
         throughput = replace(throughput, steps_per_second=_short(rate))
-    checkpoint = _checkpoint(reports, status.checkpoint)
+    checkpoint = newest_checkpoint(reports, status.checkpoint, step)
     metrics = sorted((name[:MAX_NAME], _short(value)) for name, value in lead.metrics.items() if _finite(value))
-    if checkpoint is not None:
-        checkpoint = replace(checkpoint, steps_at_risk=max(0, step - checkpoint.step))
     attempts = status.attempts
     if attempts:
         attempts = [*attempts[:-1], replace(attempts[-1], end_step=max(attempts[-1].end_step, step))]
@@ -151,16 +149,18 @@ def _throughput(told: Mapping[str, float]) -> Throughput:
     )
 
 
-def _checkpoint(reports: tuple[RankReport, ...], before: CheckpointStatus | None) -> CheckpointStatus | None:
-    """The newest complete checkpoint any rank knows of; one of an earlier step is no news."""
-    newest = before
+def newest_checkpoint(
+    reports: Sequence[RankReport], before: CheckpointStatus | None, step: int
+) -> CheckpointStatus | None:
+    """The newest complete checkpoint any rank knows of, and how far `step` is beyond it."""
+    newest = before  # one of an earlier step is no news
     for told in (report.checkpoint for report in reports if report.checkpoint is not None):
-        step = told.get("step")
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        saved = told.get("step")
+        if not isinstance(saved, int) or isinstance(saved, bool) or saved < 0:
             continue
-        if newest is None or step > newest.step:
-            newest = _read_checkpoint(step, told)
-    return newest
+        if newest is None or saved > newest.step:
+            newest = _read_checkpoint(saved, told)
+    return replace(newest, steps_at_risk=max(0, step - newest.step)) if newest is not None else None
 
 
 def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:

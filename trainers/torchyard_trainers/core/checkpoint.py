@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
 BEST = "best"
+MODEL_SHAPE = "model shape"  # in an identity: a digest of names and shapes of all weights
 
 
 class Saved(NamedTuple):
@@ -225,19 +226,27 @@ def _damage(folder: Path, world: World, *, shared: bool) -> str:
     return f"{', '.join(names)}: digest differs from COMMIT" if names else ""
 
 
-def compare_identity(path: Path, identity: dict[str, Any]) -> None:
+def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:
     """Compare a run with the run.json of earlier ones.
+
+    Args:
+        path: of the run.json.
+        identity: of this run.
+        only: names to compare; None: all of them.
 
     Raises:
         DataMismatchError: naming the fields that differ, both values and the way out.
     """
     try:
-        before = json.loads(path.read_text())["identity"]
-    except (ValueError, KeyError, TypeError) as error:
+        run = json.loads(path.read_text())
+        before, params = run["identity"], run.get("config", {}).get("trainer", {}).get("params")
+        names = sorted((before.keys() | identity.keys()) & set(only or before.keys() | identity.keys()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: unreadable ({error}); repair it or use another checkpoint folder") from error
-    names = sorted(before.keys() | identity.keys())
     changed = [
-        f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
+        f"the weights have other shapes (trainer.params was {json.dumps(params)})"
+        if name == MODEL_SHAPE
+        else f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
         for name in names
         if identity.get(name) != before.get(name)
     ]

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.checkpoint import Checkpoints, Saved, compare_identity, resolve
+from torchyard_trainers.core.checkpoint import MODEL_SHAPE, Checkpoints, Saved, compare_identity, resolve
 from torchyard_trainers.core.commits import read_commit
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
@@ -39,7 +40,7 @@ def restore(
     checkpoints.identify(msgspec.to_builtins(config), identity)
     elsewhere = Path(config.checkpoint.resume_from) if config.checkpoint.resume_from else None
     if elsewhere is not None:
-        session.world.from_leader(lambda: _compare_elsewhere(elsewhere, identity))
+        session.world.from_leader(lambda: compare_elsewhere(elsewhere, work, session.parallel.module))
     if not checkpoints.shards.shared:
         reporter.warn(
             "checkpoints are on the own disk of rank 0's pod and lost with it; name a claim in checkpoint.volume"
@@ -107,13 +108,24 @@ def record_of(
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    return {**work.identity, "model shape": hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+    return {**work.identity, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 
-def _compare_elsewhere(path: Path, identity: dict[str, Any]) -> None:
+def compare_elsewhere(path: Path, work: Workload, module: nn.Module, *, only: Sequence[str] = ()) -> None:
+    """Compare a run with the one whose checkpoint `path` names, if that says what it is.
+
+    Args:
+        path: a checkpoint folder, one of its step folders, or `best` below the former.
+        work: of this run.
+        module: its model.
+        only: names of the identity to compare, beside the shapes of the weights; none: all of it.
+
+    Raises:
+        DataMismatchError: they differ.
+    """
     home = _home(path)
     if home is not None:
-        compare_identity(home, identity)
+        compare_identity(home, identity_of(work, module), only=[*only, MODEL_SHAPE] if only else None)
 
 
 def _home(path: Path) -> Path | None:

@@ -1,6 +1,6 @@
 """The seam between the loop and what is learned: everything below it is one workload's own folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -50,6 +50,7 @@ class Workload(Protocol):
     eval_every: int  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
     max_grad_norm: float
     identity: Mapping[str, str | int | float]  # what the data and the model depend on; a resumed run must agree
+    architecture: Sequence[str]  # names of `identity` that weights of the same shapes mean nothing without
 
     def build(self) -> nn.Module:
         """Make the model on the CPU; the same weights in every process."""
@@ -82,7 +83,10 @@ class Workload(Protocol):
         """Give how good the model is by what `after_step` just measured, lower is better; None if it did not."""
 
     def state(self) -> dict[str, Any]:
-        """Give further tensors that a resumed run needs, replicated; a restore fills them in place."""
+        """Give further tensors that a resumed run needs, replicated; a restore fills them in place.
+
+        Evaluation and export load the weights alone.
+        """
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Say what was learned."""

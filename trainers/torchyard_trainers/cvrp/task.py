@@ -25,6 +25,7 @@ class Cvrp:
     """The workload `cvrp`."""
 
     max_grad_norm = 1.0
+    architecture = ("trainer.name", "trainer.params.model", "trainer.params.heads")
 
     def __init__(self, settings: Settings) -> None:
         """Take settled parameters."""

@@ -47,6 +47,7 @@ class VecRL:
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
             "global batch (trainer.params.environments)": settings.environments,
         }
+        self.architecture = ("trainer.name", "trainer.params.environment", "trainer.params.policies")
         self._collector: Collector | None = None
         self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps; tells which minibatch is next
         self._episodes = torch.zeros((), dtype=torch.int64)

@@ -24,7 +24,9 @@ MEASURED_SECONDS = 20.0
 
 
 def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
-    """Measure steps a second after a warm-up: at least 20 steps and 20 s of them, at most the `steps` of the params.
+    """Measure steps a second of fresh weights after a warm-up of 5 steps: at least 20 steps and 20 s of them.
+
+    The `steps` of the params end it sooner, but not before one step was measured.
 
     What is measured goes to the report, to stdout and to `bench.json` with the environment it was measured in.
     """

@@ -1,4 +1,4 @@
-"""The checkpoint that eval, bench and export look at: the newest one, the best one or a given one."""
+"""The checkpoint that eval and export look at: the newest one, the best one or a given one."""
 
 from pathlib import Path
 from typing import Any
@@ -6,28 +6,32 @@ from typing import Any
 from torchyard_trainers.core.checkpoint import read_newest, resolve
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.resume import compare_elsewhere
 from torchyard_trainers.core.shards import Shards, reader_of
 from torchyard_trainers.core.workload import Session, Workload
 
 
 def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, Any], Path]:
-    """Load the weights and the workload's state of a checkpoint; give its record and its folder. Collective.
+    """Load the weights of a checkpoint; give its record and its folder. Collective.
 
-    `checkpoint.resumeFrom` names it; without it, it is the newest of the job's own folder. No checkpoint is changed,
-    and the optimizer's state stays where it is.
+    `checkpoint.resumeFrom` names it; without it, it is the newest of the job's own folder. No checkpoint is changed.
+    What a model is measured on may differ from what it was trained on, what it is may not.
 
     Raises:
         CheckpointError: there is none, or none that can be read.
+        DataMismatchError: it holds another model.
     """
     session.reporter.phase("restore")
     module = session.parallel.module
     wanted = run.config.checkpoint.resume_from
     root = Path(wanted) if wanted else run.checkpoint_dir
 
+    session.world.from_leader(lambda: compare_elsewhere(root, work, module, only=work.architecture))
+
     def fill(storage: Shards, folder: Path) -> None:
         from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-        state = {"model": get_model_state_dict(module), "workload": work.state()}
+        state = {"model": get_model_state_dict(module)}
         storage.load(state, folder)
         set_model_state_dict(module, state["model"])
 
