@@ -7,6 +7,8 @@ handlers, random state, output and exit codes are set as Python sets them.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
 import io
 import multiprocessing.process
 import os
@@ -14,8 +16,10 @@ import random
 import runpy
 import signal
 import socket
+import stat
 import sys
 import threading
+import traceback
 import types
 from pathlib import Path
 from typing import Any, Callable, Dict
@@ -91,12 +95,31 @@ def _execute(kind: str, target: str, argv: Any) -> int:
     sys.modules["__main__"] = program
     start = {"script": _script, "module": _module}[kind]
     code = _guarded(lambda: start(target, program.__dict__))
-    for last_words in (_join_threads, _run_atexit):
-        ended = _guarded(last_words)  # they run however the program ended
-        code = code or ended
-    for stream in (sys.stdout, sys.stderr):
-        code = code or _flushed(stream)
-    return code
+    _end_as_python_does()
+    flushed = [_flushed(stream) for stream in (sys.stdout, sys.stderr)]
+    _flush_open_files()
+    return code or max(flushed)
+
+
+def _end_as_python_does() -> None:
+    """Do what an interpreter does when its program has ended, however that ended, and in its order.
+
+    By hand, because multiprocessing leaves a fork through `os._exit`, which skips `atexit`, and so do we with an exit
+    code. `threading._shutdown` is more than joining: it first tells the threads of executors, which wait for work, to
+    end.
+    """
+    ends: Any = threading
+    _ignoring_errors("on threading shutdown", ends._shutdown)  # noqa: SLF001
+    _ignoring_errors("in atexit callback", atexit._run_exitfuncs)  # noqa: SLF001
+    ends._shutdown = lambda: None  # noqa: SLF001 - multiprocessing calls it once more: what failed would fail again
+
+
+def _ignoring_errors(where: str, end: Callable[[], None]) -> None:
+    try:
+        end()
+    except BaseException:  # noqa: BLE001 - Python itself tells it, goes on and keeps the exit code
+        print(f"Exception ignored {where}:", file=sys.stderr)
+        traceback.print_exc()
 
 
 def _flushed(stream: Any) -> int:
@@ -105,6 +128,16 @@ def _flushed(stream: Any) -> int:
     except (OSError, ValueError):
         return 120  # what Python exits with when its last flush fails
     return 0
+
+
+def _flush_open_files() -> None:
+    # An interpreter that ends closes what its program left open, and so writes it; `os._exit` would lose it. Only
+    # files: a pipe nobody reads from would keep us here. What the zygote had open is frozen, and so not among these.
+    for thing in gc.get_objects():
+        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(Exception):  # it is closed, or the disk is full: Python says nothing, too
+                if stat.S_ISREG(os.fstat(thing.fileno()).st_mode):
+                    thing.flush()
 
 
 def _script(path: str, namespace: Dict[str, Any]) -> None:
@@ -124,16 +157,6 @@ def _module(name: str, namespace: Dict[str, Any]) -> None:
     namespace["__builtins__"] = __builtins__
     # What `python -m` itself calls: unlike runpy.run_module it leaves the module in place as `__main__`.
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-def _join_threads() -> None:
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-
-
-def _run_atexit() -> None:
-    atexit._run_exitfuncs()  # noqa: SLF001 - multiprocessing leaves a fork through os._exit, which skips them
 
 
 def _guarded(act: Callable[[], None]) -> int:

@@ -71,6 +71,16 @@ def test_a_wish_is_granted_once_also_over_rounds_and_a_new_one_again(ranks):
     assert ranks.written[2:] == ["memory-00000005-rank-0.json", "memory-00000005-rank-1.json"]
 
 
+def test_a_rank_that_is_not_asked_is_done_with_the_wish_before_its_next_step(ranks):
+    ranks.wish(id="a", kind="memory", steps=2, rank=1)
+    ranks.steps([1])
+    assert (ranks.run_dir / "profiled.0").read_text() == "a"
+    assert not (ranks.run_dir / "profiled.1").exists()
+    ranks.steps([2])
+    assert (ranks.run_dir / "profiled.1").read_text() == "a"
+    assert ranks.written == ["memory-00000002-rank-1.json"]
+
+
 def test_a_memory_profile_names_the_large_tensors(ranks):
     held = [torch.zeros(1024, 1000) for _ in range(3)]
     ranks.wish(id="a", kind="memory", steps=1, rank=0)

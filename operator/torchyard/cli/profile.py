@@ -6,7 +6,7 @@ from typing import Literal
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.remote.place import on_cluster, place
-from torchyard.cli.wish import FILE, refuse_deaf, wish_for
+from torchyard.cli.wish import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting, wish_for
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -17,6 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
+    parser.add_argument("--replace", action="store_true", help="give up an earlier wish that is not granted yet")
     place(parser)
 
 
@@ -26,31 +27,33 @@ def command(
     kind: Literal["trace", "memory"],
     steps: int,
     rank: int | None,
+    replace: bool,
     context: str | None,
     namespace: str | None,
 ) -> int:
     """Ask the ranks of a running job of a built-in workload for a profile; training goes on.
 
-    Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it.
+    Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
+    wish at a time: while an earlier one is not granted, another is refused unless it shall --replace it.
     """
     wish = wish_for(kind, steps, rank)
     if on_cluster(name, context, namespace):
         from torchyard.cli.remote.profile import ask_for_profile
         from torchyard.cli.remote.session import ask
 
-        asked = ask(lambda remote: ask_for_profile(remote, name, wish), context, namespace)
+        asked = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
     else:
-        asked = ask_local(name, wish)
+        asked = ask_local(name, wish, replace=replace)
     pods = f"{asked} pod{'s' if asked > 1 else ''}"
     print(f"asked {pods} of {name} for {kind}; `torchyard fetch {name} profile` brings it when the steps are made")
     return SUCCEEDED
 
 
-def ask_local(name: str, wish: str) -> int:
+def ask_local(name: str, wish: str, *, replace: bool = False) -> int:
     """Leave the wish in the run folder of every pod that lives; how many there are.
 
     Raises:
-        RefusalError: nothing runs, or what runs is not ours.
+        RefusalError: nothing runs, what runs is not ours or has no such rank, or an earlier wish would be lost.
     """
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.folder import is_locked, write_atomic
@@ -61,6 +64,9 @@ def ask_local(name: str, wish: str) -> int:
     pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
     if run.over or not pods:
         raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")
+    refuse_no_such_rank(run.job, wish)
+    if not replace:
+        refuse_overwriting(run.job, (left_in(pod / "run") for pod in pods))
     for pod in pods:
         write_atomic(pod / "run" / FILE, wish.encode())
     return len(pods)

@@ -2,9 +2,14 @@
 
 import json
 import uuid
-from typing import Literal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torchyard.cli.errors import RefusalError
+from torchyard.cli.errors import FAILED, RefusalError
+
+if TYPE_CHECKING:
+    from torchyard.api.resource import TrainingJob
 
 FILE = "profile.json"
 MAX_STEPS = 100
@@ -34,3 +39,60 @@ def refuse_deaf(name: str, *, built_in: bool) -> None:
     """
     if not built_in:
         raise RefusalError(f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program")
+
+
+class Left(NamedTuple):
+    """What earlier wishes left in the run folder of a pod: the newest, and of each rank the id it is done with."""
+
+    wish: str
+    done: list[str]
+
+
+def left_in(run: Path) -> Left:
+    """What is in a run folder of this machine."""
+    wish = run / FILE
+    return Left(wish.read_text() if wish.exists() else "", [path.read_text() for path in run.glob("profiled.*")])
+
+
+def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:
+    """Refuse to ask a rank that the job does not have: nobody would ever answer.
+
+    Raises:
+        RefusalError: `--rank` is too large.
+    """
+    rank, ranks = json.loads(wish).get("rank"), _nodes(job) * _procs(job)
+    if rank is None or rank < ranks:
+        return
+    has = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    fix = "ask for --rank 0" if ranks == 1 else f"ask for 0 to {ranks - 1}"
+    raise RefusalError(f"--rank {rank} is not possible: {job.metadata.name!r} has {has}", fix)
+
+
+def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left]) -> None:
+    """Refuse a wish that would take the place of one that some rank is not done with.
+
+    Raises:
+        RefusalError: there is one.
+    """
+    for left in pods:
+        try:
+            wish = json.loads(left.wish)
+            kind, steps, known = wish["kind"], wish.get("steps", 3), wish["id"]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue  # there is none, or one that nobody understands: nobody will grant it
+        if left.done.count(known) < _procs(job):
+            name = job.metadata.name
+            sentence = f"a {kind} profile of {steps} step{'s' * (steps != 1)} is still wished for of {name!r}"
+            fix = f"wait until `torchyard fetch {name} profile` brings it, or give it up with --replace"
+            raise RefusalError(sentence, fix, FAILED)
+
+
+def _nodes(job: "TrainingJob") -> int:
+    # An elastic gang may have shrunk; between rounds it may also grow again.
+    rendezvous = job.status.rendezvous
+    return len(rendezvous.members) if rendezvous.open else job.spec.nodes
+
+
+def _procs(job: "TrainingJob") -> int:
+    asked = job.spec.procs_per_node
+    return asked if isinstance(asked, int) else max(1, job.spec.gpus_per_node)

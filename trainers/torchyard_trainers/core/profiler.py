@@ -4,8 +4,9 @@
 
 `trace` writes a Chrome trace of the next `steps` steps (chrome://tracing, ui.perfetto.dev). `memory` says after them
 which tensors there are; on a GPU also what its allocator did in them (pytorch.org/memory_viz). Each rank, or the one
-named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a rank: `profiled.<rank>` holds its id. Ranks
-need not agree on anything: a profile changes no step.
+named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a rank: `profiled.<rank>` holds the id that this
+rank is done with, also where another was named, so that who wishes next can tell whether the file is free. Ranks need
+not agree on anything: a profile changes no step.
 """
 
 import contextlib
@@ -90,7 +91,7 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in self._finish(name, trace):
                 self._reporter.artifact(f"{FOLDER}/{path.name}", path)
-            write_atomically(self._run_dir / f"profiled.{self._world.rank}", wish.id)
+            write_atomically(self._done, wish.id)
         except OSError as error:  # a profile that finds no room is no reason to stop training
             self._reporter.warn(f"{wish.kind} profile of step {step}: {error.strerror}: {self._folder}")
 
@@ -101,10 +102,20 @@ class Profiler:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._reporter.warn(f"{path}: {error}; write what docs/protocol.md says")
             return None
-        granted = run_dir / f"profiled.{self._world.rank}"
-        if granted.exists() and granted.read_text() == wish.id:
+        if self._done.exists() and self._done.read_text() == wish.id:
             return None
-        return wish if wish.rank in (None, self._world.rank) else None
+        if wish.rank in (None, self._world.rank):
+            return wish
+        try:
+            write_atomically(self._done, wish.id)
+        except OSError as error:
+            self._reporter.warn(f"{wish.kind} profile of rank {wish.rank}: {error.strerror}: {self._done}")
+        return None
+
+    @property
+    def _done(self) -> Path:
+        assert self._run_dir is not None
+        return self._run_dir / f"profiled.{self._world.rank}"
 
     def _start(self, wish: Wish) -> None:
         cuda = self._world.device.type == "cuda"

@@ -1,12 +1,22 @@
 """A wish for a profile, left in the run folder of each pod of a job."""
 
+import json
+
 from torchyard.cli.errors import FAILED, RefusalError
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
-from torchyard.cli.wish import FILE, refuse_deaf
+from torchyard.cli.wish import FILE, Left, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.cluster.kube.manifest import names
 
+# What `wish.left_in` reads on this machine.
+LEFT = """
+import glob, json, os, sys
+run, name = sys.argv[1:]
+path = os.path.join(run, name)
+texts = [open(path).read() for path in glob.glob(os.path.join(glob.escape(run), "profiled.*"))]
+print(json.dumps([open(path).read() if os.path.exists(path) else "", texts]))
+"""
 _LEAVE = """
 import os, sys
 path, wish = sys.argv[1:]
@@ -15,17 +25,21 @@ os.replace(path + ".tmp", path)
 """
 
 
-async def ask_for_profile(remote: Remote, name: str, wish: str) -> int:
+async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> int:
     """Leave the wish in every running pod; give how many there are.
 
     Raises:
-        RefusalError: none runs, or the job's program would not hear.
+        RefusalError: none runs, the job's program would not hear or has no such rank, or an earlier wish would be lost.
     """
     job = jobs.typed(await jobs.get(remote, name))
     refuse_deaf(name, built_in=job.spec.trainer is not None)
+    refuse_no_such_rank(job, wish)
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
         raise RefusalError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
+    if not replace:
+        said = [b"".join([part async for part in python(remote, pod, LEFT, names.RUN, FILE)]) for pod in running]
+        refuse_overwriting(job, (Left(*json.loads(text)) for text in said))
     for pod in running:
         async for _ in python(remote, pod, _LEAVE, f"{names.RUN}/{FILE}", wish):
             pass

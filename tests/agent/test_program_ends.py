@@ -1,0 +1,100 @@
+"""A warm worker's program ends as `python -u` ends it: what waits is told to end, what works is waited for."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+POOL = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
+print(pool.submit(lambda: 1).result())
+"""
+PROCESSES = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+print(pool.submit(abs, -1).result())
+"""
+# Each waits for the one before: whoever is out of turn keeps the others waiting for ever.
+ORDER = """
+import atexit, multiprocessing, threading
+heard, told = multiprocessing.Pipe(duplex=False)
+multiprocessing.get_context("fork").Process(target=lambda: print(heard.recv())).start()
+atexit.register(told.send, "a child that atexit ends and waits for")
+atexit.register(print, "atexit")
+threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread, after the main one"))).start()
+print("main")
+"""
+BUFFERED = """
+import io, sys
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+print("in a buffer of the program's own")
+sys.exit(3)
+"""
+ENDS = {
+    "an open thread pool": POOL,
+    "an open thread pool and an exit code": POOL + "sys.exit(3)\n",
+    "an open thread pool and an exception": POOL + "raise LookupError('with a pool open')\n",
+    "work left in a thread pool": POOL + "pool.submit(print, 'the last work')\nsys.exit(3)\n",
+    "an open process pool": PROCESSES,
+    "an open process pool and an exit code": PROCESSES + "raise SystemExit(3)\n",
+    "threads, atexit and children": ORDER,
+    "threads, atexit, children and an exit code": ORDER + "raise SystemExit(3)\n",
+    "output in a buffer and an exit code": BUFFERED,
+}
+
+
+def as_python_ends_it(node, program):
+    stage = node.run_dir.parent / "stage.py"  # what the node runs as well: its frame is in every traceback
+    env = {**os.environ, "PROGRAM": str(program)}
+    done = subprocess.run(
+        [sys.executable, "-u", stage],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
+def test_a_program_ends_as_python_ends_it(node, script, program):
+    path = script(program)
+    node.run(program=path)
+    ended = node.ended()
+    assert (ended["code"], node.log()) == as_python_ends_it(node, path)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    ["import atexit\natexit.register(sys.exit, 5)\n", "import threading\nthreading._register_atexit(sys.exit, 5)\n"],
+    ids=["atexit", "threading"],
+)
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_fails_after_the_program_is_told_and_changes_no_exit_code(node, script, failing, code):
+    path = script(f"{POOL}{failing}sys.exit({code})\n")
+    node.run(program=path)
+    ended = node.ended()
+    assert ended["code"] == code == as_python_ends_it(node, path)[0]
+    assert "Exception ignored" in node.log()
+    assert "SystemExit: 5" in node.log()
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_file_that_is_left_open_holds_what_was_written(node, script, tmp_path, code):
+    losses = tmp_path / "losses.csv"
+    program = f"""
+import sys
+file = open({str(losses)!r}, "w")
+file.write("step,loss\\n")
+sys.exit({code})
+"""
+    node.run(program=script(program))
+    assert node.ended()["code"] == code
+    assert losses.read_text() == "step,loss\n"
