@@ -205,9 +205,11 @@ def test_a_run_can_start_from_another_folder_and_that_one_must_be_readable(yard)
     assert min(yard.losses()) == 7
     assert (elsewhere / "DONE").exists()
     shutil.rmtree(yard.checkpoints)
-    gang = yard.start(config(checkpoint={"resumeFrom": str(yard.root / "nothing")}))
+    nothing = yard.root / "nothing"
+    gang = yard.start(config(checkpoint={"resumeFrom": str(nothing)}))
     assert gang.wait() == [67]
-    assert "checkpoint.resumeFrom" in yard.failure()["message"]
+    told = f"checkpoint.resumeFrom: {nothing} holds no readable checkpoint; name a job that has trained here"
+    assert told in yard.failure()["message"]
 
 
 def test_eval_measures_the_newest_checkpoint_and_touches_nothing(yard):

@@ -7,13 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError, Exit, exit_code
 from torchyard_trainers.core.export import gate, graph, publish, web, weights
 from torchyard_trainers.core.export.formats import FORMATS, check_formats
-from torchyard_trainers.core.export.gate import ExportError, compare, record
-from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.gate import ExportError, UnwritableError, compare, record
+from torchyard_trainers.core.export.material import Material, prepare
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.cvrp import params as cvrp
+from torchyard_trainers.cvrp.task import Cvrp
+from torchyard_trainers.vecrl import params as vecrl
+from torchyard_trainers.vecrl.task import VecRL
 
 CASES = 1000
 
@@ -107,8 +112,82 @@ def test_a_page_is_small_or_not_written(material, tmp_path):
     large = tmp_path / "large.js"
     large.write_bytes(b" " * web.MAX_BYTES)
     page = material.page._replace(files={"play.js": large})
-    with pytest.raises(ExportError, match=r"play\.js has 1000000"):
+    with pytest.raises(ExportError, match=r"play\.js has 1000000") as refused:
         web.write(material._replace(page=page), tmp_path / "page")
+    assert exit_code(refused.value) is Exit.CONFIG, "it would be too large again"
+
+
+WORKS = {
+    "cvrp": lambda **given: Cvrp(cvrp.settle(given, Parallelism())),
+    "vecrl": lambda **given: VecRL(vecrl.settle(given, Parallelism())),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("cvrp", {"baseline": "critic"}),
+        ("cvrp", {"model": "dgt", "customers": 7}),
+        ("vecrl", {}),
+        ("vecrl", {"environment": "snake", "agents": 3, "policies": "independent", "width": 32}),
+    ],
+)
+def test_the_size_of_a_page_is_known_to_the_byte_before_anything_is_learned(tmp_path, name, given):
+    work = WORKS[name](**given)
+    material = prepare(work, work.build().state_dict(), {}, programs=True)
+    web.write(material, tmp_path)
+    written = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    work = WORKS[name](**given)
+    model = work.build().eval()
+    program = work.programs(model, 1)["policy"]
+    assert web.sizes(work.page(), program, record(program)) == written
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "complaint"),
+    [
+        (
+            "cvrp",
+            {"preset": "cvrp20"},
+            r"3156971 bytes, at most 1000000 .*weights.bin has 2770432: make trainer\.params\.embedding \(or layers",
+        ),
+        ("cvrp", {"customers": 100}, r"golden.bin has 1725000: make trainer\.params\.customers smaller"),
+        (
+            "vecrl",
+            {"preset": "large", "environment": "snake"},
+            r"3289921 bytes.*weights.bin has 1655088 and golden.bin has 1614000: make the model",
+        ),
+    ],
+)
+def test_a_page_that_will_be_too_large_is_refused_before_anything_is_trained(name, given, complaint):
+    work = WORKS[name](**given)
+    check_formats(work, ["safetensors", "onnx", "pt2"])
+    with pytest.raises(ConfigError, match=r"export\.formats: .*" + complaint):
+        check_formats(work, ["safetensors", "web"])
+
+
+class Branches(nn.Module):
+    """What no exporter can follow: which way it goes depends on the values."""
+
+    def forward(self, x):
+        return x + 1 if bool(x.sum() > 0) else x
+
+
+def test_a_model_that_is_no_graph_is_not_tried_again_but_a_full_disk_is(material, tmp_path, monkeypatch):
+    program = Program(Branches().eval(), {"x": torch.rand(CASES, 2)}, ("y",))
+    branching = material._replace(programs={"policy": program}, expected={"policy": record(program)})
+    with pytest.raises(ExportError, match=r"export\.formats: pt2: policy cannot be written as a graph") as refused:
+        graph.write_pt2(branching, tmp_path)
+    assert exit_code(refused.value) is Exit.CONFIG
+
+    def full(*_given):
+        raise RuntimeError("PytorchStreamWriter failed writing file data.pkl")
+
+    monkeypatch.setattr(torch.export, "save", full)
+    with pytest.raises(ExportError, match="the graph cannot be saved") as refused:
+        graph.write_pt2(material, tmp_path)
+    assert not isinstance(refused.value, UnwritableError)
+    assert exit_code(refused.value) is Exit.USER_ERROR
 
 
 def test_what_a_browser_reads_is_where_the_manifest_says(tmp_path):

@@ -138,6 +138,14 @@ def test_a_format_the_workload_does_not_offer_is_refused_before_anything_is_trai
     assert not yard.checkpoints.exists() or not list(yard.checkpoints.glob("metrics.jsonl"))
 
 
+def test_a_page_that_would_be_too_large_is_refused_before_anything_is_trained(yard):
+    gang = yard.start(config(params={"embedding": 128, "layers": 3}, export={"formats": ["web"]}), world=2)
+    assert gang.wait() == [64, 64], gang.output()
+    assert "Traceback" not in gang.output()
+    assert gang.output().count("make trainer.params.embedding (or layers) smaller") == 1, "rank 0 says it for all"
+    assert not yard.checkpoints.exists()
+
+
 def test_an_unknown_mode_names_those_there_are(yard):
     gang = yard.start(in_mode("bnech"))
     assert gang.wait() == [64]

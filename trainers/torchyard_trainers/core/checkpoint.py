@@ -117,7 +117,11 @@ class Checkpoints:
             return found
         elsewhere = read_newest(also, self._world, reader_of(resolve(also).root, self._world), fill)
         if elsewhere.record is None:
-            raise CheckpointError(f"checkpoint.resumeFrom: {also} holds no readable checkpoint {elsewhere.skipped}")
+            passed = f" ({'; '.join(elsewhere.skipped)})" if elsewhere.skipped else ""
+            raise CheckpointError(
+                f"checkpoint.resumeFrom: {also} holds no readable checkpoint{passed}; name a job that has trained "
+                "here, or the checkpoint folder of one"
+            )
         return elsewhere
 
     def scores(self) -> list[float]:

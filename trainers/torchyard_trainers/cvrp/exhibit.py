@@ -10,10 +10,10 @@ import torch
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.cvrp import cvrplib, decoding, plots, published
-from torchyard_trainers.cvrp.cvrplib import Problem
+from torchyard_trainers.cvrp import decoding, plots, published, solutions
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.params import Settings
+from torchyard_trainers.cvrp.problem import REAL, Problem
 
 PICTURES = 4
 
@@ -35,6 +35,7 @@ class Exhibit(NamedTuple):
     tours: list[list[int]]  # of the problems
     pictures: list[plots.Tour]
     metrics: dict[str, float]  # of the problems
+    note: str | None = None  # why the table compares with nothing that was published
 
     def write(self, folder: Path, curves: Path) -> list[Path]:
         """Print the table; write it, the tours and their solutions into a folder; give the files.
@@ -50,7 +51,7 @@ class Exhibit(NamedTuple):
             levels = {row.what: row.cost for row in self.rows if row.what in ("nearest neighbour", "savings", "LKH3")}
             files["curve.svg"] = plots.curve("mean greedy tour length over steps", points, levels)
         for problem, moves in zip(self.problems, self.tours, strict=True):
-            files[f"solutions/{problem.name}.sol"] = cvrplib.write_solution(problem, moves)
+            files[solution_of(problem)] = solutions.write(problem, moves)
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / name, text)
@@ -63,6 +64,8 @@ class Exhibit(NamedTuple):
         for row in self.rows:
             gap_text = "" if row.gap is None else f"{row.gap:+8.2f} %"
             lines.append(f"  {row.what:<{width}}  {row.cost:9.3f}{gap_text}")
+        if self.note is not None:
+            lines.append(f"  {self.note}")
         return "\n".join(lines)
 
     def facts(self) -> dict[str, Any]:
@@ -73,10 +76,13 @@ class Exhibit(NamedTuple):
                 "customers": len(problem.demand) - 1,
                 "cost": problem.length(moves),
                 "best": problem.best,
+                "distances": problem.metric,
+                "solution": solution_of(problem),
             }
             for problem, moves in zip(self.problems, self.tours, strict=True)
         ]
-        return {"heading": self.heading, "rows": [row._asdict() for row in self.rows], "files": solved}
+        rows = [row._asdict() for row in self.rows]
+        return {"heading": self.heading, "rows": rows, "note": self.note, "files": solved}
 
 
 def arrange(
@@ -104,19 +110,34 @@ def arrange(
     gaps = []
     for problem, moves in zip(problems, tours, strict=True):
         cost = problem.length(moves)
-        rows.append(
-            Row(f"{problem.name}, best known {problem.best or '-'}", cost, problem.best and gap(cost, problem.best))
-        )
+        rows.append(Row(title(problem), cost, problem.best and gap(cost, problem.best)))
         if problem.best:
             gaps.append(gap(cost, problem.best))
     found = {"files": float(len(problems))} if problems else {}
     if gaps:
         found["gapBestKnownPercent"] = sum(gaps) / len(gaps)
     pictures = [
-        plots.Tour(f"{problem.name}: {problem.length(moves)}", problem.xy, problem.demand, moves)
+        plots.Tour(f"{problem.name}: {problem.written(problem.length(moves))}", problem.xy, problem.demand, moves)
         for problem, moves in zip(problems, tours, strict=True)
     ]
-    return Exhibit(heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found)
+    note = published.why_none(settings.customers, settings.capacity, settings.distribution)
+    return Exhibit(heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found, note)
+
+
+def title(problem: Problem) -> str:
+    """Say what a problem is called, how short its best known solution is, and where distances are not rounded."""
+    best = problem.written(problem.best) if problem.best else "-"
+    # Two files may have one NAME.
+    called = problem.name if problem.name == problem.slug else f"{problem.name} ({problem.slug})"
+    return f"{called}, best known {best}{f' in {REAL}' if problem.metric == REAL else ''}"
+
+
+def solution_of(problem: Problem) -> str:
+    """Give where the tour of a problem is written, below the folder of an evaluation.
+
+    It is named after the file, never by what stands in it: a NAME may be a path, too long, or that of another problem.
+    """
+    return f"solutions/{problem.slug}.sol"
 
 
 @torch.no_grad()

@@ -70,4 +70,8 @@ def page(settings: Settings) -> Page:
     files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}
     files |= {name: own / name for name in ("world.js", "play.js")}
     names = ("model", "heads", "layers", "customers", "capacity", "distribution")
-    return Page(PROGRAM, files, {name: getattr(settings, name) for name in names})
+    smaller = {
+        "weights.bin": "trainer.params.embedding (or layers)",
+        "golden.bin": "trainer.params.customers",
+    }
+    return Page(PROGRAM, files, {name: getattr(settings, name) for name in names}, smaller=smaller)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from torchyard_trainers.cvrp.cvrplib import routes_of
+from torchyard_trainers.cvrp.solutions import routes_of
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#004488", "#ddaa33", "#117733")
 _SIDE, _MARGIN, _TITLE = 360, 24, 28

@@ -31,3 +31,13 @@ def reference(customers: int, capacity: int, distribution: str) -> float | None:
     if distribution != "uniform" or CAPACITIES.get(customers) != capacity:
         return None
     return REFERENCE.mean[customers]
+
+
+def why_none(customers: int, capacity: int, distribution: str) -> str | None:
+    """Say which problem the published means are of; None: of this one."""
+    if reference(customers, capacity, distribution) is not None:
+        return None
+    if distribution == "uniform" and customers in CAPACITIES:
+        return f"no published means: those of {customers} customers are for capacity {CAPACITIES[customers]}"
+    sizes = ", ".join(f"{count} customers and capacity {held}" for count, held in CAPACITIES.items())
+    return f"no published means: they are for uniform instances of {sizes}"

@@ -64,7 +64,8 @@ def page(policy: Policy, environment: Environment, settings: Settings) -> Page:
         **{name: getattr(settings, name) for name in ("grid", "food", "view", "arms") if getattr(settings, name)},
     }
     # A case holds all agents: so many cases are a thousand observations.
-    return Page(PROGRAM, files, facts, cases=-(-CASES // environment.agents))
+    smaller = {"weights.bin": "trainer.params.width", "golden.bin": "trainer.params.view"}
+    return Page(PROGRAM, files, facts, cases=-(-CASES // environment.agents), smaller=smaller)
 
 
 def trace(environment: Environment, settings: Settings) -> dict[str, list[Any]]:

@@ -23,6 +23,7 @@ class Format(NamedTuple):
     verify: Callable[[Material, Path, Mapping[str, Any]], dict[str, Any]]
     needs: type | None = None  # what the workload must offer
     packages: tuple[str, ...] = ()
+    check: Callable[[Workload], None] | None = None  # refuses what can be seen before training
 
 
 FORMATS: dict[str, Format] = {
@@ -36,7 +37,7 @@ FORMATS: dict[str, Format] = {
     "pt2": Format(
         graph.write_pt2, lambda material, folder, _facts: graph.verify_pt2(material, folder), needs=Exportable
     ),
-    "web": Format(web.write, web.verify, needs=Playable),
+    "web": Format(web.write, web.verify, needs=Playable, check=web.check),
 }
 
 
@@ -45,6 +46,7 @@ def check_formats(work: Workload, formats: Sequence[str]) -> None:
 
     Raises:
         ConfigError: naming the field, the format and what exists.
+        UnwritableError: the model cannot be written in a format, whatever it learns.
     """
     offered = [name for name, form in FORMATS.items() if form.needs is None or isinstance(work, form.needs)]
     for name in formats:
@@ -56,3 +58,6 @@ def check_formats(work: Workload, formats: Sequence[str]) -> None:
                 f"export.formats: {name} needs {', '.join(missing)}, which is not installed here; install "
                 f"torchyard[export] or leave {name} out"
             )
+    for name in formats:
+        if (check := FORMATS[name].check) is not None:
+            check(work)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.exits import TrainerError
+from torchyard_trainers.core.exits import ConfigError, TrainerError
 from torchyard_trainers.core.export.program import Program
 
 # Other kernels add in another order: fp32 keeps about six digits over a deep sum.
@@ -18,6 +18,10 @@ Runner = Callable[[Mapping[str, Tensor]], Sequence[Tensor]]
 
 class ExportError(TrainerError):
     """An exported format does not compute what the model computes, or the model cannot be written in it."""
+
+
+class UnwritableError(ExportError, ConfigError):
+    """This model can never be written in this format: trying again, on any machine, comes to the same. Ends with 64."""
 
 
 class Verdict(NamedTuple):

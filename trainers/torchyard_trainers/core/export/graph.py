@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchyard_trainers.core.export.gate import ExportError, Runner, compare
+from torchyard_trainers.core.export.gate import ExportError, Runner, UnwritableError, compare
 from torchyard_trainers.core.export.material import Material
 from torchyard_trainers.core.export.program import Program
 
 # Tracing learns nothing from more; a batch of one would be taken for a constant.
 TRACED_CASES = 4
-Writer = Callable[[Program, Path], None]
+Tracer = Callable[[Program], Callable[[Path], None]]
 Reader = Callable[[Program, Path], Runner]
 
 
@@ -43,13 +44,19 @@ def verify_pt2(material: Material, folder: Path) -> dict[str, Any]:
     return _verify(material, folder, "pt2", _from_pt2)
 
 
-def _write(material: Material, folder: Path, form: str, writer: Writer) -> dict[str, Any]:
+def _write(material: Material, folder: Path, form: str, tracer: Tracer) -> dict[str, Any]:
     for name, program in material.programs.items():
         try:
             with _plain_torch():
-                writer(program, folder / f"{name}.{form}")
+                save = tracer(program)
         except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
-            raise ExportError(f"{form} {name}: the model cannot be written as a graph ({_root(error)})") from error
+            raise UnwritableError(
+                f"export.formats: {form}: {name} cannot be written as a graph ({_root(error)}); leave {form} out"
+            ) from error
+        try:
+            save(folder / f"{name}.{form}")
+        except RuntimeError as error:  # what a full disk is to PyTorch
+            raise ExportError(f"{form} {name}: the graph cannot be saved ({_root(error)})") from error
     return {
         "programs": {
             name: {
@@ -79,21 +86,21 @@ def _traced(program: Program) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any],
     return inputs, tuple({0: cases} for _ in inputs)
 
 
-def _to_onnx(program: Program, path: Path) -> None:
+def _to_onnx(program: Program) -> Callable[[Path], None]:
     inputs, free = _traced(program)
     # A fused kernel of attention lays its result out in its own way, which the exporter's view of it does not know.
     with sdpa_kernel(SDPBackend.MATH):
-        torch.onnx.export(
+        graph = torch.onnx.export(
             program.module,
             inputs,
-            str(path),
             input_names=list(program.inputs),
             output_names=list(program.outputs),
             dynamic_shapes=free,
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+    assert graph is not None
+    return partial(graph.save, external_data=False)
 
 
 def _from_onnx(program: Program, path: Path) -> Runner:
@@ -110,9 +117,9 @@ def _from_onnx(program: Program, path: Path) -> Runner:
     return run
 
 
-def _to_pt2(program: Program, path: Path) -> None:
+def _to_pt2(program: Program) -> Callable[[Path], None]:
     inputs, free = _traced(program)
-    torch.export.save(torch.export.export(program.module, inputs, dynamic_shapes=free, strict=False), path)
+    return partial(torch.export.save, torch.export.export(program.module, inputs, dynamic_shapes=free, strict=False))
 
 
 def _from_pt2(_program: Program, path: Path) -> Runner:

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -41,12 +42,14 @@ class Page(NamedTuple):
         facts: what its script must know: sizes, layers, constants of the environment. They become `page` of the
             manifest.
         cases: how many of the recorded cases go into the folder.
+        smaller: parameters to make smaller where the folder is too large, by the file that they make large.
     """
 
     program: str
     files: Mapping[str, Path]
     facts: dict[str, Any]
     cases: int = CASES
+    smaller: Mapping[str, str] = MappingProxyType({})
 
 
 @runtime_checkable

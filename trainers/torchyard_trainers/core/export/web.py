@@ -18,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.export.gate import ExportError, compare, record
+from torchyard_trainers.core.export.gate import UnwritableError, compare, record
 from torchyard_trainers.core.export.material import Material
-from torchyard_trainers.core.export.program import Program
+from torchyard_trainers.core.export.program import Page, Playable, Program
+from torchyard_trainers.core.workload import Workload
 
 WEIGHTS, GOLDEN = "weights.bin", "golden.bin"
 MAX_BYTES = 1_000_000
 _ALIGNMENT = 8
+_SMALLER = {WEIGHTS: "the model (trainer.params)", GOLDEN: "what it observes (trainer.params)"}
 # What a browser reads through a typed array.
 _STORED = {
     torch.bool: torch.uint8,
@@ -43,7 +45,7 @@ def write(material: Material, folder: Path) -> dict[str, Any]:
     """Write the folder; give what its manifest says.
 
     Raises:
-        ExportError: it is larger than `MAX_BYTES`.
+        UnwritableError: it is larger than `MAX_BYTES`.
     """
     page = material.page
     assert page is not None
@@ -51,23 +53,45 @@ def write(material: Material, folder: Path) -> dict[str, Any]:
     for name, source in page.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
-    golden = {f"inputs.{name}": tensor[: page.cases] for name, tensor in program.inputs.items()}
-    for name, tensor in zip(program.outputs, expected, strict=True):
-        golden[f"outputs.{name}"] = tensor[: page.cases]
     facts = {
         "program": page.program,
         "weights": pack(program.module.state_dict(), folder / WEIGHTS),
-        "golden": pack(golden, folder / GOLDEN),
+        "golden": pack(_recorded(page, program, expected), folder / GOLDEN),
         "page": page.facts,
     }
-    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    if sum(sizes.values()) > MAX_BYTES:
-        largest = max(sizes, key=lambda name: sizes[name])
-        raise ExportError(
-            f"web: {sum(sizes.values())} bytes, but a page has at most {MAX_BYTES}; {largest} has {sizes[largest]}: "
-            "export a smaller model, or leave web out of export.formats"
-        )
+    _fit({path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}, page)
     return facts
+
+
+def check(work: Workload) -> None:
+    """Refuse a model whose folder would be too large, before it is trained: its size does not depend on weights.
+
+    Args:
+        work: is built once more by whoever trains it.
+
+    Raises:
+        UnwritableError: naming what to make smaller.
+    """
+    assert isinstance(work, Playable)
+    model = work.build().eval().requires_grad_(requires_grad=False)
+    page = work.page()
+    program = work.programs(model, 1)[page.program]
+    _fit(sizes(page, program, record(program)), page)
+
+
+def sizes(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str, int]:
+    """Give the bytes of each file that `write` makes, by name.
+
+    Args:
+        page: what goes into the folder.
+        program: recorded on one case or more: every case takes the same room.
+        expected: what the program's module gives on them.
+    """
+    recorded = _recorded(page, program, expected)
+    found = {name: source.stat().st_size for name, source in page.files.items()}
+    found[WEIGHTS] = sum(_room(tensor, tensor.numel()) for tensor in program.module.state_dict().values())
+    found[GOLDEN] = sum(_room(tensor, tensor[0].numel() * page.cases) for tensor in recorded.values())
+    return found
 
 
 def verify(material: Material, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +116,38 @@ def verify(material: Material, folder: Path, facts: Mapping[str, Any]) -> dict[s
         return [each.to(_STORED[each.dtype]) for each in record(held)]
 
     return {page.program: compare(f"web {page.program}", held, expected, run).report()}
+
+
+def _recorded(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Give the recorded cases that go into the folder."""
+    outputs = zip(program.outputs, expected, strict=True)
+    return {
+        **{f"inputs.{name}": tensor[: page.cases] for name, tensor in program.inputs.items()},
+        **{f"outputs.{name}": tensor[: page.cases] for name, tensor in outputs},
+    }
+
+
+def _fit(bytes_of: Mapping[str, int], page: Page) -> None:
+    total = left = sum(bytes_of.values())
+    if total <= MAX_BYTES:
+        return
+    # The fewest files without which the others would fit: making only one of two smaller may not be enough.
+    guilty = []
+    for name in sorted(bytes_of, key=lambda name: -bytes_of[name]):
+        if left > MAX_BYTES:
+            guilty.append(name)
+            left -= bytes_of[name]
+    smaller = " and ".join(page.smaller.get(name, _SMALLER.get(name, name)) for name in guilty)
+    raise UnwritableError(
+        f"export.formats: web: the page would have {total} bytes, at most {MAX_BYTES} are allowed; "
+        f"{' and '.join(f'{name} has {bytes_of[name]}' for name in guilty)}: make {smaller} smaller, or leave web out"
+    )
+
+
+def _room(tensor: Tensor, count: int) -> int:
+    """Give the bytes of so many numbers of a tensor's kind in a file of `pack`."""
+    size = count * _STORED[tensor.dtype].itemsize
+    return size + -size % _ALIGNMENT
 
 
 def pack(tensors: Mapping[str, Tensor], path: Path) -> list[dict[str, Any]]:

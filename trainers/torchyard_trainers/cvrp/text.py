@@ -1,0 +1,61 @@
+"""Text files and numbers that people give: whatever is in them, they are read or refused in one sentence."""
+
+import math
+import re
+from pathlib import Path
+
+from torchyard_trainers.core.exits import ConfigError
+
+FIELD = "trainer.params.instances"
+_WHOLE = re.compile(r"([+-]?[0-9]{1,15})(?:\.0*)?")
+_REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_LONGEST = 60
+
+
+def lines_of(path: Path) -> list[str]:
+    """Read a text file.
+
+    Raises:
+        ConfigError: it is no file, cannot be read or is no text.
+    """
+    kind = path.suffix if path.suffix in (".vrp", ".sol") else ".vrp"
+    try:
+        # Reading a pipe or a device may never end.
+        data = path.read_bytes() if path.is_file() or not path.exists() else None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{FIELD}: {path}: {reason(error)}; give a readable {kind} file") from error
+    if data is None:
+        raise ConfigError(f"{FIELD}: {path} is no file; give a readable {kind} file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        raise ConfigError(
+            f"{FIELD}: {path}:{number}: byte {byte:#04x} is no UTF-8; give a {kind} file that is such text"
+        ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def whole(text: str) -> int | None:
+    """Give a whole number below 10**15, also one with `.0` behind it; None: it is none."""
+    found = _WHOLE.fullmatch(text)
+    return int(found[1]) if found else None
+
+
+def real(text: str) -> float | None:
+    """Give a finite number; None: it is none."""
+    if not _REAL.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def printable(text: str) -> str:
+    """Give the start of a text, at most 60 characters, with `?` for what cannot be printed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])
+
+
+def reason(error: Exception) -> str:
+    """Say what the system said, without the number of the error and the path again."""
+    return str(getattr(error, "strerror", None) or error)
