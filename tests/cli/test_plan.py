@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from torchyard.cli import plan
 from torchyard.cli.main import main
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = """
 apiVersion: torchyard.dev/v1alpha1
 kind: TrainingJob
@@ -36,7 +38,8 @@ def test_a_real_forecast_says_what_fits(job, capsys):
 
 
 def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeypatch):
-    sizes = {"parameters": 30 * plan.GIB, "optimizer": 60 * plan.GIB, "host": 0, "total": 90 * plan.GIB}
+    sizes = {"parameters": 30 * plan.GIB, "gradients": 0, "optimizer": 60 * plan.GIB, "activations": 0, "host": 0}
+    sizes["total"] = 90 * plan.GIB
     way = {
         "strategy": "ddp",
         "precision": "bf16",
@@ -45,6 +48,7 @@ def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeyp
         "microBatchSize": 4,
         "accumulation": 2,
         "bytes": sizes,
+        "peak": "forward pass",
         "fits": False,
     }
     change = {**way, "strategy": "fsdp", "fits": True, "set": {"parallelism.strategy": "fsdp"}}
@@ -60,8 +64,51 @@ def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeyp
 
 
 @pytest.mark.parametrize(
+    ("gradients", "moment"),
+    [
+        (0, "in the backward pass: there are no gradients yet, and later, when there are, less"),
+        (2**30, "That is the moment of most need, in the backward pass."),
+    ],
+)
+def test_every_part_of_the_memory_is_told_and_when_it_is_needed(job, capsys, monkeypatch, gradients, moment):
+    sizes = {"parameters": 2**30, "gradients": gradients, "optimizer": 2**31, "activations": 0, "buffers": 0, "host": 0}
+    way = {
+        "strategy": "single",
+        "precision": "fp32",
+        "activationCheckpointing": "none",
+        "cpuOffload": False,
+        "microBatchSize": 4,
+        "accumulation": 2,
+        "bytes": {**sizes, "total": sum(sizes.values())},
+        "peak": "backward pass",
+        "fits": None,
+    }
+    monkeypatch.setattr(plan, "forecast", lambda *_: {"ranks": 1, "room": None, "job": way, "change": None})
+    assert main(["plan", str(job)]) == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == [
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "total",
+    ]
+    assert moment in text
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_shipped_example_of_a_built_in_trainer_can_be_planned(example, capsys):
+    if "trainer:" not in example.read_text():
+        pytest.skip("it runs a program of its own")
+    assert main(["plan", str(example), "--gpu", "H100-80GB", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["fits"] is True
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--gpu", "0"], "--gpu: 0 is no memory at all; give the size of a GPU, such as 24Gi"),
+        (["--gpu", "1Gi"], "--gpu: a GPU of 1024 MiB has no room for tensors, since a CUDA context and NCCL take 1024"),
         (["--gpu", "H100"], "H100 is no GPU known here; use T4-16GB"),
         (["--set", "trainer.params.customers=0"], "customers"),
         (["--set", "parallelism.cpuOffload=true"], "cpuOffload"),

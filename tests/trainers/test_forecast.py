@@ -1,12 +1,29 @@
 """What `plan` tells before a job is started is what its step then takes."""
 
+import json
+from argparse import Namespace
+
 import little_lm
 import pytest
+import torch
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._pytree import tree_leaves
 
+from torchyard_trainers import registry
+from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.forecast import GIB, forecast, imagined_world, room_on
-from torchyard_trainers.core.plan import Planner, _difference
+from torchyard_trainers.core.frozen import frozen
+from torchyard_trainers.core.parallel import spread
+from torchyard_trainers.core.plan import Planner, _difference, fewest_that_fit, plan
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
 
+ROUTES = {"customers": 8, "batch": 16, "samples": 4, "embedding": 32, "heads": 4, "layers": 2}
 SIZES = {"width": 64, "heads": 4, "layers": 2, "vocabulary": 200, "length": 48, "batch": 32}
 
 
@@ -14,7 +31,7 @@ def told(strategy, shape, options):
     settings = convert(options, Parallelism, at="parallelism")
     with imagined_world(*shape) as world:
         return forecast(
-            little_lm.LittleLm(little_lm.Sizes(**SIZES)),
+            lambda: little_lm.LittleLm(little_lm.Sizes(**SIZES)),
             world,
             strategy,
             settings=settings,
@@ -42,6 +59,158 @@ def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy
     assert gang.wait() == [0] * world, gang.output()
     usage = told(strategy, (world, world // nodes), options)
     assert usage.total == pytest.approx(int(file.read_text()), rel=0.1)
+
+
+class Totals(MemTracker):
+    """Counts what all tensors take, and nothing module by module: that refuses frozen networks and second passes."""
+
+    def _nothing(self, *_):
+        pass
+
+    _pre_fw_hook = _post_fw_hook = _pre_bw_hook = _post_bw_hook = _nothing
+
+
+def config_of(name, params, options=None):
+    parallelism = convert(options or {}, Parallelism, at="parallelism")
+    return Config(trainer=Trainer(name=name, params=params), parallelism=parallelism)
+
+
+def taken(config):
+    """Train for two real steps, or until a second rollout is played, and give the most it took."""
+    settings, device = config.parallelism, torch.device("cpu")
+    work, world = registry.build(config), World(0, 1, 0, device, grouped=False, local_size=1)
+    model, precision = work.build(), Precision(settings.precision, device, sharded=False)
+    parallel = spread(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
+    optimizer, tracker = work.optimizer(model.parameters()), Totals()
+    tracker.track_external(model, optimizer, *(leaf for leaf in tree_leaves(work.state()) if torch.is_tensor(leaf)))
+    with tracker:
+        for step in range(1 + getattr(work.settings, "steps_per_rollout", 1)):
+            totals = optimize(work, session, optimizer, step, {})
+            work.after_step(session, step + 1, totals.metrics)
+    return tracker.get_tracker_snapshot("peak")[device]["Total"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "options"),
+    [
+        ("cvrp", {**ROUTES}, {"precision": "fp32", "microBatchSize": 16}),
+        ("cvrp", {**ROUTES, "embedding": 128}, {"precision": "fp32", "microBatchSize": 1}),
+        ("cvrp", {**ROUTES, "model": "gat"}, {"precision": "fp32", "microBatchSize": 16}),
+        ("cvrp", {**ROUTES, "model": "gt"}, {"precision": "bf16", "microBatchSize": 8}),
+        (
+            "cvrp",
+            {**ROUTES, "model": "dgt"},
+            {"precision": "fp32", "microBatchSize": 8, "activationCheckpointing": "full"},
+        ),
+        ("cvrp", {**ROUTES, "baseline": "critic"}, {"precision": "fp32", "microBatchSize": 16}),
+        ("cvrp", {**ROUTES, "baseline": "rollout"}, {"precision": "fp32", "microBatchSize": 16}),
+        ("cvrp", {**ROUTES, "baseline": "ema"}, {"precision": "fp32", "microBatchSize": 8}),
+        ("vecrl", {"environment": "cartpole"}, {"precision": "fp32", "microBatchSize": 128}),
+        ("vecrl", {"environment": "cartpole", "width": 512}, {"precision": "fp32", "microBatchSize": 32}),
+        ("vecrl", {"environment": "snake"}, {"precision": "bf16", "microBatchSize": 64}),
+        ("vecrl", {"environment": "bandit"}, {"precision": "fp32", "microBatchSize": 64}),
+    ],
+)
+def test_the_forecast_of_a_built_in_workload_is_within_a_tenth_of_what_its_real_step_takes(
+    monkeypatch, name, params, options
+):
+    # A GPU's loop does not look whether all vehicles are home, and so makes all moves there may be.
+    monkeypatch.setattr("torchyard_trainers.cvrp.policy.reads_freely", lambda _: False)
+    config = config_of(name, params, options)
+    with imagined_world(1, 1) as world:
+        usage = Planner(config, world, None).as_asked().usage
+    assert usage.total == pytest.approx(taken(config), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "how"),
+    [
+        *(
+            ("cvrp", {**ROUTES, "baseline": name}, "a step of shapes")
+            for name in ("rollout", "shared", "ema", "critic")
+        ),
+        *(("vecrl", {"environment": name}, "a real step on the CPU") for name in ("cartpole", "snake", "bandit")),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"strategy": "fsdp", "precision": "fp32", "compile": True}])
+def test_every_baseline_and_every_environment_can_be_planned(name, params, how, options):
+    config = config_of(name, params, options)
+    found = json.loads(plan(config, Namespace(world=2, local=2, memory=80 * GIB)))
+    assert (found["how"], found["job"]["fits"]) == (how, True)
+    assert found["job"]["bytes"]["activations"] > 0
+    assert found["job"]["peak"] in {"forward pass", "backward pass", "update"}
+
+
+def test_a_frozen_copy_is_the_network_bit_for_bit_and_learns_nothing():
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+    network.append(network[0])  # its weights are there once
+    copied = frozen(network)
+    assert not any(each.requires_grad for each in copied.parameters())
+    assert copied[0] is copied[3]
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with torch.no_grad():
+        for tensor in network.state_dict().values():
+            tensor.add_(1)
+    assert before.keys() == copied.state_dict().keys()
+    assert all(torch.equal(before[name], tensor) for name, tensor in copied.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "kept", "each"), [(512, 0.01, 0.005), (100, 0.5, 0.2), (7, 0.0, 0.4), (64, 0.9, 2)]
+)
+def test_the_fewest_micro_batches_that_fit_are_found_with_few_forecasts(per_rank, kept, each):
+    sizes = {-(-per_rank // count) for count in range(1, per_rank + 1)}
+    fitting = [size for size in sizes if kept + each * size <= 1]
+    tried = set()
+
+    def share(size):
+        tried.add(size)
+        return kept + each * size
+
+    assert fewest_that_fit(per_rank, share) == max(fitting, default=1)
+    assert len(tried) <= 5
+
+
+def test_where_another_moment_comes_to_need_most_the_fewest_micro_batches_are_found_still():
+    def share(size):
+        return max(0.1 + 0.0001 * size, 0.02 * size - 1)
+
+    assert fewest_that_fit(512, share) == 86  # 6 of them; 5 would be 103 large, and more than 100 do not fit
+
+
+@pytest.mark.parametrize(("memory", "ranks"), [(0, 1), (GIB // 2, 1), (GIB, 6)])
+def test_a_gpu_without_room_for_any_tensor_is_refused(memory, ranks):
+    with pytest.raises(ConfigError, match=r"^--memory: a GPU of \d+ MiB has no room for tensors.*; name a larger one$"):
+        plan(config_of("cvrp", ROUTES), Namespace(world=ranks, local=ranks, memory=memory))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["plan", "--world", "1", "--local", "1"], "--config: is missing, so there is no job to plan; write --config"),
+        (
+            ["--config", "x", "plan", "--world", "0", "--local", "1"],
+            "--world: 0 is no number of ranks; give at least 1",
+        ),
+        (
+            ["--config", "x", "plan", "--world", "2", "--local", "3"],
+            "--local: 3 of 2 ranks cannot be on a node; give 1",
+        ),
+        (["--config", "x", "plan", "--world", "two", "--local", "1"], "--world: invalid int value: 'two'; see --help"),
+        (["plan"], "the following arguments are required: --world, --local; see --help"),
+        (["gpus", "--select", "0", "--min-compute-capability", "abc"], "'abc' is none; write it like 8.0"),
+        (["gpus", "--select", "0", "--product", "("], "--product: '(' is not a regular expression"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_refused_in_a_sentence(capfd, words, says):
+    try:
+        code = main(words)
+    except SystemExit as left:
+        code = left.code
+    told = capfd.readouterr().err
+    assert (code, says in told, told.count("\n")) == (64, True, 1), told
 
 
 def test_sharding_divides_what_lasts_and_checkpointing_what_passes():

@@ -1,6 +1,7 @@
 """`torchyard plan FILE`."""
 
 from argparse import ArgumentParser
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,9 @@ GPUS = {
     "B200-180GB": 178.4,
 }
 
+# Parts that every forecast tells, even of nothing.
+ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
+
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
@@ -37,8 +41,9 @@ def arguments(parser: ArgumentParser) -> None:
 def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
     """Tell how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
 
-    A step is made with tensors that have shapes and no content, so it takes seconds and no GPU. If the job does not
-    fit, the cheapest change that makes it fit is named. Without --gpu, the file's own `gpu.minMemory` counts.
+    A step is made with tensors that have shapes and no content, so it takes no GPU: some 10 seconds, or up to a minute
+    where a way that fits must be looked for. If the job does not fit, the cheapest change that makes it fit is named.
+    Without --gpu, the file's own `gpu.minMemory` counts.
     Exit codes: 0 it fits or no GPU is named, 1 it does not fit, 64 the file is wrong.
     """
     from torchyard.cli.files import job_of
@@ -51,7 +56,9 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     size = gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
     memory = bytes_of(size) if size else None
     procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
-    found = forecast(job, spec.nodes * procs, procs, memory)
+    field = "--gpu" if gpu else "spec.gpu.minMemory"
+    with waiting():
+        found = forecast(job, spec.nodes * procs, procs, memory, field)
     if output is not None:
         emit(found, output)
     else:
@@ -59,11 +66,19 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     return FAILED if found["job"]["fits"] is False else SUCCEEDED
 
 
+def waiting() -> AbstractContextManager[Any]:
+    """Say on a terminal what is being waited for."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status("making the step of a rank ...") if console.is_terminal else nullcontext()
+
+
 def bytes_of(gpu: str) -> int:
     """Give the memory of a GPU by its name, or the size that is meant.
 
     Raises:
-        RefusalError: it is neither.
+        RefusalError: it is neither, or the size is nothing.
     """
     from torchyard.api.quantities import amount
 
@@ -71,13 +86,23 @@ def bytes_of(gpu: str) -> int:
     if gpu.lower() in known:
         return int(known[gpu.lower()] * GIB)
     try:
-        return int(amount(gpu))
+        size = int(amount(gpu))
     except ValueError as error:
         raise RefusalError(f"--gpu: {gpu} is no GPU known here", f"use {', '.join(GPUS)}, or a size: 24Gi") from error
+    if size < 1:
+        raise RefusalError(f"--gpu: {gpu} is no memory at all", "give the size of a GPU, such as 24Gi")
+    return size
 
 
-def forecast(job: Any, ranks: int, local: int, memory: int | None) -> dict[str, Any]:
+def forecast(job: Any, ranks: int, local: int, memory: int | None, field: str) -> dict[str, Any]:
     """Let the trainer make its forecast, in a process of its own: torch is nothing for the operator.
+
+    Args:
+        job: to plan.
+        ranks: of all nodes.
+        local: ranks of one node.
+        memory: bytes of a rank's GPU, or None for a CPU.
+        field: where people said how much that is.
 
     Raises:
         RefusalError: in the trainer's words.
@@ -101,7 +126,8 @@ def forecast(job: Any, ranks: int, local: int, memory: int | None) -> dict[str, 
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         sentence = words[-1].removeprefix("torchyard_trainers: ")
-        raise RefusalError(sentence, code=INVALID if done.returncode == INVALID else FAILED)
+        what, _, fix = sentence.replace("--memory:", f"{field}:").partition("; ")
+        raise RefusalError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -109,7 +135,7 @@ def forecast(job: Any, ranks: int, local: int, memory: int | None) -> dict[str, 
 def told(found: dict[str, Any], gpu: str | None) -> str:
     """The forecast for people."""
     job, change = found["job"], found["change"]
-    lines = [_way(job, found["ranks"]), *_table(job["bytes"])]
+    lines = [_way(job, found["ranks"]), *_table(job["bytes"]), _moment(job)]
     if job["fits"] is None:
         return "\n".join(lines)
     room = f"{gpu} with room for {_gib(found['room'])} of tensors"
@@ -135,8 +161,15 @@ def _way(job: dict[str, Any], ranks: int) -> str:
 
 
 def _table(sizes: dict[str, int]) -> list[str]:
-    rows = [(name, size) for name, size in sizes.items() if name == "total" or size]
+    rows = [(name, size) for name, size in sizes.items() if name in ALWAYS or size]
     return [f"  {name:<12}{_gib(size):>12}" for name, size in rows]
+
+
+def _moment(job: dict[str, Any]) -> str:
+    peak = f"That is the moment of most need, in the {job['peak']}"
+    if job["bytes"]["gradients"]:
+        return f"{peak}."
+    return f"{peak}: there are no gradients yet, and later, when there are, less of the rest."
 
 
 def _gib(size: int) -> str:

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(gpus_command.text(options))
             return Exit.DONE
         if options.command == "plan":
+            check_plan(options)
             from torchyard_trainers.core import config, plan
 
             sys.stdout.write(plan.plan(config.load(options.config), options))
@@ -61,11 +62,16 @@ def answer_with_stacks() -> None:
         faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, as everything here does, and with the exit code of a wrong config."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.CONFIG, f"{PROG}: {message}; see --help\n")
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line; without a command it trains."""
-    parser = argparse.ArgumentParser(
-        prog=PROG, description="Train a built-in workload; settings come from TORCHYARD_CONFIG."
-    )
+    parser = _Parser(prog=PROG, description="Train a built-in workload; settings come from TORCHYARD_CONFIG.")
     parser.set_defaults(command="work")
     parser.add_argument("--config", type=Path, help="JSON config instead of $TORCHYARD_CONFIG")
     parser.add_argument(
@@ -84,6 +90,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     foretell.add_argument("--memory", type=int, help="bytes of a rank's GPU; without it, ranks are on a CPU")
     foretell.set_defaults(command="plan")
     return parser.parse_args(arguments)
+
+
+def check_plan(options: argparse.Namespace) -> None:
+    """Refuse a plan of nothing.
+
+    Raises:
+        ConfigError: no config is named, or there are no such ranks.
+    """
+    if options.config is None:
+        raise ConfigError("--config: is missing, so there is no job to plan; write --config FILE before plan")
+    if options.world < 1:
+        raise ConfigError(f"--world: {options.world} is no number of ranks; give at least 1")
+    if not 1 <= options.local <= options.world:
+        raise ConfigError(f"--local: {options.local} of {options.world} ranks cannot be on a node; give 1 to --world")
 
 
 def end(error: Exception) -> Exit:

@@ -7,8 +7,9 @@ libraries and a context, for which `room_on` leaves space; kernels of attention 
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -46,11 +47,12 @@ class Usage(NamedTuple):
     activations: int  # kept for the backward pass, and what is there only for a moment
     buffers: int  # of collectives: gathered parameters, gradients on their way
     host: int = 0  # of parameters, gradients and optimizer, what is kept in host memory
+    peak: str = "forward pass"  # when that is: or `backward pass`, or `update`
 
     @property
     def total(self) -> int:
         """On the device."""
-        return sum(self) - 2 * self.host
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.buffers - self.host
 
 
 def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
@@ -72,12 +74,19 @@ def imagined_world(size: int, local_size: int) -> Iterator[World]:
 
 
 def forecast(
-    work: Workload, world: World, strategy: str, *, settings: Parallelism, precision: str, micro_batch: int, real: bool
+    make: Callable[[], Workload],
+    world: World,
+    strategy: str,
+    *,
+    settings: Parallelism,
+    precision: str,
+    micro_batch: int,
+    real: bool,
 ) -> Usage:
-    """Give what the second step takes at most; the first one has no optimizer state yet.
+    """Give what a step takes at most once there is optimizer state; the first step of a job has none yet.
 
     Args:
-        work: not built yet.
+        make: gives the workload; its own tensors have no content either.
         world: from `imagined_world`, or a real one.
         strategy: resolved.
         settings: of activation checkpointing and sharding.
@@ -92,7 +101,16 @@ def forecast(
     mesh = mesh_of(strategy, world) if strategy in SHARDED else None
     try:
         with mode, warnings.catch_warnings(action="ignore"):
-            return _measure(work, world, strategy, mesh=mesh, settings=settings, precision=precision, size=micro_batch)
+            return _measure(
+                make(),
+                world,
+                strategy,
+                mesh=mesh,
+                settings=settings,
+                precision=precision,
+                size=micro_batch,
+                real=real,
+            )
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise LooksAtNumbersError(str(error)) from error
 
@@ -110,6 +128,7 @@ def _measure(
     settings: Parallelism,
     precision: str,
     size: int,
+    real: bool,
 ) -> Usage:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -129,43 +148,78 @@ def _measure(
     for group in optimizer.param_groups:  # one parameter after the other: what a fused update takes
         group["foreach"], group["fused"] = False, False
     tracker: Any = _of_the_whole(FSDPMemTracker)(model, optimizer) if sharded else _of_the_whole(MemTracker)()
-    if not sharded:
-        tracker.track_external(model, optimizer)
-    tracker.track_external(*(leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)))
+    kept = [leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)]
+    if sharded:  # its `track_external` does nothing
+        tracker.track_inputs((kept,))
+    else:
+        tracker.track_external(model, optimizer, *kept)
     slots = split(work.global_batch, world.size, world.rank, size)
-    slots = [slots[0], slots[-1]] if len(slots) > 1 else slots
+    accumulates = len(slots) > 1
+    # The last micro-batch finds gradients there. Zeros stand in for those of all before it, unless passes differ: a
+    # sharded model keeps gradients of whole parameters until the last one, and who looks at numbers may play a rollout
+    # in the first.
+    alike = not (sharded or real)
+    slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
     ids = samples_of_step(0, work.global_batch)
     buckets = _buckets(model) if strategy == "ddp" and world.size > 1 else 0
 
     def loss(session: Session, batch: MicroBatch) -> Terms:
-        tracker.reset_mod_stats()  # it refuses a second pass through a module that it has seen
+        tracker.reset_mod_stats()  # it refuses a second pass through a sharded module that it has seen
         return work.loss(session, batch)
 
     seen: Any = SimpleNamespace(loss=loss, global_batch=work.global_batch)
     with tracker:
-        for _ in range(2):
-            tracker.forget()
-            accumulate(seen, session, ids, slots)
-            half.clip(model, optimizer, work.max_grad_norm)
-            optimizer.step()
+        _fill_with_zeros(model)
+        optimizer.step()  # there is optimizer state from here on
+        if not (alike and accumulates):
             optimizer.zero_grad(set_to_none=True)
-    return _usage(tracker.get_tracker_snapshot("peak")[CPU], buckets, offloaded=settings.cpu_offload)
+        tracker.forget()
+        accumulate(seen, session, ids, slots)
+        half.clip(model, optimizer, work.max_grad_norm)
+        optimizer.step()
+    snapshot = tracker.get_tracker_snapshot("peak")[CPU]
+    return _usage(snapshot, buckets, offloaded=settings.cpu_offload)._replace(peak=tracker.moment)
+
+
+def _fill_with_zeros(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
 
 
 def _of_the_whole(tracker: type[Any]) -> type[Any]:
-    """Make a tracker that can begin anew, and leaves out the peaks of modules, which take most of its time."""
+    """Make a tracker that can begin anew, and knows when the peak was, and takes networks that do not learn.
+
+    It leaves out the peaks of modules, which take most of its time.
+    """
+    track, before_pass = attrgetter("_track_module_params_and_buffers", "_pre_fw_hook")(tracker)
 
     def update(self: Any, _state: object) -> None:
         for device, now in self._curr_mem_snap.items():
             if self._peak_mem.get(device, 0) < now["Total"]:
                 self._peak_mem[device] = now["Total"]
                 self._peak_mem_snap[device] = dict(now)
+                in_pass = "backward pass" if self._mod_tracker.is_bw else "forward pass"
+                self.moment = "update" if self._in_opt else in_pass
 
     def forget(self: Any) -> None:
         self._peak_mem.clear()
         self._peak_mem_snap.clear()
 
-    return type(tracker.__name__, (tracker,), {"_update_peak_stats": update, "forget": forget})
+    def count(self: Any, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
+        learning = [each.requires_grad for each in module.parameters()]
+        if learning and not any(learning):  # a frozen copy is part of the workload's state, and counted there
+            return 0, 0
+        sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
+        return sizes
+
+    def enter(self: Any, module: nn.Module, inputs: Any) -> None:
+        if not self._mod_tracker.is_bw and module in self.memory_tracking:
+            del self.memory_tracking[module]  # or it refuses a second pass: a rollout has one for each of its times
+        before_pass(self, module, inputs)
+
+    replaced = {"_update_peak_stats": update, "forget": forget}
+    replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}
+    return type(tracker.__name__, (tracker,), replaced)
 
 
 # The trackers' kinds of memory, by name.

@@ -1,6 +1,7 @@
 """`python -m torchyard_trainers gpus`: GPUs of this machine as JSON, chosen by conditions. Imports no torch."""
 
 import json
+import re
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -25,19 +26,18 @@ def text(options: Namespace) -> str:
     """Give the answer as JSON: `{"gpus": [...], "driver": ..., "fit": ...}`.
 
     Raises:
-        ConfigError: no GPU, or too few, are as asked for.
+        ConfigError: no GPU, or too few, are as asked for, or a condition cannot be read.
     """
     found = gpus.available()
     try:
         if options.select is not None:
-            major, _, minor = options.min_compute_capability.partition(".")
             found = gpus.select(
                 options.select,
                 min_free_memory=options.min_free_memory,
                 min_total_memory=options.min_total_memory,
                 max_utilization=options.max_utilization,
-                min_compute_capability=(int(major), int(minor or 0)),
-                product=options.product,
+                min_compute_capability=_capability(options.min_compute_capability),
+                product=_expression(options.product),
                 order=options.order,
                 among=found,
             )
@@ -46,6 +46,21 @@ def text(options: Namespace) -> str:
         raise ConfigError(str(error)) from error
     answer = {"driver": gpus.driver_version(), "gpus": [document(gpu) for gpu in found], "fit": fitted}
     return json.dumps(answer, indent=2) + "\n"
+
+
+def _capability(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise ConfigError(f"--min-compute-capability: {text!r} is none; write it like 8.0")
+    return int(match[1]), int(match[2] or 0)
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"--product: {text!r} is not a regular expression: {error}; correct it") from error
+    return text
 
 
 def document(gpu: gpus.Gpu) -> dict[str, Any]:

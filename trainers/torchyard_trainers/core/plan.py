@@ -2,7 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,10 +12,13 @@ import msgspec
 from torchyard_trainers import registry
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Config, Fsdp, Parallelism
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
-from torchyard_trainers.core.micro_batches import largest_that_fits
+from torchyard_trainers.core.memory import IN_TENSORS
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
 from torchyard_trainers.core.world import World
+
+MIB = 1024**2
 
 
 class Try(NamedTuple):
@@ -26,14 +31,26 @@ class Try(NamedTuple):
 
 
 class Planner:
-    """Makes forecasts of one job. They are few: each takes seconds."""
+    """Makes forecasts of one job. They are few: each takes about as long as a step of one sample on a CPU."""
 
     def __init__(self, config: Config, world: World, memory: int | None) -> None:
-        """Plan for ranks with GPUs of `memory` bytes, or ranks on a CPU (None)."""
-        self.config, self.world = config, world
+        """Plan for ranks with GPUs of `memory` bytes, or ranks on a CPU (None).
+
+        Raises:
+            ConfigError: such a GPU has no room for any tensor.
+        """
+        # Compiled blocks need less, and nothing is compiled for the sake of a forecast.
+        eager = msgspec.structs.replace(config.parallelism, compile=False)
+        self.config, self.world = msgspec.structs.replace(config, parallelism=eager), world
         fraction = config.parallelism.memory_fraction
         self.room = room_on(memory, world.size, fraction) if memory is not None else None
-        work = registry.build(config)
+        if memory is not None and self.room is not None and self.room < 1:
+            kept = memory - room_on(memory, world.size) / IN_TENSORS
+            raise ConfigError(
+                f"--memory: a GPU of {memory / MIB:.0f} MiB has no room for tensors, since a CUDA context and NCCL "
+                f"take {kept / MIB:.0f} MiB of it; name a larger one"
+            )
+        work = registry.build(self.config)
         self.per_rank = -(-work.global_batch // world.size)
         self.global_batch = work.global_batch
         self.parameters = sum(each.numel() for each in work.build().parameters())
@@ -51,10 +68,14 @@ class Planner:
         return self.fitted(settings, strategy)
 
     def cheapest(self, asked: Try) -> Try | None:
-        """Give the first change that fits, those that cost least time first; None if nothing helps."""
-        for settings, strategy in _changes(asked, self.world):
-            if self._fits(self._forecast(settings, strategy, 1)):
-                return self.fitted(settings, strategy)
+        """Give the first change that fits, those that cost least time first; None if nothing helps.
+
+        The last way of each group needs least: where it does not fit, the others are not tried.
+        """
+        for ways in _changes(asked, self.world):
+            if self._fits(self._forecast(*ways[-1], 1)):
+                found = next(way for way in ways if self._fits(self._forecast(*way, 1)))
+                return self.fitted(*found)
         return None
 
     def fitted(self, settings: Parallelism, strategy: str) -> Try:
@@ -68,7 +89,7 @@ class Planner:
         if self.room is None or self._fits(at(self.per_rank)):
             return at(self.per_rank)
         room = self.room
-        return at(largest_that_fits(self.per_rank, lambda size: at(size).usage.total / room))
+        return at(fewest_that_fit(self.per_rank, lambda size: at(size).usage.total / room))
 
     def fits(self, found: Try) -> bool | None:
         """Whether it fits; None without a GPU to fit."""
@@ -78,6 +99,7 @@ class Planner:
         return self.room is None or found.usage.total <= self.room
 
     def _forecast(self, settings: Parallelism, strategy: str, size: int) -> Try:
+        size = len(split(self.global_batch, self.world.size, 0, size)[0].positions)  # micro-batches are equally large
         key = (settings.activation_checkpointing, settings.cpu_offload, settings.fsdp.reshards, strategy, size)
         if key not in self._usages:
             try:
@@ -89,7 +111,7 @@ class Planner:
 
     def _make(self, settings: Parallelism, strategy: str, size: int) -> Usage:
         return forecast(
-            registry.build(self.config),
+            lambda: registry.build(self.config),
             self.world,
             strategy,
             settings=settings,
@@ -100,8 +122,8 @@ class Planner:
 
     def told(self, found: Try) -> dict[str, Any]:
         """Say what a try is and takes."""
-        size = len(split(self.global_batch, self.world.size, 0, found.micro_batch)[0].positions)
-        usage = found.usage
+        usage, size = found.usage, found.micro_batch
+        sizes = {name: value for name, value in usage._asdict().items() if name != "peak"}
         return {
             "strategy": found.strategy,
             "precision": self.precision,
@@ -109,7 +131,8 @@ class Planner:
             "cpuOffload": found.settings.cpu_offload,
             "microBatchSize": size,
             "accumulation": -(-self.per_rank // size),
-            "bytes": {**usage._asdict(), "total": usage.total},
+            "bytes": {**sizes, "total": usage.total},
+            "peak": usage.peak,
             "fits": self.fits(found),
         }
 
@@ -140,30 +163,55 @@ def plan(config: Config, options: argparse.Namespace) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _changes(asked: Try, world: World) -> Iterator[tuple[Parallelism, str]]:
-    """Give what may help, in order of what it costs: accumulate, compute again, communicate, move to the host."""
+def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
+    """Give the size of the fewest micro-batches, into which `per_rank` samples are split, that fit; 1 if none does.
+
+    Memory is a straight line in the size but where another moment comes to need most, and so below its chords: between
+    a size that fits and one that does not, the chord tells one that fits and is close to the largest.
+
+    Args:
+        per_rank: samples, too many for one micro-batch.
+        share: gives the part of the memory that a micro-batch of a size takes, 1.0 being all of it. It is asked again
+            for a size and shall remember.
+    """
+    if share(1) > 1.0:
+        return 1
+    fails, fits = 1, per_rank  # counts of micro-batches
+    for halves in cycle((False, False, True)):  # chords of a line with many bends would come close slowly
+        if fits - fails <= 1:
+            break
+        small, large = -(-per_rank // fits), -(-per_rank // fails)
+        reach = small + (large - small) * (1.0 - share(small)) / (share(large) - share(small))
+        count = (fails + fits) // 2 if halves else -(-per_rank // max(math.floor(reach), 1))
+        count = min(max(count, fails + 1), fits - 1)
+        fails, fits = (fails, count) if share(-(-per_rank // count)) <= 1.0 else (count, fits)
+    return -(-per_rank // fits)
+
+
+def _changes(asked: Try, world: World) -> Iterator[list[tuple[Parallelism, str]]]:
+    """Give what may help, in order of what it costs: accumulate, compute again, communicate, move to the host.
+
+    Groups differ in what is computed again, which is more from one way to the next.
+    """
 
     def with_(**changes: Any) -> Parallelism:
         return msgspec.structs.replace(asked.settings, micro_batch_size="auto", **changes)
 
     ways = ("none", "selective", "full")
     more = ways[ways.index(asked.settings.activation_checkpointing) :]
-    for way in more:
-        yield with_(activation_checkpointing=way), asked.strategy
+    yield [(with_(activation_checkpointing=way), asked.strategy) for way in more]
     if asked.strategy in SHARDED and not asked.settings.fsdp.reshards:
-        for way in more:
-            yield with_(activation_checkpointing=way, fsdp=Fsdp()), asked.strategy
+        yield [(with_(activation_checkpointing=way, fsdp=Fsdp()), asked.strategy) for way in more]
     sharded = []
     if asked.strategy not in SHARDED and 1 < world.local_size < world.size:
         sharded.append("hsdp")
     if asked.strategy != "fsdp" and world.size > 1:
         sharded.append("fsdp")
     for strategy in sharded:
-        for way in more:
-            yield with_(activation_checkpointing=way, strategy=strategy, fsdp=Fsdp()), strategy
+        yield [(with_(activation_checkpointing=way, strategy=strategy, fsdp=Fsdp()), strategy) for way in more]
     widest = asked.strategy if asked.strategy == "fsdp" or world.size == 1 else "fsdp"
     widest = "fsdp" if widest == "single" else widest
-    yield with_(activation_checkpointing="full", strategy=widest, fsdp=Fsdp(), cpu_offload=True), widest
+    yield [(with_(activation_checkpointing="full", strategy=widest, fsdp=Fsdp(), cpu_offload=True), widest)]
 
 
 def _difference(asked: Try, found: Try) -> dict[str, Any]:

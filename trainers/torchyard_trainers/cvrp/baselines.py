@@ -3,7 +3,6 @@
 `shared` and `rollout` give every instance its own; `ema` is one number; `critic` is learned by the policy's network.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from statistics import NormalDist
@@ -12,6 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp.evaluation import tour_lengths
@@ -86,7 +87,7 @@ class MovingAverage:
 
     def __call__(self, _instances: Instances, routes: Routes) -> Tensor:
         """See `Baseline`."""
-        return torch.full_like(routes.cost[:, :1], float(self._mean))
+        return torch.zeros_like(routes.cost[:, :1]) + self._mean
 
     def after_step(self, _session: Session, _step: int, means: Mapping[str, float]) -> dict[str, float]:
         """See `Baseline`."""
@@ -118,7 +119,7 @@ class Rollout:
         """
         self._settings = settings
         self._warm_up = MovingAverage(settings)
-        self._frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+        self._frozen = frozen(policy)
         if settings.compile:  # the training loop knows of the policy alone
             compile_blocks(list(self._frozen.encoder.blocks))
         self._costs = torch.zeros(settings.baseline_instances, dtype=torch.float64)
@@ -134,9 +135,10 @@ class Rollout:
     @torch.no_grad()
     def __call__(self, instances: Instances, routes: Routes) -> Tensor:
         """See `Baseline`."""
-        if self._steps < self._settings.baseline_every:
+        # A forecast, whose numbers cannot be read, is of what lasts.
+        if reads_freely(self._steps) and self._steps < self._settings.baseline_every:
             return self._warm_up(instances, routes)
-        return self._frozen.to(instances.xy.device)(instances).cost + float(self._surplus)
+        return self._frozen.to(instances.xy.device)(instances).cost + self._surplus
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Test the policy against its copy when it is time, and renew the copy if it is better."""

@@ -4,13 +4,13 @@ A rollout is a function of (acting weights, state of the environments, number of
 and never the rollout itself: a run that resumes between two of its minibatches plays it again, bit for bit.
 """
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
@@ -28,7 +28,7 @@ class Collector:
     def __init__(self, settings: Settings, policy: Policy) -> None:
         """Take a policy that is not yet sharded, and start every environment."""
         self._settings = settings
-        self.actor = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+        self.actor = frozen(policy)
         environment = build_environment(settings, torch.device("cpu"))
         keys = sample_keys(stream_key(settings.seed, "start"), torch.arange(settings.environments))
         self._state: State = environment.reset(uniform(split_keys(keys, environment.draws)))
