@@ -79,6 +79,17 @@ def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed
     assert_same(yard, undisturbed["cartpole"])
 
 
+@pytest.mark.parametrize(("precision", "strategy"), [("bf16", "ddp"), ("bf16", "fsdp"), ("fp16", "fsdp")])
+@pytest.mark.parametrize("environment", ["cartpole", "snake"])
+def test_mixed_precision_learns_about_the_same_with_every_strategy(yard, undisturbed, environment, strategy, precision):
+    params = {} if environment == "cartpole" else SNAKE | {"model": "cnn"}
+    yard.train(settings(1, params=params, parallelism={"precision": precision, "strategy": strategy}), world=2)
+    (first, *_) = yard.metrics()
+    # A rounded score tips a choice here and there; what a rollout is worth stays about the same.
+    assert first["valueLoss"] > 0
+    assert first["entropy"] == pytest.approx(undisturbed[environment][0]["entropy"], rel=0.1)
+
+
 def test_one_two_and_three_processes_resume_each_other(yard, undisturbed):
     yard.train(settings(1, params=SNAKE))
     yard.train(settings(2, params=SNAKE, parallelism={"strategy": "fsdp"}), world=2)

@@ -27,6 +27,16 @@ def check(config: Config) -> None:
         raise ConfigError(f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}")
 
 
+def settle(config: Config) -> None:
+    """Refuse what a workload will refuse of its parameters, torch-free.
+
+    Raises:
+        ConfigError: naming the field, the value and the fix.
+    """
+    require(config.trainer.name)
+    import_module(f"torchyard_trainers.{config.trainer.name}.params").settle(config.trainer.params, config.parallelism)
+
+
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
     params, task = _parts(config.trainer.name)

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
+
+if TYPE_CHECKING:
+    from torchyard.api.validate import Validation
 
 
 def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
@@ -14,9 +18,7 @@ def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
     Raises:
         RefusalError: the file is invalid or holds no single job.
     """
-    from torchyard.api.validate import validate_file
-
-    result = validate_file(file, sets)
+    result = checked(file, sets)
     if result.problems:
         for problem in result.problems:
             say(str(problem))
@@ -25,3 +27,15 @@ def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
     if len(result.jobs) != 1:
         raise RefusalError(f"{file} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
     return result.jobs[0]
+
+
+def checked(file: Path, sets: Sequence[str]) -> "Validation":
+    """What a job file holds after applying `sets`, or all that is wrong with it, also in the eyes of its trainer."""
+    from torchyard.api.validate import Validation, validate_file
+    from torchyard.cli.trainers import fault
+
+    result = validate_file(file, sets)
+    if result.problems:
+        return result
+    faults = tuple(found for job in result.jobs if (found := fault(job, str(file))) is not None)
+    return Validation(problems=faults) if faults else result

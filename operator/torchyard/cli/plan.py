@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 
 GIB = 1024**3
 # About the GiB that CUDA reports for a whole device, by the names people use, from what is published of them and quoted
@@ -95,7 +95,7 @@ def bytes_of(gpu: str) -> int:
 
 
 def forecast(job: Any, ranks: int, local: int, memory: int | None, field: str) -> dict[str, Any]:
-    """Let the trainer make its forecast, in a process of its own: torch is nothing for the operator.
+    """Let the trainer make its forecast.
 
     Args:
         job: to plan.
@@ -108,27 +108,15 @@ def forecast(job: Any, ranks: int, local: int, memory: int | None, field: str) -
         RefusalError: in the trainer's words.
     """
     import json
-    import os
-    import subprocess
-    import sys
-    import tempfile
 
-    from torchyard.api.launch import trainer_config
+    from torchyard.cli.trainers import ask
 
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
-        json.dump(trainer_config(job, str), config)  # where checkpoints are changes no step
-        config.flush()
-        trainer = [sys.executable, "-m", "torchyard_trainers", "--config", config.name]
-        shape = ["plan", "--world", str(ranks), "--local", str(local)]
-        limit = ["--memory", str(memory)] if memory is not None else []
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([*trainer, *shape, *limit], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        sentence = words[-1].removeprefix("torchyard_trainers: ")
-        what, _, fix = sentence.replace("--memory:", f"{field}:").partition("; ")
-        raise RefusalError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
-    found: dict[str, Any] = json.loads(done.stdout)
+    limit = ["--memory", str(memory)] if memory is not None else []
+    try:
+        answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit)
+    except RefusalError as error:
+        raise RefusalError(error.sentence.replace("--memory:", f"{field}:"), error.fix, error.code) from error
+    found: dict[str, Any] = json.loads(answer)
     return found
 
 

@@ -21,15 +21,15 @@ def command(files: list[Path], sets: list[str], output: Format | None) -> int:
     Exit code 0: all are valid, 64: some are not.
     """
     from torchyard.api.codec import job_document
-    from torchyard.api.validate import validate_file
+    from torchyard.cli.files import checked
 
-    checked = [(file, validate_file(file, sets)) for file in files]
-    problems = [problem for _, result in checked for problem in result.problems]
+    results = [(file, checked(file, sets)) for file in files]
+    problems = [problem for _, result in results for problem in result.problems]
     if output is not None:
         emit(
             {
                 "valid": not problems,
-                "jobs": [job_document(job, with_status=False) for _, result in checked for job in result.jobs],
+                "jobs": [job_document(job, with_status=False) for _, result in results for job in result.jobs],
                 "problems": [
                     {
                         "file": problem.file,
@@ -46,7 +46,7 @@ def command(files: list[Path], sets: list[str], output: Format | None) -> int:
     else:
         for problem in problems:
             say(str(problem))
-        for file, result in checked:
+        for file, result in results:
             if not result.problems:
                 names = ", ".join(job.metadata.name for job in result.jobs)
                 say(f"{file}: valid ({names})")

@@ -39,6 +39,12 @@ def main(arguments: Sequence[str]) -> int:
         if options.command == "gpus":
             sys.stdout.write(gpus_command.text(options))
             return Exit.DONE
+        if options.command == "check":
+            from torchyard_trainers import registry
+            from torchyard_trainers.core import config
+
+            registry.settle(config.load(options.config))
+            return Exit.DONE
         if options.command == "plan":
             check_plan(options)
             from torchyard_trainers.core import config, plan
@@ -84,6 +90,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
+    judge = commands.add_parser("check", help="refuse what the workload of --config would refuse of its parameters")
+    judge.set_defaults(command="check")
     foretell = commands.add_parser("plan", help="print what a step of --config will take of a rank's memory")
     foretell.add_argument("--world", type=int, required=True, help="ranks")
     foretell.add_argument("--local", type=int, required=True, help="ranks of a node")

@@ -174,7 +174,9 @@ def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         values["batch"] = parallelism.global_batch_size
     settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
     if settings.embedding % settings.heads:
-        raise ConfigError(f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads})")
+        raise ConfigError(
+            f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads}); change one"
+        )
     if settings.baseline == "shared" and settings.samples < 2:
         raise ConfigError(
             f"trainer.params.samples: {settings.samples}, but baseline shared compares at least 2; use rollout for 1"

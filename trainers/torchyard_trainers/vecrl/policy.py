@@ -63,6 +63,7 @@ class Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See the class."""
+        inputs = _fed_to(self.weight, inputs)
         if len(self.weight) == 1:
             return F.linear(inputs, self.weight[0], self.bias[0])
         return torch.einsum("bai,aoi->bao", inputs, self.weight) + self.bias
@@ -92,7 +93,13 @@ class Picture(nn.Module):
         batch, agents, _ = observations.shape
         size = math.prod(self.planes)
         picture = observations[..., :size].reshape(-1, self.players * self.planes[0], *self.planes[1:])
+        picture = _fed_to(self.convolutions[0].weight, picture)
         for convolution in self.convolutions:
             picture = F.relu(convolution(picture))
         features = picture.reshape(batch, agents, -1)
         return torch.cat([features, observations[..., size:].to(features.dtype)], -1)
+
+
+def _fed_to(weight: Tensor, inputs: Tensor) -> Tensor:
+    """Sharded weights are gathered in the precision of the step; whole ones are cast by autocast, with their inputs."""
+    return inputs if torch.is_autocast_enabled(inputs.device.type) else inputs.to(weight.dtype)

@@ -1,0 +1,53 @@
+"""Questions to the built-in trainers, each in a process of its own: torch is nothing for the operator."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from torchyard.api.launch import trainer_config
+from torchyard.api.problems import Problem
+from torchyard.api.resource import TrainingJob
+from torchyard.cli.errors import FAILED, INVALID, RefusalError
+
+_PACKAGE = "torchyard_trainers"
+
+
+def ask(job: TrainingJob, *arguments: str) -> str:
+    """What the trainer of a job answers to a command of its own command line.
+
+    Raises:
+        RefusalError: in the trainer's words.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+        json.dump(trainer_config(job, str), config)  # where checkpoints are changes no answer
+        config.flush()
+        command = [sys.executable, "-m", _PACKAGE, "--config", config.name, *arguments]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        what, _, fix = words[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
+        raise RefusalError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
+    return done.stdout
+
+
+def fault(job: TrainingJob, file: str) -> Problem | None:
+    """What the job's own trainer will refuse of parameters that are right one by one, None: nothing.
+
+    Without trainers on this machine there is nobody to ask; then the job itself will say it.
+    """
+    if job.spec.trainer is None or importlib.util.find_spec(_PACKAGE) is None:
+        return None
+    try:
+        ask(job, "check")
+    except RefusalError as error:
+        if error.code != INVALID:
+            raise
+        field = re.fullmatch(r"([A-Za-z.]+): (.*)", error.sentence, re.DOTALL)
+        path, what = (f"spec.{field[1]}", field[2]) if field else ("spec.trainer", error.sentence)
+        return Problem(file, 0, path, what, error.fix)
+    return None

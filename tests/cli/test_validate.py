@@ -1,0 +1,55 @@
+"""`torchyard validate`: also what a trainer refuses of parameters that are right one by one."""
+
+import json
+
+import pytest
+
+from torchyard.cli import trainers
+from torchyard.cli.main import main
+
+JOB = """
+apiVersion: torchyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: job}}
+spec:
+  trainer: {{name: {name}, params: {params}}}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(name, **params):
+        file = tmp_path / "job.yaml"
+        file.write_text(JOB.format(name=name, params=json.dumps(params)))
+        return str(file)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "path", "what"),
+    [
+        ("cvrp", {"embedding": 30}, "embedding", "30 is no multiple of heads"),
+        ("cvrp", {"samples": 1}, "samples", "baseline shared compares at least 2"),
+        ("vecrl", {"environment": "cartpole", "model": "cnn"}, "model", "cnn sees a grid"),
+        ("vecrl", {"environment": "cartpole", "grid": 8}, "grid", "is of environment snake"),
+        ("vecrl", {"environment": "snake", "grid": 5, "view": 13}, "view", "13 is wider than grid (5)"),
+        ("vecrl", {"horizon": 15}, "horizon", "15 is no multiple of minibatches"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_named_before_anything_starts(written, capsys, name, params, path, what):
+    file = written(name, **params)
+    assert main(["validate", file, "-o", "json"]) == 64
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["file"], problem["path"]) == (file, f"spec.trainer.params.{path}")
+    assert what in problem["what"]
+    assert problem["fix"]
+    assert main(["run", file]) == 64
+    assert f"spec.trainer.params.{path}: " in capsys.readouterr().err
+
+
+def test_without_trainers_on_this_machine_the_rest_is_judged_all_the_same(written, capsys, monkeypatch):
+    monkeypatch.setattr(trainers, "_PACKAGE", "trainers_that_are_not_installed")
+    assert main(["validate", written("cvrp", embedding=30)]) == 0
+    assert main(["validate", written("cvrp", embedings=30)]) == 64
+    assert "did you mean" in capsys.readouterr().err
