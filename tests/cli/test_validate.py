@@ -27,25 +27,25 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "path", "what"),
+    ("name", "params", "said"),
     [
-        ("cvrp", {"embedding": 30}, "embedding", "30 is no multiple of heads"),
-        ("cvrp", {"samples": 1}, "samples", "baseline shared compares at least 2"),
-        ("vecrl", {"environment": "cartpole", "model": "cnn"}, "model", "cnn sees a grid"),
-        ("vecrl", {"environment": "cartpole", "grid": 8}, "grid", "is of environment snake"),
-        ("vecrl", {"environment": "snake", "grid": 5, "view": 13}, "view", "13 is wider than grid (5)"),
-        ("vecrl", {"horizon": 15}, "horizon", "15 is no multiple of minibatches"),
+        ("cvrp", {"embedding": 30}, "embedding: 30 is no multiple of heads"),
+        ("cvrp", {"samples": 1}, "samples: 1, but baseline shared compares at least 2"),
+        ("vecrl", {"environment": "cartpole", "model": "cnn"}, "model: cnn sees a grid"),
+        ("vecrl", {"environment": "cartpole", "grid": 8}, "grid: is of environment snake"),
+        ("vecrl", {"environment": "snake", "grid": 5, "view": 13}, "view: 13 is wider than grid (5)"),
+        ("vecrl", {"horizon": 15}, "horizon: 15 is no multiple of minibatches"),
     ],
 )
-def test_fields_that_contradict_each_other_are_named_before_anything_starts(written, capsys, name, params, path, what):
+def test_fields_that_contradict_each_other_are_named_before_anything_starts(written, capsys, name, params, said):
     file = written(name, **params)
     assert main(["validate", file, "-o", "json"]) == 64
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert (problem["file"], problem["path"]) == (file, f"spec.trainer.params.{path}")
-    assert what in problem["what"]
+    assert problem["file"] == file
+    assert f"{problem['path']}: {problem['what']}".startswith(f"spec.trainer.params.{said}")
     assert problem["fix"]
     assert main(["run", file]) == 64
-    assert f"spec.trainer.params.{path}: " in capsys.readouterr().err
+    assert f"spec.trainer.params.{said}" in capsys.readouterr().err
 
 
 def test_without_trainers_on_this_machine_the_rest_is_judged_all_the_same(written, capsys, monkeypatch):
