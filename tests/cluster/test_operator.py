@@ -47,7 +47,11 @@ async def test_a_job_gets_its_pods(api, jobs, pods, operator):
     assert {pod["metadata"]["name"] for pod in created} == {"job-0-0", "job-0-1"}
     owners = [owner for pod in created for owner in pod["metadata"]["ownerReferences"]]
     assert {(owner["uid"], owner["controller"]) for owner in owners} == {(job["metadata"]["uid"], True)}
-    assert job["status"]["state"] == "Pending"
+
+    async def is_pending() -> bool:
+        return await state_of(api, jobs) == "Pending"
+
+    await until(is_pending)  # pods of a new job come first
 
 
 async def _number(api, path, number) -> bool:
