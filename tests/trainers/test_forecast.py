@@ -190,6 +190,7 @@ def test_a_gpu_without_room_for_any_tensor_is_refused(memory, ranks):
     ("words", "says"),
     [
         (["plan", "--world", "1", "--local", "1"], "--config: is missing, so there is no job to plan; write --config"),
+        (["check"], "--config: is missing, so there is no job to check; write --config"),
         (
             ["--config", "x", "plan", "--world", "0", "--local", "1"],
             "--world: 0 is no number of ranks; give at least 1",

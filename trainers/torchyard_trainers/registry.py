@@ -33,13 +33,14 @@ def settle(config: Config) -> None:
     Raises:
         ConfigError: naming the field, the value and the fix.
     """
-    require(config.trainer.name)
-    import_module(f"torchyard_trainers.{config.trainer.name}.params").settle(config.trainer.params, config.parallelism)
+    _params(config.trainer.name).settle(config.trainer.params, config.parallelism)
 
 
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
-    params, task = _parts(config.trainer.name)
+    name = config.trainer.name
+    params = _params(name)
+    task = getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
     work = task(params.settle(config.trainer.params, config.parallelism))
     if config.evaluation is not None and config.evaluation.every_steps is not None:
         work.eval_every = config.evaluation.every_steps
@@ -48,11 +49,9 @@ def build(config: Config) -> Any:
 
 def schema(name: str) -> str:
     """Give the JSON Schema of a workload's params as text, torch-free."""
-    require(name)
     import msgspec
 
-    params = import_module(f"torchyard_trainers.{name}.params")
-    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(params.Params)}
+    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(_params(name).Params)}
     return json.dumps(tree, indent=2) + "\n"
 
 
@@ -65,7 +64,7 @@ def require(name: str) -> None:
     raise ConfigError(f"trainer.name: {name!r} is unknown; use {_EITHER}")
 
 
-def _parts(name: str) -> tuple[Any, Any]:
-    """Give a workload's parameters (a module) and its task (a class)."""
-    task = getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
-    return import_module(f"torchyard_trainers.{name}.params"), task
+def _params(name: str) -> Any:
+    """Give a workload's parameters, a module without torch."""
+    require(name)
+    return import_module(f"torchyard_trainers.{name}.params")

@@ -28,7 +28,8 @@ def with_rules(spec_schema: Schema) -> Schema:
             else:
                 _add_for(rule.field, scope, rule.cel, said)
     for gap in GAPS:
-        _add(_node(schema, gap.field), _allowed(_node(schema, gap.field), gap), f"{WHAT}: {gap.fix}")
+        leaf = _node(schema, gap.field)
+        _add(leaf, _allowed(leaf, gap), f"{WHAT}: {gap.fix}")
     for unless_suspended in (False, True):
         _add_fixed(schema, [each for each in FIXED if each.in_cel and each.unless_suspended is unless_suspended])
     return schema

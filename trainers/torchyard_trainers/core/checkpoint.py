@@ -244,14 +244,14 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
     try:
         run = json.loads(path.read_text())
         before, params = run["identity"], run.get("config", {}).get("trainer", {}).get("params")
-        names = sorted((before.keys() | identity.keys()) & set(only or before.keys() | identity.keys()))
+        known = before.keys() | identity.keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: unreadable ({error}); repair it or use another checkpoint folder") from error
     changed = [
         f"the weights have other shapes (trainer.params was {json.dumps(params)})"
         if name == MODEL_SHAPE
         else f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
-        for name in names
+        for name in sorted(known if only is None else known & set(only))
         if identity.get(name) != before.get(name)
     ]
     if changed:

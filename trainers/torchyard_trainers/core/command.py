@@ -43,13 +43,13 @@ def main(arguments: Sequence[str]) -> int:
             from torchyard_trainers import registry
             from torchyard_trainers.core import config
 
-            registry.settle(config.load(options.config))
+            registry.settle(config.load(config_of(options)))
             return Exit.DONE
         if options.command == "plan":
             check_plan(options)
             from torchyard_trainers.core import config, plan
 
-            sys.stdout.write(plan.plan(config.load(options.config), options))
+            sys.stdout.write(plan.plan(config.load(config_of(options)), options))
             return Exit.DONE
         from torchyard_trainers.core.worker import work
 
@@ -100,14 +100,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def config_of(options: argparse.Namespace) -> Path:
+    """Give the config that a command asks about; those that ask look at no environment.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if options.config is None:
+        what = options.command
+        raise ConfigError(f"--config: is missing, so there is no job to {what}; write --config FILE before {what}")
+    path: Path = options.config
+    return path
+
+
 def check_plan(options: argparse.Namespace) -> None:
     """Refuse a plan of nothing.
 
     Raises:
-        ConfigError: no config is named, or there are no such ranks.
+        ConfigError: there are no such ranks.
     """
-    if options.config is None:
-        raise ConfigError("--config: is missing, so there is no job to plan; write --config FILE before plan")
     if options.world < 1:
         raise ConfigError(f"--world: {options.world} is no number of ranks; give at least 1")
     if not 1 <= options.local <= options.world:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def restore(
     checkpoints.identify(msgspec.to_builtins(config), identity)
     elsewhere = Path(config.checkpoint.resume_from) if config.checkpoint.resume_from else None
     if elsewhere is not None:
-        session.world.from_leader(lambda: compare_elsewhere(elsewhere, work, session.parallel.module))
+        session.world.from_leader(lambda: compare_elsewhere(elsewhere, identity))
     if not checkpoints.shards.shared:
         reporter.warn(
             "checkpoints are on the own disk of rank 0's pod and lost with it; name a claim in checkpoint.volume"
@@ -111,21 +111,20 @@ def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     return {**work.identity, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 
-def compare_elsewhere(path: Path, work: Workload, module: nn.Module, *, only: Sequence[str] = ()) -> None:
+def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:
     """Compare a run with the one whose checkpoint `path` names, if that says what it is.
 
     Args:
         path: a checkpoint folder, one of its step folders, or `best` below the former.
-        work: of this run.
-        module: its model.
-        only: names of the identity to compare, beside the shapes of the weights; none: all of it.
+        identity: of this run.
+        only: names to compare; None: all of them.
 
     Raises:
         DataMismatchError: they differ.
     """
     home = _home(path)
     if home is not None:
-        compare_identity(home, identity_of(work, module), only=[*only, MODEL_SHAPE] if only else None)
+        compare_identity(home, identity, only=only)
 
 
 def _home(path: Path) -> Path | None:

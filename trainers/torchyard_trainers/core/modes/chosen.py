@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from torchyard_trainers.core.checkpoint import read_newest, resolve
+from torchyard_trainers.core.checkpoint import MODEL_SHAPE, read_newest, resolve
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
-from torchyard_trainers.core.resume import compare_elsewhere
+from torchyard_trainers.core.resume import compare_elsewhere, identity_of
 from torchyard_trainers.core.shards import Shards, reader_of
 from torchyard_trainers.core.workload import Session, Workload
 
@@ -26,7 +26,8 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
     wanted = run.config.checkpoint.resume_from
     root = Path(wanted) if wanted else run.checkpoint_dir
 
-    session.world.from_leader(lambda: compare_elsewhere(root, work, module, only=work.architecture))
+    identity, names = identity_of(work, module), (*work.architecture, MODEL_SHAPE)
+    session.world.from_leader(lambda: compare_elsewhere(root, identity, only=names))
 
     def fill(storage: Shards, folder: Path) -> None:
         from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
