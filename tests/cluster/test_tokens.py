@@ -1,4 +1,4 @@
-"""Tokens that a real API server signs and reviews: who may speak for which pod, to a real operator over TLS."""
+"""Tokens that a real API server signs, and reviews in doubt: who may speak for which pod, to a real operator over TLS."""
 
 import json
 import ssl
@@ -87,7 +87,8 @@ async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, opera
     for pod in members.values():
         status, answer = await sync(await sign(pod))
         assert (status, answer["command"]) == (200, {"verb": "wait"})
-    assert await operator.figure("torchyard_intake_reviews_total") == 2
+    assert await operator.figure("torchyard_intake_vouched_total") == 2
+    assert await operator.figure("torchyard_intake_reviews_total") == 0, "the API server's keys say enough"
 
     refused = {
         "of no job": await sign(bystander),
@@ -98,6 +99,7 @@ async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, opera
         status, answer = await sync(token)
         assert (status, answer["error"]) == (403, "The token is not the one of a pod that this operator runs."), what
     assert await operator.figure("torchyard_intake_syncs_total") == 2
+    assert await operator.figure("torchyard_intake_reviews_total") == 1, "the one whose signature is not true"
 
 
 async def test_a_token_of_another_jobs_pod_speaks_for_its_own_pod_alone(members, sign, sync):

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from torchyard.app import probes
 from torchyard.app.garbage import leave_caches_alone
+from torchyard.app.identity import tokens
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.options import Options, site
 from torchyard.app.probes import Metrics, Readiness
@@ -31,7 +32,6 @@ from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
 from torchyard.intake.book import Book
-from torchyard.intake.tokens import REVIEW_PATH, Tokens, review_document
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
@@ -95,7 +95,7 @@ class Operator:
             gone=self.book.forget,
             reporter=options.identity,
         )
-        self._tokens = Tokens(self._review, self._job_of)
+        self._tokens = tokens(self._api, self._job_of)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -257,9 +257,6 @@ class Operator:
     def _job_of(self, pod_uid: str) -> Key | None:
         key = self.cluster.tracked.owner(pod_uid)
         return key if key is not None and self.jobs.get(key) is not None else None
-
-    async def _review(self, token: str, audience: str) -> bytes:
-        return await self._api.request("POST", REVIEW_PATH, body=review_document(token, audience))
 
     async def _refresh(self) -> None:
         """Follow what changes slowly: how many agents there are, and the CA they are told."""

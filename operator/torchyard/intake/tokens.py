@@ -1,12 +1,11 @@
-"""Which pod a bearer token speaks for: projected service-account tokens of our audience, judged by the API server.
+"""Which pod a bearer token speaks for: projected service-account tokens of our audience, vouched for by the API server.
 
-A token names its pod, and the API server vouches for it, so nothing else that an agent says about itself is believed.
-What a token says of itself, unverified, can only be a reason to refuse it without asking.
+A token names its pod, and the API server vouches for it -- by its signature or, where that does not do, by its answer
+-- so nothing else that an agent says about itself is believed. What a token says of itself, unverified, can only be a
+reason to refuse it without asking.
 """
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import logging
 import time
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from torchyard.engine.ports import Key
+from torchyard.intake.claims import Identity, bound_to, read
 
 AUDIENCE = "torchyard.dev"
 REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -31,28 +31,24 @@ MAX_REVIEWS = 64
 MAX_QUEUED = 20_000
 
 _POD_UID = "authentication.kubernetes.io/pod-uid"
-_ACCOUNT = "system:serviceaccount:"
 
 _log = logging.getLogger(__name__)
 
 Review = Callable[[str, str], Awaitable[bytes]]
 """(token, audience) -> body of the API server's answer to `review_document`. Raises when there is none."""
 
+Vouch = Callable[[str, str], Awaitable[Identity | None]]
+"""(token, audience) -> whom its signature says it is of; None: only the API server can tell. Never raises."""
+
 JobOf = Callable[[str], Key | None]
 """Pod uid -> namespace and name of the TrainingJob that this live pod is a member of; None: it is of no job of ours."""
-
-
-class Identity(Struct, frozen=True):
-    """A pod, as the API server knows it."""
-
-    namespace: str
-    pod_uid: str
 
 
 @dataclass
 class TokenCounters:
     """What happened to tokens since this process started."""
 
+    vouched: int = 0
     reviews: int = 0
     review_errors: int = 0
     stale: int = 0
@@ -66,20 +62,28 @@ class _Known(Struct):
 
 
 class Tokens:
-    """Knows tokens that the API server judged, and asks it about others.
+    """Knows tokens that were judged, and has others judged.
 
     Args:
         review: asks the API server.
         job_of: the jobs' pods.
+        vouch: by a signature, first; None: by the API server alone.
         audience: of tokens meant for us.
         clock: unix seconds: tokens say in them when they expire.
     """
 
     def __init__(
-        self, review: Review, job_of: JobOf, *, audience: str = AUDIENCE, clock: Callable[[], float] = time.time
+        self,
+        review: Review,
+        job_of: JobOf,
+        *,
+        vouch: Vouch | None = None,
+        audience: str = AUDIENCE,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = TokenCounters()
-        self._review, self._job_of, self._audience, self._clock = review, job_of, audience, clock
+        self._review, self._job_of, self._vouch, self._audience = review, job_of, vouch, audience
+        self._clock = clock
         self._good: OrderedDict[bytes, _Known] = OrderedDict()
         self._bad: OrderedDict[bytes, float] = OrderedDict()
         self._asked: dict[bytes, asyncio.Task[_Known]] = {}
@@ -113,7 +117,7 @@ class Tokens:
     def _worth_asking(self, digest: bytes, token: str, now: float) -> bool:
         if self._bad.get(digest, 0.0) > now:
             return False
-        claims = _claims(token)
+        claims = read(token)
         if claims is None or self._audience not in claims.audiences or now >= claims.exp:
             return False
         pod = claims.kubernetes.pod
@@ -123,7 +127,7 @@ class Tokens:
         return True
 
     async def _judged(self, digest: bytes, token: str, known: _Known | None) -> _Known:
-        """Ask the API server, once for all who wait for the same token."""
+        """Have it judged, once for all who wait for the same token."""
         asked = self._asked.get(digest)
         if asked is None:
             if len(self._asked) >= MAX_QUEUED:
@@ -144,23 +148,30 @@ class Tokens:
             return known
 
     async def _ask(self, digest: bytes, token: str) -> _Known:
-        async with self._turns:
-            self.counters.reviews += 1
-            try:
-                identity = reviewed(await self._review(token, self._audience), self._audience)
-            except Exception:
-                self.counters.review_errors += 1
-                raise
+        identity = await self._vouch(token, self._audience) if self._vouch is not None else None
+        if identity is not None:
+            self.counters.vouched += 1
+        else:
+            identity = await self._by_review(token)
         now = self._clock()
         if identity is None:
             self._good.pop(digest, None)
             _remember(self._bad, digest, now + BAD_SECONDS, MAX_BAD)
             return _Known(None, now, now)
-        claims = _claims(token)
+        claims = read(token)
         expires = claims.exp if claims is not None else now
         known = _Known(identity, min(now + GOOD_SECONDS, expires), expires)
         _remember(self._good, digest, known, MAX_GOOD)
         return known
+
+    async def _by_review(self, token: str) -> Identity | None:
+        async with self._turns:
+            self.counters.reviews += 1
+            try:
+                return reviewed(await self._review(token, self._audience), self._audience)
+            except Exception:
+                self.counters.review_errors += 1
+                raise
 
 
 def review_document(token: str, audience: str) -> dict[str, Any]:
@@ -182,11 +193,8 @@ def reviewed(body: bytes, audience: str) -> Identity | None:
     # An API server that does not know of audiences names none, and vouches for nothing that concerns us.
     if not status.authenticated or status.error or audience not in status.audiences:
         return None
-    account, pod_uids = status.user.username, status.user.extra.get(_POD_UID, [])
-    namespace = account.removeprefix(_ACCOUNT).partition(":")[0]
-    if not account.startswith(_ACCOUNT) or not namespace or len(pod_uids) != 1 or not pod_uids[0]:
-        return None
-    return Identity(namespace, pod_uids[0])
+    pod_uids = status.user.extra.get(_POD_UID, [])
+    return bound_to(status.user.username, pod_uids[0] if len(pod_uids) == 1 else "")
 
 
 class _User(Struct, frozen=True):
@@ -203,37 +211,6 @@ class _ReviewStatus(Struct, frozen=True):
 
 class _Answer(Struct, frozen=True):
     status: _ReviewStatus
-
-
-class _Pod(Struct, frozen=True):
-    uid: str
-
-
-class _Kubernetes(Struct, frozen=True):
-    pod: _Pod | None = None
-
-
-class _Claims(Struct, frozen=True):
-    """What a projected token says of itself (Kubernetes: "Schema for service account private claims")."""
-
-    exp: float
-    aud: str | list[str]
-    kubernetes: _Kubernetes = field(name="kubernetes.io")
-
-    @property
-    def audiences(self) -> list[str]:
-        return [self.aud] if isinstance(self.aud, str) else self.aud
-
-
-def _claims(token: str) -> _Claims | None:
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        text = base64.b64decode(parts[1] + "=" * (-len(parts[1]) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(text, type=_Claims)
-    except (msgspec.MsgspecError, binascii.Error, ValueError):
-        return None
 
 
 def _remember(of: OrderedDict[bytes, Any], digest: bytes, what: Any, most: int) -> None:

@@ -1,0 +1,26 @@
+"""Whose tokens the agents bring: what the API server publishes and answers, as the intake asks for it."""
+
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.errors import NotFound, Rejected
+from torchyard.intake.signatures import MEDIA_TYPES, Signatures
+from torchyard.intake.tokens import REVIEW_PATH, JobOf, Tokens, review_document
+
+
+def tokens(api: Api, job_of: JobOf) -> Tokens:
+    """Judge tokens by what this API server says.
+
+    Args:
+        api: may create TokenReviews.
+        job_of: the jobs' pods.
+    """
+
+    async def published(path: str) -> bytes:
+        try:
+            return await api.request("GET", path, accept=MEDIA_TYPES)
+        except (NotFound, Rejected) as error:
+            raise ValueError(f"it does not publish them to us: {error}") from None
+
+    async def review(token: str, audience: str) -> bytes:
+        return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
+
+    return Tokens(review, job_of, vouch=Signatures(published).vouch)

@@ -1,0 +1,141 @@
+"""Tokens judged by the API server's public keys: the agents of a new gang, or of a new leader, cost it no request.
+
+A signature only ever vouches. Whatever cannot be vouched for here -- no keys to be had, an unknown key, another issuer,
+a token that is not right in every point -- is a question for the API server (docs/decisions/0019-token-signatures.md).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import jwt
+import msgspec
+from msgspec import Struct
+
+from torchyard.engine.ports import Unavailable
+from torchyard.intake.claims import Claims, Identity, bound_to, read
+
+KEYS_PATH = "/openid/v1/jwks"
+ISSUER_PATH = "/.well-known/openid-configuration"
+MEDIA_TYPES = "application/json, application/jwk-set+json"  # of these two; keys are not told to who asks for JSON alone
+
+# What an API server can sign with (kube-apiserver: --service-account-signing-key-file).
+ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
+KEYS_SECONDS = 300.0
+AGAIN_SECONDS = 30.0
+# What is no text, and brackets in brackets, break the parser, not only its rules.
+NO_TOKEN = (jwt.PyJWTError, ValueError, RecursionError)
+
+_log = logging.getLogger(__name__)
+
+Get = Callable[[str], Awaitable[bytes]]
+"""Path -> what the API server publishes there. Raises ValueError: nothing, or not to us; Unavailable: it is away."""
+
+
+class _Keys(Struct, frozen=True):
+    issuer: str
+    by_id: dict[str, jwt.PyJWK]
+
+
+NO_KEYS = _Keys("", {})
+
+
+class Signatures:
+    """Vouches for tokens by the keys the API server publishes.
+
+    Args:
+        get: asks the API server.
+        clock: seconds; only their differences count.
+    """
+
+    def __init__(self, get: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._get, self._clock = get, clock
+        self._keys = NO_KEYS
+        self._read_at = self._tried_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def vouch(self, token: str, audience: str) -> Identity | None:
+        """Whom the token is of, whether or not it has expired; None: it cannot be said here."""
+        try:
+            key_id = jwt.get_unverified_header(token).get("kid", "")
+        except NO_TOKEN:
+            return None
+        await self._follow(key_id)
+        key = self._keys.by_id.get(key_id)
+        claims = read(token)
+        if key is None or claims is None or not _signed(token, key, self._keys.issuer, audience):
+            return None
+        return _identity(claims)
+
+    async def _follow(self, key_id: str) -> None:
+        """Read the keys again where they are old, or lack this one; one request for all who wait."""
+        if not self._due(key_id):
+            return
+        async with self._reading:
+            if not self._due(key_id):
+                return
+            try:
+                self._keys = published(await self._get(ISSUER_PATH), await self._get(KEYS_PATH))
+            except ValueError as error:
+                self._keys, self._read_at = NO_KEYS, self._clock()
+                _log.info("without the API server's keys it is asked about every token: %s", error)
+            except Unavailable as error:
+                # What its keys vouched for stays true: a token's own end is an hour off at most.
+                _log.info("the API server's keys cannot be read now: %s", error)
+            else:
+                self._read_at = self._clock()
+            finally:
+                self._tried_at = self._clock()  # not before: those who wait are not to go on without keys
+
+    def _due(self, key_id: str) -> bool:
+        now = self._clock()
+        old = now >= self._read_at + KEYS_SECONDS
+        return (old or key_id not in self._keys.by_id) and now >= self._tried_at + AGAIN_SECONDS
+
+
+def published(configuration: bytes, key_set: bytes) -> _Keys:
+    """The issuer, and its keys by their ids, of the two documents that an API server publishes for OpenID Connect.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    try:
+        issuer = msgspec.json.decode(configuration, type=_Configuration).issuer
+        documents = msgspec.json.decode(key_set, type=_KeySet).keys
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"they are not as OpenID Connect has them: {error}") from None
+    by_id = {}
+    for document in documents:
+        try:
+            key = jwt.PyJWK(document)
+        except jwt.PyJWTError as error:
+            _log.info("a key of the API server is left out: %s", error)
+            continue
+        if key.algorithm_name in ALGORITHMS and key.key_id:
+            by_id[key.key_id] = key
+    return _Keys(issuer, by_id)
+
+
+def _signed(token: str, key: jwt.PyJWK, issuer: str, audience: str) -> bool:
+    """Whether this key, and no other algorithm than its own, signed the token for us. `Tokens` looks at its end."""
+    options: jwt.types.Options = {"require": ["exp", "iss", "aud", "sub"], "verify_exp": False}
+    try:
+        jwt.decode(token, key, algorithms=[key.algorithm_name], audience=audience, issuer=issuer, options=options)
+    except NO_TOKEN:
+        return False
+    return True
+
+
+def _identity(claims: Claims) -> Identity | None:
+    pod = claims.kubernetes.pod
+    found = bound_to(claims.sub, pod.uid if pod is not None else "")
+    return found if found is not None and found.namespace == claims.kubernetes.namespace else None
+
+
+class _Configuration(Struct, frozen=True):
+    issuer: str
+
+
+class _KeySet(Struct, frozen=True):
+    keys: list[dict[str, str]]
