@@ -117,6 +117,11 @@ def test_lists_are_merged_by_their_keys():
     assert all("x-kubernetes-list-type" in node for _, node in NODES if node.get("type") == "array")
 
 
+def test_the_status_has_one_owner_as_a_whole():
+    assert OBJECT["properties"]["status"]["x-kubernetes-map-type"] == "atomic"
+    assert not [path for path, node in NODES if path.startswith("spec") and "x-kubernetes-map-type" in node]
+
+
 def test_every_rule_that_cel_can_express_is_there_with_its_fix():
     messages = {
         (path, validation["message"]) for path, node in NODES for validation in node.get("x-kubernetes-validations", ())
