@@ -1,13 +1,17 @@
 """The agents of benchmarks/intake.py: as many as one process can play, each on a connection of its own."""
 
 import asyncio
-import base64
 import json
-import os
 import random
 import ssl
 import time
 from typing import Any, Protocol
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 class Port(Protocol):
@@ -21,11 +25,11 @@ def pod_uid(number: int) -> str:
 
 
 def token(number: int) -> str:
-    """As long as a projected token is, with the claims of one."""
+    """As kubelets project them."""
     claims = {
         "aud": ["torchyard.dev"],
         "exp": int(time.time()) + 3600,
-        "iss": "https://kubernetes.default.svc.cluster.local",
+        "iss": ISSUER,
         "kubernetes.io": {
             "namespace": "bench",
             "node": {"name": "node-1", "uid": pod_uid(0)},
@@ -34,8 +38,17 @@ def token(number: int) -> str:
         },
         "sub": "system:serviceaccount:bench:default",
     }
-    parts = (b'{"alg":"RS256","kid":"x"}', json.dumps(claims).encode(), os.urandom(256))
-    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+    return jwt.encode(claims, KEY, algorithm="RS256", headers={"kid": "one"})
+
+
+def published() -> dict[str, str]:
+    """What an API server publishes about its keys, by path."""
+    key = jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
+    key = {name: text for name, text in key.items() if isinstance(text, str)} | {"kid": "one", "use": "sig"}
+    return {
+        "/.well-known/openid-configuration": json.dumps({"issuer": ISSUER}),
+        "/openid/v1/jwks": json.dumps({"keys": [key]}),
+    }
 
 
 class Agent:
