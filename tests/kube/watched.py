@@ -1,0 +1,97 @@
+"""A server whose collection an informer follows."""
+
+import asyncio
+import itertools
+import json
+from contextlib import asynccontextmanager
+
+from pod_json import pod
+
+from torchyard.cluster.kube.facts import read
+from torchyard.cluster.kube.informer import Informer
+from torchyard.cluster.kube.objects import KubePod
+
+PATH = "/api/v1/pods"
+
+
+class Server:
+    """A collection of pods that lists and watches as the API server does; `lines` holds what a watch may tell."""
+
+    def __init__(self) -> None:
+        self.pods = {}
+        self.version = 100
+        self.watches = []
+        self.lists = 0
+        self.errors = []
+        self.streams = asyncio.Queue()
+        self.page = 500
+
+    async def request(self, verb, path, *, params=None, timeout=0):  # noqa: ASYNC109 -- the client's own signature
+        assert (verb, path) == ("GET", PATH)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.lists += 1
+        everything = sorted(self.pods.values(), key=lambda each: each["metadata"]["name"])
+        start = int(params.get("continue", 0))
+        most = int(params.get("limit", 0)) and self.page
+        items = everything[start : start + most] if most else everything
+        more = {"continue": str(start + most)} if most and start + most < len(everything) else {}
+        return json.dumps({"metadata": {"resourceVersion": str(self.version), **more}, "items": items}).encode()
+
+    async def stream(self, path, params):
+        self.watches.append(params["resourceVersion"])
+        lines = await self.streams.get()
+        while (line := await lines.get()) is not None:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+    def watch(self):
+        """The next watch tells what is put in here; None ends it."""
+        lines = asyncio.Queue()
+        self.streams.put_nowait(lines)
+        return lines
+
+    def make(self, index, **metadata):
+        """A pod that exists now, and the version it has."""
+        self.version += 1
+        name = f"cvrp-0-{index}"
+        made = pod(metadata={"name": name, "uid": f"uid-{index}", "resourceVersion": str(self.version), **metadata})
+        self.pods[name] = made
+        return made
+
+    def remove(self, index):
+        self.version += 1
+        gone = self.pods.pop(f"cvrp-0-{index}")
+        gone["metadata"]["resourceVersion"] = str(self.version)
+        return gone
+
+
+def line(kind, document):
+    return json.dumps({"type": kind, "object": document}).encode()
+
+
+@asynccontextmanager
+async def following(server):
+    heard = []
+    informer = Informer(
+        server,
+        PATH,
+        of=KubePod,
+        read=read,
+        changed=lambda before, after: heard.append((before and before.uid, after and after.uid)),
+        jitter=lambda: 0.0,
+    )
+    task = asyncio.create_task(informer.run())
+    yield informer, heard
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def moment():
+    for _ in itertools.repeat(None, 20):
+        await asyncio.sleep(0)
+
+
+def known(informer):
+    return sorted(each.pod.name for each in informer.objects.values())
