@@ -48,6 +48,23 @@ def test_fields_that_contradict_each_other_are_named_before_anything_starts(writ
     assert f"spec.trainer.params.{said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("params", "sets", "said"),
+    [
+        ({}, ["parallelism.cpuOffload=true", "parallelism.precision=fp16"], "parallelism.cpuOffload: true does not go"),
+        ({"preset": "cvrp50"}, ["export.formats=[web]"], "export.formats: web: the page would have "),
+        ({"preset": "cvrp50", "instances": "/on/another/machine"}, ["export.formats=[web]"], ""),
+        ({}, ["export.formats=[web, onnx]"], ""),
+    ],
+)
+def test_what_the_first_round_would_refuse_without_looking_at_its_machine_is_named(written, capsys, params, sets, said):
+    words = ["validate", written("cvrp", **params), *(word for each in sets for word in ("--set", each)), "-o", "json"]
+    assert main(words) == (64 if said else 0)
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert len(problems) == bool(said)
+    assert all(f"{each['path']}: {each['what']}".startswith(f"spec.{said}") for each in problems)
+
+
 def test_without_trainers_on_this_machine_the_rest_is_judged_all_the_same(written, capsys, monkeypatch):
     monkeypatch.setattr(trainers, "_PACKAGE", "trainers_that_are_not_installed")
     assert main(["validate", written("cvrp", embedding=30)]) == 0

@@ -36,6 +36,27 @@ def settle(config: Config) -> None:
     _params(config.trainer.name).settle(config.trainer.params, config.parallelism)
 
 
+def judge(config: Config) -> None:
+    """Refuse what a job would refuse in its first round, as far as that depends on no other machine.
+
+    So its files are not asked for, nor packages, compilers and GPUs. Only a page, whose size is that of the model,
+    takes torch to be judged.
+
+    Raises:
+        ConfigError: naming the field, the value and the fix.
+    """
+    settle(config)
+    if config.export is None or "web" not in config.export.formats:
+        return
+    from torchyard_trainers.core.export import web
+
+    try:
+        work = build(config)
+    except ConfigError:
+        return  # its parameters are right, so its files are elsewhere
+    web.check(work)
+
+
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
     name = config.trainer.name

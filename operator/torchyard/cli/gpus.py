@@ -7,6 +7,11 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 
 GIB = 2**30
+# Arithmetic on a number of parameters: what else a step takes depends on the model, its batch and how it is spread.
+UNCOUNTED = (
+    "Not counted: activations, and whole gradients where fsdp accumulates micro-batches; "
+    "`torchyard plan FILE` counts all of a built-in workload's step."
+)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -28,7 +33,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--fit",
         metavar="PARAMETERS",
         type=parameters,
-        help="how many of them train a model of that size, 7B for example",
+        help="how many of them hold weights, gradients and AdamW's state of a model of that size, 7B for example; "
+        "activations are not counted",
     )
     common.output(parser, "json", help="print them as one document")
 
@@ -100,7 +106,7 @@ def shown(found: dict[str, Any]) -> list[str]:
     fit = found["fit"]
     if fit is not None:
         what = f"{fit['gpus']} GPU{'s' if fit['gpus'] > 1 else ''} with strategy {fit['strategy']}"
-        table.append(f"{what}: {fit['state_bytes'] / GIB:.1f} GiB of weights, gradients and optimizer state")
+        table += [f"{what}: {fit['state_bytes'] / GIB:.1f} GiB of weights, gradients and optimizer state", UNCOUNTED]
     return table
 
 

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             from torchyard_trainers import registry
             from torchyard_trainers.core import config
 
-            registry.settle(config.load(config_of(options)))
+            registry.judge(config.load(config_of(options)))
             return Exit.DONE
         if options.command == "plan":
             check_plan(options)
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
-    judge = commands.add_parser("check", help="refuse what the workload of --config would refuse of its parameters")
+    judge = commands.add_parser("check", help="refuse what the job of --config would refuse in its first round")
     judge.set_defaults(command="check")
     foretell = commands.add_parser("plan", help="print what a step of --config will take of a rank's memory")
     foretell.add_argument("--world", type=int, required=True, help="ranks")

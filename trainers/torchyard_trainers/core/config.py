@@ -122,7 +122,7 @@ def load(path: Path) -> Config:
     """Read and check a config file.
 
     Raises:
-        ConfigError: the file is missing, is not JSON, or holds an unknown field or a bad value.
+        ConfigError: the file is missing, is not JSON, or holds an unknown field, a bad value or a contradiction.
     """
     try:
         raw = path.read_bytes()
@@ -134,6 +134,7 @@ def load(path: Path) -> Config:
         raise ConfigError(f"TORCHYARD_CONFIG {path}: not valid JSON ({error})") from error
     config = convert(tree, Config, at="")
     _check_interval(config.checkpoint.interval)
+    _check_offload(config.parallelism)
     return config
 
 
@@ -157,6 +158,11 @@ def convert(tree: Any, into: type[T], *, at: str) -> T:
 def _check_interval(interval: Interval | None) -> None:
     if interval is not None and (interval.steps is None) == (interval.seconds is None):
         raise ConfigError("checkpoint.interval: give exactly one of steps and seconds")
+
+
+def _check_offload(parallelism: Parallelism) -> None:
+    if parallelism.cpu_offload and parallelism.precision == "fp16":  # its scaler looks at gradients on the device
+        raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
 
 
 def _lookup(tree: Any, path: str) -> Any:

@@ -9,7 +9,7 @@ libraries and a context, for which `room_on` leaves space; kernels of attention 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -23,8 +23,9 @@ from torch.utils._pytree import tree_leaves
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.memory import IN_TENSORS
+from torchyard_trainers.core.memory_tracker import KINDS, OFFLOADED, tracker_of, tracking
 from torchyard_trainers.core.order import samples_of_step
-from torchyard_trainers.core.parallel import SHARDED, mesh_of, spread
+from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate
@@ -45,7 +46,7 @@ class Usage(NamedTuple):
     gradients: int
     optimizer: int
     activations: int  # kept for the backward pass, and what is there only for a moment
-    buffers: int  # of collectives: gathered parameters, gradients on their way
+    buffers: int  # of collectives: gathered parameters, gradients on their way, buckets for them
     host: int = 0  # of parameters, gradients and optimizer, what is kept in host memory
     peak: str = "forward pass"  # when that is: or `backward pass`, or `update`
 
@@ -82,6 +83,7 @@ def forecast(
     precision: str,
     micro_batch: int,
     real: bool,
+    on_gpu: bool,
 ) -> Usage:
     """Give what a step takes at most once there is optimizer state; the first step of a job has none yet.
 
@@ -93,6 +95,7 @@ def forecast(
         precision: `fp32`, `bf16` or `fp16`.
         micro_batch: samples of one forward pass.
         real: make the step with real numbers, not with shapes only.
+        on_gpu: what the ranks will compute on decides how parameters are updated, and how gradients are sent.
 
     Raises:
         LooksAtNumbersError: the workload needs real numbers.
@@ -110,6 +113,7 @@ def forecast(
                 precision=precision,
                 size=micro_batch,
                 real=real,
+                on_gpu=on_gpu,
             )
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise LooksAtNumbersError(str(error)) from error
@@ -129,30 +133,30 @@ def _measure(
     precision: str,
     size: int,
     real: bool,
+    on_gpu: bool,
 ) -> Usage:
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-    from torch.distributed._tools.mem_tracker import MemTracker
-
     sharded = strategy in SHARDED
     # fp16 takes what bf16 does, and its scaler would look at numbers.
     half = Precision("bf16" if precision == "fp16" else precision, CPU, sharded=sharded)
     # Offloaded parts are counted where they would be without; compiled blocks need less.
     plain = msgspec.structs.replace(settings, cpu_offload=False, compile=False)
     model = work.build()
-    # A copy of ddp's own would hold what one process does, and buckets; they are added below.
     as_if = strategy if sharded else "single"
     parallel = spread(model, work.blocks(model), as_if, settings=plain, precision=half, world=world, mesh=mesh)
+    if strategy == "ddp":
+        parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(parallel, half, world, reporter, size)
     optimizer = work.optimizer(model.parameters())
-    for group in optimizer.param_groups:  # one parameter after the other: what a fused update takes
-        group["foreach"], group["fused"] = False, False
-    tracker: Any = _of_the_whole(FSDPMemTracker)(model, optimizer) if sharded else _of_the_whole(MemTracker)()
+    for group in optimizer.param_groups:
+        if on_gpu and not group.get("fused") and group.get("foreach") is None:
+            group["foreach"] = True  # as PyTorch chooses there, with temporaries for all parameters at once
+    tracker = tracker_of(model, optimizer, sharded=sharded, offloads=settings.cpu_offload, over_gloo=not on_gpu)
     kept = [leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)]
     if sharded:  # its `track_external` does nothing
         tracker.track_inputs((kept,))
     else:
-        tracker.track_external(model, optimizer, *kept)
+        tracker.track_external(parallel.forward, optimizer, *kept)
     slots = split(work.global_batch, world.size, world.rank, size)
     accumulates = len(slots) > 1
     # The last micro-batch finds gradients there. Zeros stand in for those of all before it, unless passes differ: a
@@ -161,14 +165,13 @@ def _measure(
     alike = not (sharded or real)
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
     ids = samples_of_step(0, work.global_batch)
-    buckets = _buckets(model) if strategy == "ddp" and world.size > 1 else 0
 
     def loss(session: Session, batch: MicroBatch) -> Terms:
         tracker.reset_mod_stats()  # it refuses a second pass through a sharded module that it has seen
         return work.loss(session, batch)
 
     seen: Any = SimpleNamespace(loss=loss, global_batch=work.global_batch)
-    with tracker:
+    with tracking(tracker):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on
         if not (alike and accumulates):
@@ -177,8 +180,42 @@ def _measure(
         accumulate(seen, session, ids, slots)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
-    snapshot = tracker.get_tracker_snapshot("peak")[CPU]
-    return _usage(snapshot, buckets, offloaded=settings.cpu_offload)._replace(peak=tracker.moment)
+    return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
+
+
+class Replica(nn.Module):
+    """Stands in for DDP, which needs numbers to begin: keeps its buckets, and lets gradients become parts of them.
+
+    Buckets last from step to step. In the micro-batch that reduces, a gradient is copied into its bucket as soon as it
+    is there, and freed. In those before, gradients are beside the buckets: both are there at once.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._reduces = True
+        learning = [each for each in module.parameters() if each.requires_grad]
+        for number, parameter in enumerate(learning):
+            self.register_buffer(f"bucket{number}", torch.zeros_like(parameter))
+            parameter.register_post_accumulate_grad_hook(partial(self._reduce, f"bucket{number}"))
+
+    def forward(self, *inputs: Any, **more: Any) -> Any:
+        """Pass on."""
+        return self.module(*inputs, **more)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """See `DistributedDataParallel`."""
+        self._reduces = False
+        try:
+            yield
+        finally:
+            self._reduces = True
+
+    def _reduce(self, name: str, parameter: nn.Parameter) -> None:
+        if self._reduces:
+            assert parameter.grad is not None
+            parameter.grad = self.get_buffer(name).copy_(parameter.grad)
 
 
 def _fill_with_zeros(model: nn.Module) -> None:
@@ -186,60 +223,9 @@ def _fill_with_zeros(model: nn.Module) -> None:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
 
 
-def _of_the_whole(tracker: type[Any]) -> type[Any]:
-    """Make a tracker that can begin anew, and knows when the peak was, and takes networks that do not learn.
-
-    It leaves out the peaks of modules, which take most of its time.
-    """
-    track, before_pass = attrgetter("_track_module_params_and_buffers", "_pre_fw_hook")(tracker)
-
-    def update(self: Any, _state: object) -> None:
-        for device, now in self._curr_mem_snap.items():
-            if self._peak_mem.get(device, 0) < now["Total"]:
-                self._peak_mem[device] = now["Total"]
-                self._peak_mem_snap[device] = dict(now)
-                in_pass = "backward pass" if self._mod_tracker.is_bw else "forward pass"
-                self.moment = "update" if self._in_opt else in_pass
-
-    def forget(self: Any) -> None:
-        self._peak_mem.clear()
-        self._peak_mem_snap.clear()
-
-    def count(self: Any, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
-        learning = [each.requires_grad for each in module.parameters()]
-        if learning and not any(learning):  # a frozen copy is part of the workload's state, and counted there
-            return 0, 0
-        sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
-        return sizes
-
-    def enter(self: Any, module: nn.Module, inputs: Any) -> None:
-        if not self._mod_tracker.is_bw and module in self.memory_tracking:
-            del self.memory_tracking[module]  # or it refuses a second pass: a rollout has one for each of its times
-        before_pass(self, module, inputs)
-
-    replaced = {"_update_peak_stats": update, "forget": forget}
-    replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}
-    return type(tracker.__name__, (tracker,), replaced)
-
-
-# The trackers' kinds of memory, by name.
-_KINDS = {
-    "parameters": ("PARAM", "SHARDED_PARAM"),
-    "gradients": ("GRAD", "SHARDED_GRAD", "UNSHARDED_GRAD"),
-    "optimizer": ("OPT",),
-    "buffers": ("UNSHARDED_PARAM", "ALL_GATHER", "REDUCE_SCATTER"),
-}
-
-
-def _usage(snapshot: dict[Any, int], buckets: int, *, offloaded: bool) -> Usage:
+def _usage(snapshot: dict[Any, int], *, offloads: bool, peak: str) -> Usage:
     found = {getattr(kind, "name", ""): size for kind, size in snapshot.items()}
-    sizes = {name: sum(found.pop(kind, 0) for kind in kinds) for name, kinds in _KINDS.items()}
+    host = sum(found.get(kind, 0) for kind in OFFLOADED) if offloads else 0
+    sizes = {name: sum(found.pop(kind, 0) for kind in kinds) for name, kinds in KINDS.items()}
     found.pop("", None)  # the total
-    # What is not in use at the moment of most need; gathered parameters and gradients on their way are on the device.
-    host = sizes["parameters"] + sizes["gradients"] + sizes["optimizer"] if offloaded else 0
-    return Usage(**sizes | {"buffers": sizes["buffers"] + buckets}, activations=sum(found.values()), host=host)
-
-
-def _buckets(model: nn.Module) -> int:
-    """Give the bytes of DDP's buckets, in which gradients are reduced and stay."""
-    return sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
+    return Usage(**sizes, activations=sum(found.values()), host=host, peak=peak)

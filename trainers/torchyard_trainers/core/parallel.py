@@ -162,8 +162,6 @@ def _shard(
     if precision.name == "fp32":
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if settings.cpu_offload else OffloadPolicy()
-    if settings.cpu_offload and precision.name == "fp16":
-        raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
     for block in blocks:
         fully_shard(
             block,

@@ -73,10 +73,13 @@ class Planner:
         The last way of each group needs least: where it does not fit, the others are not tried.
         """
         for ways in _changes(asked, self.world):
-            if self._fits(self._forecast(*ways[-1], 1)):
-                found = next(way for way in ways if self._fits(self._forecast(*way, 1)))
-                return self.fitted(*found)
+            if self._can_fit(*ways[-1]):
+                return self.fitted(*next(way for way in ways if self._can_fit(*way)))
         return None
+
+    def _can_fit(self, settings: Parallelism, strategy: str) -> bool:
+        """Whether some micro-batch fits: a sample at a time or, since what accumulates keeps gradients, all at once."""
+        return any(self._fits(self._forecast(settings, strategy, size)) for size in (1, self.per_rank))
 
     def fitted(self, settings: Parallelism, strategy: str) -> Try:
         """Forecast with the micro-batch that the settings say; `auto` is the largest that fits, as in the job."""
@@ -118,6 +121,7 @@ class Planner:
             precision=self.precision,
             micro_batch=size,
             real=self.real,
+            on_gpu=self.room is not None,
         )
 
     def told(self, found: Try) -> dict[str, Any]:
@@ -209,6 +213,8 @@ def _changes(asked: Try, world: World) -> Iterator[list[tuple[Parallelism, str]]
         sharded.append("fsdp")
     for strategy in sharded:
         yield [(with_(activation_checkpointing=way, strategy=strategy, fsdp=Fsdp()), strategy) for way in more]
+    if asked.settings.precision == "fp16":  # does not go with offloading
+        return
     widest = asked.strategy if asked.strategy == "fsdp" or world.size == 1 else "fsdp"
     widest = "fsdp" if widest == "single" else widest
     yield [(with_(activation_checkpointing="full", strategy=widest, fsdp=Fsdp(), cpu_offload=True), widest)]

@@ -1,0 +1,124 @@
+"""PyTorch's memory trackers, made to count a step as a whole: what it takes when it takes most, and when that is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+# The trackers' kinds of memory, by name. A model's own buffers are few; DDP's buckets are buffers here, see `Replica`.
+KINDS = {
+    "parameters": ("PARAM", "SHARDED_PARAM"),
+    "gradients": ("GRAD", "SHARDED_GRAD", "UNSHARDED_GRAD"),
+    "optimizer": ("OPT",),
+    "buffers": ("BUFFER", "UNSHARDED_PARAM", "ALL_GATHER", "REDUCE_SCATTER"),
+}
+# What offloading keeps in host memory; a gradient that is not yet reduced is where it was computed.
+OFFLOADED = frozenset({"SHARDED_PARAM", "SHARDED_GRAD", "OPT"})
+
+
+def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offloads: bool, over_gloo: bool) -> Any:
+    """Make a tracker that can begin anew (`forget`), knows when the peak was (`moment`) and takes frozen networks.
+
+    It leaves out the peaks of modules, which take most of its time.
+
+    Args:
+        model: `FSDPMemTracker` tells kinds of memory of a sharded one apart.
+        optimizer: of its parameters.
+        sharded: whether the model is.
+        offloads: find the moment of most need of the device; what is offloaded is counted beside it.
+        over_gloo: collectives will go through gloo, which reduces a copy of the gradients.
+    """
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    tracker = _of_the_whole(FSDPMemTracker)(model, optimizer) if sharded else _of_the_whole(MemTracker)()
+    tracker.on_host = OFFLOADED if offloads else frozenset()
+    tracker.over_gloo = over_gloo
+    return tracker
+
+
+@contextmanager
+def tracking(tracker: Any) -> Iterator[None]:
+    """Count what is allocated meanwhile, but not the whole tensors that DTensor makes to know a result's shape.
+
+    With tensors of no content it makes them in the mode of the step itself, so that the tracker cannot tell.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    guard = ShardingPropagator._fake_mode_lock  # noqa: SLF001 - it is entered around just that
+    ShardingPropagator._fake_mode_lock = _Pause(tracker)  # type: ignore[assignment]  # noqa: SLF001
+    try:
+        with tracker:
+            yield
+    finally:
+        ShardingPropagator._fake_mode_lock = guard  # noqa: SLF001
+
+
+class _Pause:
+    """Lets a tracker pass over what happens within."""
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+
+    def __enter__(self) -> None:
+        self._tracker.paused = True
+
+    def __exit__(self, *_: object) -> None:
+        self._tracker.paused = False
+
+
+def _of_the_whole(tracker: type[Any]) -> type[Any]:
+    track, before_pass = attrgetter("_track_module_params_and_buffers", "_pre_fw_hook")(tracker)
+
+    def update(self: Any, _state: object) -> None:
+        for device, now in self._curr_mem_snap.items():
+            size = now["Total"]
+            if self.on_host:
+                size -= sum(part for kind, part in now.items() if getattr(kind, "name", "") in self.on_host)
+            if self._peak_mem.get(device, 0) < size:
+                self._peak_mem[device] = size
+                self._peak_mem_snap[device] = dict(now)
+                in_pass = "backward pass" if self._mod_tracker.is_bw else "forward pass"
+                self.moment = "update" if self._in_opt else in_pass
+
+    def forget(self: Any) -> None:
+        self._peak_mem.clear()
+        self._peak_mem_snap.clear()
+
+    def count(self: Any, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
+        learning = [each.requires_grad for each in module.parameters()]
+        if learning and not any(learning):  # a frozen copy is part of the workload's state, and counted there
+            return 0, 0
+        sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
+        return sizes
+
+    def enter(self: Any, module: nn.Module, inputs: Any) -> None:
+        if not self._mod_tracker.is_bw and module in self.memory_tracking:
+            del self.memory_tracking[module]  # or it refuses a second pass: a rollout has one for each of its times
+        before_pass(self, module, inputs)
+
+    replaced: dict[str, Any] = {"_update_peak_stats": update, "forget": forget, "paused": False}
+    replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}
+    return type(tracker.__name__, (tracker,), replaced | {"__torch_dispatch__": _seen_by(tracker)})
+
+
+def _seen_by(tracker: type[Any]) -> Callable[..., Any]:
+    """Give what a tracker does at each operation, with the pauses and the copies of `tracker_of`."""
+    dispatch, reduce_scatter = attrgetter("__torch_dispatch__")(tracker), torch.ops.c10d._reduce_scatter_base_.default
+
+    def act(self: Any, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return operation(*args, **(kwargs or {}))
+        copied = None
+        if self.over_gloo and operation is reduce_scatter:
+            with self:
+                copied = args[1].clone()
+        result = dispatch(self, operation, types, args, kwargs)
+        del copied
+        return result
+
+    return act
