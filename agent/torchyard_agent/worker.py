@@ -97,7 +97,7 @@ def _execute(kind: str, target: str, argv: Any) -> int:
     code = _guarded(lambda: start(target, program.__dict__))
     _end_as_python_does()
     flushed = [_flushed(stream) for stream in (sys.stdout, sys.stderr)]
-    _flush_open_files()
+    _finish_open_files()
     return code or max(flushed)
 
 
@@ -130,14 +130,30 @@ def _flushed(stream: Any) -> int:
     return 0
 
 
-def _flush_open_files() -> None:
+# Compressed files end with what their readers ask for, and it is written when they are closed.
+_COMPRESSED = (("gzip", "GzipFile"), ("bz2", "BZ2File"), ("lzma", "LZMAFile"), ("zipfile", "ZipFile"))
+
+
+def _finish_open_files() -> None:
     # An interpreter that ends closes what its program left open, and so writes it; `os._exit` would lose it. Only
     # files: a pipe nobody reads from would keep us here. What the zygote had open is frozen, and so not among these.
-    for thing in gc.get_objects():
-        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with contextlib.suppress(Exception):  # it is closed, or the disk is full: Python says nothing, too
-                if stat.S_ISREG(os.fstat(thing.fileno()).st_mode):
-                    thing.flush()
+    # By hand, and not by clearing the program's globals as Python does: daemon threads still run, and would see it.
+    things = gc.get_objects()
+    buffers = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    modules = [(sys.modules.get(module), name) for module, name in _COMPRESSED]
+    compressed = tuple(getattr(module, name) for module, name in modules if module is not None)
+    # Text goes into compressed files, and these into buffers.
+    for kinds, end in ((buffers, "flush"), (compressed, "close"), (buffers, "flush")):
+        for thing in things:
+            if issubclass(type(thing), kinds):
+                with contextlib.suppress(Exception):  # it is closed, or the disk is full: Python says nothing, too
+                    if _writes_a_file(thing):
+                        getattr(thing, end)()
+
+
+def _writes_a_file(thing: Any) -> bool:
+    file = getattr(thing, "fp", thing)  # a zip archive has no descriptor of its own
+    return file.writable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
 
 def _script(path: str, namespace: Dict[str, Any]) -> None:

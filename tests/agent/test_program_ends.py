@@ -1,8 +1,13 @@
 """A warm worker's program ends as `python -u` ends it: what waits is told to end, what works is waited for."""
 
+import bz2
+import gzip
+import io
+import lzma
 import os
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -98,3 +103,48 @@ sys.exit({code})
     node.run(program=script(program))
     assert node.ended()["code"] == code
     assert losses.read_text() == "step,loss\n"
+
+
+# What a reader of the file finds, and what leaves it open; a plain file is flushed only.
+LEFT_OPEN = {
+    "gzip": ("file = gzip.open(path, 'wb'); file.write(data)", gzip.decompress),
+    "gzip, as text": ("file = gzip.open(path, 'wt'); file.write(data.decode())", gzip.decompress),
+    "gzip in a file of its own": ("file = gzip.GzipFile(fileobj=open(path, 'wb')); file.write(data)", gzip.decompress),
+    "gzip in a cycle": ("file = gzip.open(path, 'wb'); file.me = file; file.write(data)", gzip.decompress),
+    "bz2": ("file = bz2.open(path, 'wb'); file.write(data)", bz2.decompress),
+    "lzma": ("file = lzma.open(path, 'wb'); file.write(data)", lzma.decompress),
+    "zip": (
+        "file = zipfile.ZipFile(path, 'w'); file.writestr('losses.csv', data)",
+        lambda found: zipfile.ZipFile(io.BytesIO(found)).read("losses.csv"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("leaves", "read"), LEFT_OPEN.values(), ids=LEFT_OPEN)
+def test_a_compressed_file_that_is_left_open_can_be_read(node, script, tmp_path, leaves, read):
+    path = tmp_path / "losses"
+    program = f"""
+import bz2, gzip, lzma, zipfile
+path, data = {str(path)!r}, b"step,loss\\n" * 1000
+{leaves}
+"""
+    node.run(program=script(program))
+    assert node.ended()["code"] == 0
+    assert read(path.read_bytes()) == b"step,loss\n" * 1000
+
+
+def test_a_compressed_pipe_that_nobody_reads_keeps_no_program_from_its_end(node, script):
+    program = """
+import gzip, os
+reading, writing = os.pipe()
+file = gzip.GzipFile(fileobj=os.fdopen(writing, "wb"))
+file.write(os.urandom(1 << 16))
+os.set_blocking(writing, False)
+try:
+    while True:
+        os.write(writing, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(writing, True)
+"""
+    node.run(program=script(program))
+    assert node.ended()["code"] == 0
