@@ -9,6 +9,7 @@ finalizers; the storages for those are null, so kopf compares nothing either: ha
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 import threading
@@ -28,6 +29,7 @@ Heard = Callable[[str | None, Mapping[str, Any]], None]
 LOOK_SECONDS = 2.0
 SERVER_SECONDS = 290
 MAX_BACKOFF_SECONDS = 30.0
+TURN_SECONDS = 4.0  # less than a liveness probe waits
 _log = logging.getLogger(__name__)
 
 
@@ -53,6 +55,7 @@ class JobWatch:
     ) -> None:
         self._api, self._context, self._namespaces = api, context, namespaces
         self._heard, self._missing = heard, missing
+        self._loop: asyncio.AbstractEventLoop | None = None  # kopf's, while it has one
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -66,6 +69,20 @@ class JobWatch:
             except Exception as error:  # noqa: BLE001 -- kopf gives up for many causes, and we for none of them
                 _log.warning("the watch of TrainingJobs ended and begins anew: %s: %s", type(error).__name__, error)
             await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter
+
+    async def stuck(self) -> str:
+        """Why this process should be ended: kopf's event loop no longer turns. Empty: it does, or kopf does not run."""
+        turned = asyncio.get_running_loop().create_future()
+        try:
+            if self._loop is not None:
+                back = functools.partial(turned.get_loop().call_soon_threadsafe, _settle, turned)
+                self._loop.call_soon_threadsafe(back)
+                await asyncio.wait_for(turned, TURN_SECONDS)
+        except TimeoutError:
+            return f"kopf: its event loop has not turned for {TURN_SECONDS:.0f} s"
+        except RuntimeError:
+            return ""  # it was closed just now
+        return ""
 
     async def _unknown(self) -> str:
         """Why there is nothing to watch: kopf would wait for ever for a CRD that it did not find at its start."""
@@ -92,7 +109,8 @@ class JobWatch:
             here.call_soon_threadsafe(self._heard, kind, document)
 
         async def watch() -> None:
-            inside.update(loop=asyncio.get_running_loop(), stop=asyncio.Event())
+            self._loop = asyncio.get_running_loop()
+            inside.update(loop=self._loop, stop=asyncio.Event())
             started.set()
             await self._watch(tell, inside["stop"])
 
@@ -112,6 +130,7 @@ class JobWatch:
         try:
             await asyncio.shield(over)
         finally:
+            self._loop = None
             await asyncio.to_thread(started.wait)
             if not over.done() and "loop" in inside:
                 with contextlib.suppress(RuntimeError):
@@ -138,6 +157,11 @@ class JobWatch:
                 namespaces=self._namespaces,
                 stop_flag=stop,
             )
+
+
+def _settle(turned: "asyncio.Future[None]") -> None:
+    if not turned.done():
+        turned.set_result(None)
 
 
 def settings() -> kopf.OperatorSettings:

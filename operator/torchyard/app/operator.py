@@ -134,7 +134,8 @@ class Operator:
     async def _work(self) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(_pages(self.readiness, self.metrics, options.probe_port))
+            pages = probes.application(self.readiness, self.metrics.registry, self._watch.stuck)
+            await stack.enter_async_context(_pages(pages, options.probe_port))
             context = tls.server_context(options.tls_dir)
             app = server.application(self.book, self._tokens.authenticate, serving=self._serving)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
@@ -286,8 +287,8 @@ class Operator:
 
 
 @contextlib.asynccontextmanager
-async def _pages(readiness: Readiness, metrics: Metrics, port: int) -> AsyncIterator[None]:
-    runner = web.AppRunner(probes.application(readiness, metrics.registry), access_log=None, shutdown_timeout=0.5)
+async def _pages(pages: web.Application, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(pages, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
         await web.TCPSite(runner, port=port, reuse_address=True).start()

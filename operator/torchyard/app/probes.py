@@ -1,7 +1,7 @@
 """What the kubelet and Prometheus ask of the operator: health, readiness, metrics. Plain HTTP, nothing secret."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from aiohttp import web
 from prometheus_client import (
@@ -118,11 +118,20 @@ def resource(path: str) -> str:
     return f"{found['resource']}/{found['sub']}" if found["sub"] else found["resource"]
 
 
-def application(readiness: Readiness, registry: CollectorRegistry) -> web.Application:
-    """The three pages."""
+def application(
+    readiness: Readiness, registry: CollectorRegistry, stuck: Callable[[], Awaitable[str]]
+) -> web.Application:
+    """The three pages.
+
+    Args:
+        readiness: of `/readyz`.
+        registry: of `/metrics`.
+        stuck: why only a restart helps; empty: nothing. That this page is answered says that its own loop turns.
+    """
 
     async def healthz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")  # whoever answers has a loop that turns
+        why = await stuck()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
 
     async def readyz(_request: web.Request) -> web.Response:
         sentences = readiness.sentences

@@ -1,0 +1,71 @@
+"""Whether the operator should be restarted: both of its event loops have to turn, the probes' own and kopf's."""
+
+import asyncio
+import threading
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
+
+from torchyard.app import job_watch
+from torchyard.app.job_watch import JobWatch
+from torchyard.app.probes import Readiness, application
+
+
+class Api:
+    """Knows TrainingJobs."""
+
+    async def request(self, _verb, _path):
+        return b'{"resources": [{"name": "trainingjobs"}]}'
+
+
+class Watch(JobWatch):
+    """Its kopf only waits, with its loop blocked as long as the test likes."""
+
+    def __init__(self):
+        super().__init__(Api(), None, (), heard=lambda *_: None, missing=lambda _why: None)
+        self.begun, self.block, self.go_on = threading.Event(), threading.Event(), threading.Event()
+
+    async def _watch(self, _tell, stop):
+        self.begun.set()
+        while not stop.is_set():
+            await asyncio.sleep(0)
+            if self.block.is_set():
+                self.go_on.wait(30)
+                self.block.clear()
+
+
+@pytest.fixture
+async def watch():
+    found = Watch()
+    task = asyncio.create_task(found.run())
+    await asyncio.to_thread(found.begun.wait)
+    yield found
+    found.go_on.set()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def health(watch):
+    async with TestClient(TestServer(application(Readiness({}), CollectorRegistry(), watch.stuck))) as client:
+
+        async def look():
+            async with client.get("/healthz") as answer:
+                return answer.status, (await answer.text()).strip()
+
+        yield look
+
+
+async def test_a_loop_of_kopfs_that_no_longer_turns_is_told_until_it_turns_again(watch, health, monkeypatch):
+    monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
+    assert await health() == (200, "ok")
+    watch.block.set()
+    assert await health() == (503, "kopf: its event loop has not turned for 0 s")
+    watch.go_on.set()
+    while (await health())[0] != 200:
+        pass
+
+
+async def test_before_kopf_runs_nothing_is_stuck():
+    assert await Watch().stuck() == ""
