@@ -6,23 +6,28 @@ import os
 import ssl
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from kubernetes.client import Configuration
-from kubernetes.config import (
-    ConfigException,
-    list_kube_config_contexts,
-    load_incluster_config,
-    load_kube_config,
-)
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from torchyard.cluster.kube.kubeconfig import Chosen, choose
+from torchyard.cluster.kube.proxies import proxy_for
 from torchyard.engine.ports import Unavailable
 
 TOKEN_SECONDS = 60.0
 RELOAD_SECONDS = 5.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _log = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """What was found."""
+
+    configuration: Configuration
+    chosen: Chosen
 
 
 class Credentials:
@@ -33,18 +38,21 @@ class Credentials:
 
     Attributes:
         server: base URL without a slash at its end.
+        context: of the kubeconfig; empty in a pod.
         namespace: of the context, or of the pod we run in.
         tls: of every connection; None for plain http. Stays the same object when certificates change.
         proxy: URL of the proxy to go through, None: directly.
     """
 
-    def __init__(self, context: str | None, configuration: Configuration, namespace: str) -> None:
+    def __init__(self, context: str | None, loaded: Loaded) -> None:
+        configuration = loaded.configuration
         self.server = configuration.host.rstrip("/")
-        self.namespace = namespace
-        self.proxy: str | None = configuration.proxy
+        self.context, self.namespace = loaded.chosen.context, loaded.chosen.namespace
+        self.proxy = configuration.proxy or proxy_for(self.server)
         self.tls = _tls(configuration) if self.server.startswith("https:") else None
-        self._context = context
+        self._asked = context
         self._configuration = configuration
+        self._impersonation = loaded.chosen.impersonation
         self._authorization = _authorization(configuration)
         self._read = self._loaded = time.monotonic()
         self._lock = asyncio.Lock()
@@ -59,8 +67,7 @@ class Credentials:
         Raises:
             ValueError: there is no configuration, or it cannot be used.
         """
-        configuration, namespace = await asyncio.to_thread(_load, context)
-        return cls(context, configuration, namespace)
+        return cls(context, await asyncio.to_thread(_load, context))
 
     async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send a request as us: an aiohttp client middleware."""
@@ -68,6 +75,7 @@ class Credentials:
         used = await self._current()
         if used is not None:
             request.headers["Authorization"] = used
+        request.headers.extend(self._impersonation)
         response = await handler(request)
         if response.status == 401 and await self._changed_since(used):
             response.close()
@@ -93,7 +101,7 @@ class Credentials:
                     return False
                 self._loaded = time.monotonic()
                 try:
-                    self._configuration, _ = await asyncio.to_thread(_load, self._context)
+                    self._configuration, _ = await asyncio.to_thread(_load, self._asked)
                 except ValueError as error:
                     raise Unavailable(f"credentials were refused (401) and cannot be loaded again: {error}") from error
                 if self.tls is not None:
@@ -103,28 +111,31 @@ class Credentials:
             return True
 
 
-def _load(context: str | None) -> tuple[Configuration, str]:
-    configuration = Configuration()
+def _load(context: str | None) -> Loaded:
+    configuration = Configuration(proxy="")  # not the environment's, whose rules are not all in there
     files = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     named = any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
     try:
         if named or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
-            load_kube_config(config_file=files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
-            return configuration, _namespace(files, context)
+            return Loaded(configuration, _from_files(files, context, configuration))
         load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        return configuration, NAMESPACE_FILE.read_text().strip()
-    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError) as error:
+        return Loaded(configuration, Chosen(namespace=NAMESPACE_FILE.read_text().strip()))
+    except (ConfigException, yaml.YAMLError, AttributeError, OSError, KeyError, TypeError, ValueError) as error:
         what = f"context `{context}` of {files}" if context is not None else files
         raise ValueError(
-            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split())}: set KUBECONFIG, or give"
-            " --context one that `kubectl config get-contexts` lists."
+            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split()).rstrip('.')}: set KUBECONFIG,"
+            " or give --context one that `kubectl config get-contexts` lists."
         ) from error
 
 
-def _namespace(files: str, context: str | None) -> str:
-    contexts, active = list_kube_config_contexts(config_file=files)  # type: ignore[no-untyped-call]
-    chosen = active if context is None else next(each for each in contexts if each["name"] == context)
-    return str(chosen["context"].get("namespace") or "default")
+def _from_files(files: str, context: str | None, configuration: Configuration) -> Chosen:
+    chosen = choose(files, context)
+    load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=chosen.files, context=chosen.context, client_configuration=configuration
+    )
+    if chosen.plugin and not configuration.api_key and not configuration.cert_file:
+        raise ValueError(f"the plugin {chosen.plugin!r} gave no credentials; {chosen.hint}")
+    return chosen
 
 
 def _authorization(configuration: Configuration) -> str | None:

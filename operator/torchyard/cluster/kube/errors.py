@@ -76,6 +76,10 @@ class Fenced(Unavailable):
     """This process does not hold the lease, or not for sure; the write was not sent."""
 
 
+class Unauthorized(Unavailable):
+    """401, after credentials were loaded again: nobody the server knows."""
+
+
 Refusal = NotFound | Gone | Conflict | Rejected | Unavailable
 
 
@@ -101,7 +105,8 @@ def refusal(code: int, body: bytes, *, what: str, retry_after: str | None = None
         return Conflict(message)
     if 400 <= code < 500 and code not in {401, 408, 429}:
         return Rejected(code, status.reason, message, details)
-    return Unavailable(f"{what}: {code} {message}", _seconds(retry_after, details.retry_after_seconds))
+    kind = Unauthorized if code == 401 else Unavailable
+    return kind(f"{what}: {code} {message}", _seconds(retry_after, details.retry_after_seconds))
 
 
 def _status(body: bytes) -> _Status:
