@@ -1,4 +1,4 @@
-"""Tokens that a real API server signs, and reviews in doubt: who may speak for which pod, to a real operator over TLS."""
+"""Tokens that a real API server signs, and reviews in doubt: who may speak for which pod, over TLS."""
 
 import json
 import ssl

@@ -202,6 +202,32 @@ def test_a_pod_that_dies_before_any_round_is_charged_once_and_ends_the_job_in_th
     assert world.status.restarts.total == 3
 
 
+def test_a_pod_that_fills_its_own_volume_each_time_ends_the_job():
+    world = World(1, restart=Restart(no_progress_limit=2)).to_running()
+    for _ in range(3):
+        world.end_pod(world.at(0), 143, "DiskLimitExceeded")
+        recover(world, 1)
+    assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
+    assert "last cause DiskLimitExceeded" in world.status.message
+
+
+def test_a_node_that_refuses_pods_costs_nothing_and_is_not_asked_again_at_once():
+    world = World(1)
+    world.settle()
+    for _ in range(5):
+        world.end_pod(world.at(0), None, "NodeRefused")
+        world.settle()
+        assert (world.status.state, world.status.reason) == ("Recovering", "NodeRefused")
+        made = len(world.created)
+        world.now += 29
+        world.settle()
+        assert len(world.created) == made
+        world.now += 2
+        world.settle()
+        assert len(world.created) == made + 1
+    assert (world.status.restarts.total, world.status.restarts.counted) == (5, 0)
+
+
 def test_a_command_that_does_not_exist_fails_before_any_round():
     world = World(1)
     world.settle()

@@ -41,6 +41,33 @@ def test_pods_of_a_finished_job_that_do_not_go_are_deleted():
     assert [each.uid for each in of(DeletePod, plan(world.view()))] == [uid]
 
 
+def test_a_pod_of_a_finished_job_in_which_a_side_car_goes_on_is_deleted_too():
+    world = World(2).to_running()
+    for index in (0, 1):
+        world.end_workers(world.at(index), 0)
+    world.settle()
+    (lingers, over) = world.pods
+    world.pods[lingers] = replace(world.pods[lingers], lingers=True)
+    assert plan(world.view()).requeue_after == 30
+    world.now += 31
+    assert [each.uid for each in of(DeletePod, plan(world.view()))] == [lingers], "the other is kept for its logs"
+    assert not world.pods[over].alive
+
+
+def test_an_edit_of_a_finished_job_is_seen_and_changes_nothing():
+    world = World(1).to_running()
+    world.end_workers(world.at(0), 0)
+    world.settle()
+    before = world.status
+    world.edit(suspend=True, ttl_after_finished="1h")
+    world.settle()
+    assert (world.status.state, world.status.observed_generation) == ("Succeeded", 2)
+    assert {each.observed_generation for each in world.status.conditions} == {2}
+    assert [each.last_transition_time for each in world.status.conditions] == [
+        each.last_transition_time for each in before.conditions
+    ]
+
+
 def test_a_finished_job_is_deleted_after_its_ttl_and_not_before():
     world = World(1, ttl_after_finished="1h").to_running()
     world.end_workers(world.at(0), 0)

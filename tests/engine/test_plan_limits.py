@@ -32,6 +32,22 @@ def test_suspend_saves_first_then_gives_every_pod_up_and_resume_goes_on():
     assert world.status.restarts.total == 0
 
 
+def test_a_resume_before_the_former_pods_are_gone_says_that_it_waits_for_them():
+    world = World(2).to_running()
+    world.edit(suspend=True)
+    world.step()
+    obey, world.obey = world.obey, lambda _uid: None  # saved, and slow to go
+    world.settle()
+    world.edit(suspend=False)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Pending", "WaitingForPods")
+    assert "job-0-0 is still stopping; job-0-1 is still stopping" in world.status.message
+    world.obey = obey
+    world.finish_deletions()
+    recover(world, 1)
+    assert world.status.state == "Running"
+
+
 def test_a_resume_after_a_failure_is_no_recovery():
     world = World(1).to_running()
     fail(world)
@@ -198,6 +214,19 @@ def test_a_program_that_reports_nothing_counts_as_running_after_a_while_and_is_n
     world.now += 86400
     world.settle()
     assert (world.status.state, world.status.round) == ("Running", 1)
+
+
+def test_a_clock_that_is_ahead_of_the_api_servers_fails_no_job_that_waits():
+    world = World(1, health=Health(pending_timeout="10m"))
+    world.now = world.since = START + 3600
+    world.settle()
+    uid = world.at(0)
+    world.pods[uid] = replace(world.pods[uid], created=START)
+    world.settle()
+    assert world.status.state == "Pending"
+    world.now += 600
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "PendingTimeout")
 
 
 def test_pods_that_are_never_placed_end_the_job_if_the_user_said_so():

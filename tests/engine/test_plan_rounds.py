@@ -66,7 +66,9 @@ def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it
     fail(world, 0, 75, rank=0, exception="", message="exit code 75")
     world.step()
     world.now += 0.1
-    world.end_workers(world.at(1), 75, asked=True, saved=True)
+    told = world.at(1)
+    world.delete(told)
+    world.end_workers(told, 75, asked=True, saved=True)
     world.step()
     attempt = world.status.attempts[-1]
     assert (attempt.reason, attempt.cause.rank, attempt.cause.pod, attempt.counted) == (
@@ -75,6 +77,51 @@ def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it
         "job-0-1",
         False,
     )
+    assert attempt.cause.exception == "they saved first"
+
+
+OWN_FAULT = 'Usage of EmptyDir volume "torchyard-checkpoints" exceeds the limit "10Mi".'
+
+
+def test_who_told_a_pod_to_stop_may_say_so_a_moment_later():
+    world = World(2).to_running()
+    world.end_workers(world.at(1), 143, asked=True)
+    world.step()
+    assert world.status.rendezvous.open, "nobody said why yet"
+    world.now += 1
+    world.end_workers(world.at(0), 76, secondary=True)
+    world.step()
+    assert world.status.rendezvous.open
+    evicted = world.at(1)
+    agent = world.agents[evicted]
+    world.end_pod(evicted, 143, "DiskLimitExceeded")
+    world.agents[evicted] = agent  # what it said stays known
+    world.pods[evicted] = replace(world.pods[evicted], message=OWN_FAULT)
+    world.step()
+    attempt = world.status.attempts[-1]
+    assert (attempt.reason, attempt.cause.pod) == ("DiskLimitExceeded", "job-0-1")
+    assert OWN_FAULT in world.status.message
+
+
+def test_a_member_whose_pod_is_deleted_is_the_cause_at_once_whatever_its_peers_do():
+    world = World(2).to_running()
+    deleted = world.at(1)
+    world.delete(deleted)
+    world.end_workers(deleted, 143, asked=True)
+    world.step()
+    attempt = world.status.attempts[-1]
+    assert not world.status.rendezvous.open
+    assert (attempt.reason, attempt.cause.pod, attempt.cause.node) == ("Preempted", "job-0-1", "node-1")
+
+
+def test_a_pod_that_nobody_says_why_was_told_to_stop_is_not_waited_for_long():
+    world = World(1).to_running()
+    world.end_workers(world.at(0), 143, asked=True)
+    assert world.step().requeue_after == 2
+    world.now += 2
+    world.settle()
+    attempt = world.status.attempts[0]
+    assert (attempt.reason, attempt.cause.exception, attempt.counted) == ("Preempted", "they had not saved", False)
 
 
 def test_a_pod_that_is_lost_stands_for_the_first_of_its_ranks():
@@ -93,6 +140,23 @@ def test_the_incarnation_is_persisted_before_the_replacement_is_created():
     kinds = [type(action) for action in decided.actions]
     assert kinds.index(WriteStatus) < kinds.index(CreatePod)
     assert of(WriteStatus, decided)[0].status.incarnation == of(CreatePod, decided)[0].incarnation == 1
+
+
+def test_a_pod_on_a_node_that_is_not_ready_is_replaced_only_after_it_had_time_to_call():
+    world = World(1)
+    world.settle()
+    for made in range(1, 4):
+        world.now += 3600
+        uid = world.at(0)
+        world.pods[uid] = replace(world.pods[uid], phase="Unknown", created=world.now)
+        world.settle()
+        assert "its node node-0 is not ready" in world.status.message
+        world.now += 19
+        world.settle()
+        assert len(world.created) == made
+        world.now += 2
+        world.settle()
+        assert len(world.created) == made + 1
 
 
 def test_a_replacement_waits_until_the_old_pod_is_gone():

@@ -115,6 +115,35 @@ def test_one_event_a_transition():
     assert [event.reason for event in world.events] == ["RoundOpened", "Training", "Completed"]
 
 
+def test_what_holds_a_job_up_is_announced_once_and_again_only_if_it_comes_back():
+    world = World(1)
+    world.settle()
+    assert world.events == [], "to wait for pods is nothing to be told of"
+    uid = world.at(0)
+    for _ in range(2):
+        for message in ("need 8, free at most 0", "need 8, free at most 4"):
+            world.pods[uid] = replace(world.pods[uid], reason="InsufficientGPU", message=message)
+            world.settle()
+        world.pods[uid] = replace(world.pods[uid], reason="", message="")
+        world.settle()
+    assert [(each.type, each.reason) for each in world.events] == [("Warning", "InsufficientGPU")] * 2
+    assert "need 8, free at most 0" in world.events[0].message
+
+
+def test_an_exit_code_is_said_once_and_a_program_that_reports_nothing_makes_no_steps():
+    world = World(1, command=["sleep", "1d"])
+    world.settle()
+    world.start_pods()
+    world.settle()
+    world.now += 31
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Running", "NoReports")
+    assert world.events[-1].reason == "NoReports"
+    fail(world, exception="", message="exit code 1", rank=0)
+    world.settle()
+    assert world.status.message.count("exit code 1") == 1
+
+
 def test_the_failure_is_announced_as_a_warning_with_its_evidence():
     world = World(1).to_running()
     fail(world, rank=0)

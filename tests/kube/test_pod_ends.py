@@ -93,7 +93,37 @@ ENDED = {
     "the node would not have it": (
         {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
         "NodeRefused",
-        "Node didn't have enough resource",
+        "OutOfnvidia.com/gpu: Node didn't have enough resource",
+        None,
+    ),
+    "the node would not have it, in words of its own": (
+        {
+            "phase": "Failed",
+            "reason": "TopologyAffinityError",
+            "message": "Resources cannot be allocated with Topology locality",
+        },
+        "NodeRefused",
+        "TopologyAffinityError: Resources cannot be allocated with Topology locality",
+        None,
+    ),
+    "it filled its own volume": (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": 'Usage of EmptyDir volume "torchyard-checkpoints" exceeds the limit "10Mi". ',
+        },
+        "DiskLimitExceeded",
+        'Usage of EmptyDir volume "torchyard-checkpoints" exceeds the limit "10Mi".',
+        None,
+    ),
+    "what somebody put before the trainer failed": (
+        placed(
+            container("waiting", reason="PodInitializing"),
+            init=container("terminated", "mesh-init", exitCode=3, reason="Error", message="no iptables\n"),
+            phase="Failed",
+        ),
+        "InitContainerFailed",
+        "mesh-init: no iptables",
         None,
     ),
     "the agent could not be installed": (
@@ -142,7 +172,7 @@ def test_a_container_that_somebody_injected_does_not_keep_a_finished_pod_alive()
         phase="Running",
     )
     found = seen(pod(spec=ON_NODE, status=status)).pod
-    assert (found.phase, found.exit_code) == ("Succeeded", 0)
+    assert (found.phase, found.exit_code, found.lingers) == ("Succeeded", 0, True)
 
 
 TORCHRUN = """ValueError: no luck
@@ -165,3 +195,9 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 def test_of_a_pod_without_an_agent_the_workers_are_judged_by_code_and_last_words(code, log, reason, message):
     found = seen(pod(spec={**ON_NODE, "subdomain": "ty-cvrp"}, status=ended(code, "Error", log))).pod
     assert (found.reason, found.message, found.exit_code) == (reason, message, code)
+
+
+def test_of_a_pod_without_an_agent_it_is_the_jobs_own_command_that_is_not_there():
+    words = 'failed to create task: runc: exec: "nosuch": executable file not found in $PATH'
+    found = seen(pod(spec={**ON_NODE, "subdomain": "ty-cvrp"}, status=ended(128, "StartError", words))).pod
+    assert (found.reason, found.message) == ("CommandNotFound", words)

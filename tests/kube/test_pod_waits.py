@@ -57,6 +57,11 @@ WAITING = {
         "NoMatchingNode",
         "3 of 4 nodes: node(s) didn't match Pod's node affinity/selector",
     ),
+    "no node is close enough": (
+        pod(status=unplaced(nodes("2 node(s) didn't match pod affinity rules, 2 node(s) had untolerated taint(s)"))),
+        "TopologyNotMet",
+        "2 of 4 nodes: node(s) didn't match pod affinity rules",
+    ),
     "a taint that the scheduler names": (
         pod(
             status=unplaced(
@@ -92,6 +97,20 @@ WAITING = {
         pod(status=unplaced(nodes("2 node(s) didn't find available persistent volumes to bind, 2 node(s) had taints"))),
         "VolumeNotBound",
         "runs",
+    ),
+    "the volume of the claim is on one node, and that is full": (
+        pod(
+            status=unplaced(
+                nodes("1 Insufficient nvidia.com/gpu, 1 node(s) didn't match PersistentVolume's node affinity")
+            )
+        ),
+        "VolumeElsewhere",
+        "runs",
+    ),
+    "the node has all the volumes it can take": (
+        pod(status=unplaced(nodes("2 node(s) exceed max volume count, 2 node(s) had untolerated taint(s)"))),
+        "InsufficientResource",
+        "2 of 4 nodes: node(s) exceed max volume count",
     ),
     "a gang scheduler holds it": (
         pod(status=unplaced("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated")),
@@ -154,7 +173,7 @@ WAITING = {
                 init=container("waiting", "agent", reason="ImagePullBackOff", message="x: not found"),
             ),
         ),
-        "ImagePullFailed",
+        "AgentImagePullFailed",
         "not found: ghcr.io/torchyard/operator:0.1.0",
     ),
     "the secret does not exist": (

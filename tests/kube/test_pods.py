@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from pod_json import container, placed, pod, text
+from pod_json import container, ended, placed, pod, text
 
 from torchyard.cluster.kube import pods as kube_pods
 
@@ -58,6 +58,18 @@ async def test_it_is_not_kept_for_ever(known, monkeypatch):
             await asyncio.sleep(0.01)
 
 
-async def test_a_pod_that_had_ended_leaves_nothing(known):
+async def test_a_pod_that_failed_is_still_shown_as_it_ended(known):
+    known.forget(appear(known, spec={"nodeName": "node-7"}, status=ended(143)))
+    (gone,) = known.of("job-uid")
+    assert (gone.name, gone.node, gone.phase, gone.deleting, gone.exit_code) == (
+        "cvrp-0-1",
+        "node-7",
+        "Failed",
+        True,
+        143,
+    )
+
+
+async def test_a_pod_that_was_done_leaves_nothing(known):
     known.forget(appear(known, status={"phase": "Succeeded"}))
     assert known.of("job-uid") == ()

@@ -25,7 +25,7 @@ REFUSALS = {
             "limited: requests.nvidia.com/gpu=8",
         ),
         "QuotaExceeded",
-        "gpu-quota, requests.nvidia.com/gpu 6/8",
+        "gpu-quota, requests.nvidia.com/gpu 6/8 and 4 asked for by a pod",
     ),
     "two resources of a quota are used up": (
         no(
@@ -34,7 +34,7 @@ REFUSALS = {
             "limited: limits.cpu=8,pods=3",
         ),
         "QuotaExceeded",
-        "team, limits.cpu 8/8, pods 3/3",
+        "team, limits.cpu 8/8 and 4 asked for by a pod, pods 3/3 and 1 asked for by a pod",
     ),
     "the quota is new": (
         no(403, f"{POD}status unknown for quota: team, resources: pods"),
@@ -193,6 +193,28 @@ def test_a_refused_replacement_waits_as_part_of_the_recovery():
     world.advance_training()
     world.settle()
     assert world.status.state == "Running"
+
+
+def test_a_recovery_no_longer_says_what_held_it_up_once_that_is_over():
+    world = World(2).to_running()
+    world.vanish(world.at(1))
+    world.settle()
+    assert world.status.reason == "PodLost", "the cause of the failure, until there is more to say"
+    uid = world.at(1)
+    world.pods[uid] = replace(world.pods[uid], reason="InsufficientGPU", message="need 8, free at most 0")
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Recovering", "InsufficientGPU")
+    world.pods[uid] = replace(world.pods[uid], reason="", message="")
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Recovering", "Recovering")
+    world.pods[uid] = replace(world.pods[uid], phase="Running", started=world.now)
+    world.now += 31
+    world.settle()
+    assert world.status.reason == "AgentSilent"
+    assert "job-1-1" in world.status.message
+    world.call_in(uid)
+    world.settle()
+    assert world.status.round == 2
 
 
 def test_back_off_doubles_while_the_reason_stays_and_starts_anew_with_another_spec():

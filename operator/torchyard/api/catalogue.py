@@ -38,10 +38,21 @@ _WAITING = (
         "no node carries the labels that the job asks for",
         "correct spec.scheduling.nodeSelector or spec.gpu, or label a node",
     ),
+    (
+        "TopologyNotMet",
+        "no node that is free is as close to the others as spec.scheduling.topology requires",
+        "free one, label the nodes, or ask for topology.preferred",
+    ),
     ("Untolerated", "nodes that would do have a taint", "tolerate it in spec.scheduling.tolerations or remove it"),
     ("NodesCordoned", "nodes that would do take no new pods", "uncordon one"),
+    ("NodesNotReady", "nodes that would do are not ready", "see `kubectl describe node`; the pods start once one is"),
     ("SchedulingGated", "the pods wait for a gang scheduler to let them in", ""),
     ("VolumeNotBound", "a claim of the job has no volume yet", "see `kubectl describe pvc`"),
+    (
+        "VolumeElsewhere",
+        "the volume of a claim is bound to nodes on which there is no room",
+        "make room there, or use a claim that every node can mount",
+    ),
     ("MissingClaim", "a claim that the job mounts does not exist", "create it, the pods then start"),
     ("MissingSecret", "a secret that the job uses does not exist", "create it, the pods then start"),
     ("MissingConfigMap", "a config map that the job uses does not exist", "create it, the pods then start"),
@@ -50,10 +61,15 @@ _WAITING = (
         "the image cannot be pulled",
         "give spec.image or spec.imagePullSecrets what is missing; suspend the job to change them",
     ),
+    (
+        "AgentImagePullFailed",
+        "the image that brings the agent into the pods cannot be pulled",
+        "name its registry's secret in spec.imagePullSecrets, or have the operator's --agent-image corrected",
+    ),
     ("ContainerNotConfigured", "a container cannot be set up as asked", "see `kubectl describe pod`"),
     ("VolumeNotMounted", "a volume cannot be mounted", "see `kubectl describe pod`"),
     ("PodNotSetUp", "the node cannot set a pod up", "see `kubectl describe pod`"),
-    ("QuotaExceeded", "a quota of the namespace is used up", "free some or have it raised, the pods then start"),
+    ("QuotaExceeded", "a quota of the namespace has no room", "free some or have it raised, the pods then start"),
     (
         "QuotaNeedsLimits",
         "a quota of the namespace asks for limits that the job does not give",
@@ -84,6 +100,7 @@ _RUNNING = (
     ("RoundOpened", "a round was opened", ""),
     ("Starting", "workers start and have not made a step yet", ""),
     ("Training", "steps are being made", ""),
+    ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
     ("RoundClosed", "a round ended early", ""),
     ("Recovering", "a failed round is being replaced", ""),
@@ -95,18 +112,28 @@ _RUNNING = (
     ("ExportNotVerified", "the exported formats were not compared with the model", "set spec.export.verify to true"),
     ("ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"),
     ("Suspending", "the gang saves a checkpoint and stops", ""),
-    ("Suspended", "the job is suspended", "set spec.suspend to false to go on from the newest checkpoint"),
+    ("Suspended", "the job is suspended", "set spec.suspend to false to go on"),
     ("Resumed", "the job goes on after a suspend", ""),
     ("NotFinished", "the job is not over", ""),
     ("NotFailed", "the job has not failed", ""),
 )
 _LOST = (
     ("PodLost", "a pod vanished", ""),
-    ("PodFailed", "a pod ended although its round was open", "see `torchyard logs`"),
+    ("PodFailed", "a pod ended before its job was over", "see `torchyard logs`"),
     ("NodeLost", "the node of a pod does not answer", ""),
     ("Evicted", "a pod was evicted from its node", ""),
     ("PreemptedByPriority", "a pod made room for one of higher priority", ""),
+    (
+        "DiskLimitExceeded",
+        "a pod wrote more than a limit on its disk allows",
+        "raise spec.checkpoint.volume.ephemeral, use a claim, or write less",
+    ),
     ("NodeRefused", "a node refused a pod that was placed on it", "see `kubectl describe node`"),
+    (
+        "InitContainerFailed",
+        "a container that was put into the pod failed before the trainer could start",
+        "see `kubectl logs -c` of that container",
+    ),
     ("ContainerCannotStart", "a container cannot be started", "check that the image has python3 3.9 or newer"),
     ("AgentCrashed", "the agent of a pod crashed", "see `kubectl logs` of the pod"),
     (
@@ -150,6 +177,9 @@ _NEXT_STEPS = {
     "CommandNotFound": "check spec.command, spec.workingDir and that the image has the program",
     "Killed": "check the memory of the node",
 }
+
+WAITING = frozenset(code for code, _, _ in _WAITING)
+"""What a job may wait for before a round opens."""
 
 CATALOGUE: dict[str, Reason] = {
     code: Reason(code=code, cause=cause, next_step=step)

@@ -17,12 +17,21 @@ MAX_LINES = 20
 OUT_OF_GPU_MEMORY = "GpuOutOfMemory"
 # Losses nobody's code is to blame for: they cost no restart and say nothing about progress.
 UNCOUNTED = frozenset(
-    {"PodLost", "NodeLost", "Evicted", "PreemptedByPriority", "AgentRestarted", "Preempted", "Suspended"}
+    {
+        "PodLost",
+        "NodeLost",
+        "NodeRefused",
+        "Evicted",
+        "PreemptedByPriority",
+        "AgentRestarted",
+        "Preempted",
+        "Suspended",
+    }
 )
 # What took the pod itself, if the cluster says so: better known than how its workers ended on the way out.
-DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost"})
+DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost", "DiskLimitExceeded"})
 # How a pod can end that no further try can mend.
-HOPELESS = frozenset({"ContainerCannotStart"})
+HOPELESS = frozenset({"ContainerCannotStart", "CommandNotFound"})
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -35,6 +44,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     permanent: bool = False
     counted: bool = True
     secondary: bool = False
+    unexplained: bool = False  # it was told to stop by somebody who did not say why yet
     lost_pod: bool = False
     time: float = 0.0
     step: int | None = None
@@ -115,8 +125,10 @@ def node_loss_due(view: View) -> tuple[float, ...]:
 
 
 def _heard(view: View, pod: Pod) -> float:
+    """Since when it is silent: a pod that was made a moment ago has had no time to say anything."""
     agent = view.agents.get(pod.uid)
-    return max(view.since, agent.seen if agent is not None else 0.0)
+    made = pod.created if pod.created <= view.now else 0.0
+    return max(view.since, made, agent.seen if agent is not None else 0.0)
 
 
 def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
@@ -171,7 +183,7 @@ def evidence(cause: Outcome) -> str:
         f"exit code {known.exit_code}" if known.exit_code is not None else "",
         (known.exception or cause.message).strip()[:MAX_EXCEPTION],
     ]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(dict.fromkeys(part for part in parts if part))
 
 
 def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
@@ -196,22 +208,30 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
     failure = ended.failure or Failure()
     preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
     reason = "Preempted" if preempted else "OOMKilled" if failure.out_of_memory else meaning.reason
+    taken = pod is not None and (pod.deleting or pod.reason in DISPLACED)
     if preempted and pod is not None and pod.reason in DISPLACED:
         reason = pod.reason
+    # A kubelet says that it evicts a pod only after its containers ended.
+    silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
         raised = f"{failure.exception}: {failure.message}"
+    if preempted and pod is not None and pod.reason in DISPLACED:
+        raised = pod.message
+    elif preempted and not raised:
+        raised = "they saved first" if ended.saved else "they had not saved"
     return Outcome(
         rank=node_rank,
         state="failed",
         reason=reason,
         code=ended.code,
         permanent=meaning.permanent,
-        counted=meaning.counted and not preempted,
+        counted=reason not in UNCOUNTED if preempted else meaning.counted,
+        unexplained=reason == "Preempted" and ended.asked and silent,
         # Exit 76, workers that were stopped, and those that saved because another pod was asked to follow from that.
         secondary=failure.secondary
         or ended.code == 76
-        or (ended.asked and not ended.saved)
+        or (ended.asked and not ended.saved and not taken)
         or (ended.code == 75 and not ended.asked),
         lost_pod=pod is None or not pod.alive,
         time=failure.time or ended.time,

@@ -46,7 +46,9 @@ def stalled(
         status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
     failed = _condition(complete, now, generation, "Stalled", holds=True, reason=reason, evidence=evidence)
-    return replace(complete, conditions=[failed if each.type == "Stalled" else each for each in complete.conditions])
+    conditions = [failed if each.type == "Stalled" else each for each in complete.conditions]
+    observed = max(complete.observed_generation, generation)
+    return replace(complete, observed_generation=observed, conditions=conditions)
 
 
 def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
@@ -58,7 +60,7 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     return {
         "Admitted": (admitted, "Admitted" if admitted else "Suspended"),
         "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
-        "Running": (state == "Running", "Training" if state == "Running" else "NotTraining"),
+        "Running": (state == "Running", (status.reason or "Training") if state == "Running" else "NotTraining"),
         "Progressing": (not idle, status.reason or "Starting"),
         "Recovering": (state == "Recovering", "Recovering" if state == "Recovering" else "Healthy"),
         "CheckpointReady": (

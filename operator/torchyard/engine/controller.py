@@ -143,10 +143,12 @@ class Controller:
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
+            if error.reason == "Forbidden":  # perhaps to write that into the status
+                self._say_once(key, str(error))
             return "refused"
         except Unavailable as error:
             self._queue.fail(key, at_least=error.retry_after)
-            self._say_once(key, str(error))
+            self._say_once(key, f"the cluster did not answer, trying on in silence: {error}")
             return "unavailable"
         except Exception as error:  # noqa: BLE001 -- the job's trouble, whatever it is, is not the others'
             delay = self._queue.fail(key)
@@ -163,7 +165,7 @@ class Controller:
         """Agents bring news of a job every few seconds, and each of them is a try."""
         if self._silent.get(key) != trouble:
             self._silent[key] = trouble
-            _log.warning("%s/%s: the cluster did not answer, trying on in silence: %s", *key, trouble)
+            _log.warning("%s/%s: %s", *key, trouble)
 
     def _refused(self, key: Key, error: Refused) -> float:
         """Remember it for the next plan; seconds until that is due."""

@@ -116,14 +116,17 @@ def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod
 
 
 def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
-    """Pods of a finished job that did not go when told to, and when to look again. Ended pods stay for their logs."""
-    live = [pod for pod in _ordered(view.pods) if pod.alive and _deletable(view, pod)]
+    """Pods of a finished job that did not go when told to, and when to look again. Ended pods stay for their logs.
+
+    Not those in which a container of somebody else goes on: its node would never be free again.
+    """
+    live = [pod for pod in _ordered(view.pods) if (pod.alive or pod.lingers) and _deletable(view, pod)]
     if not live:
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
     if is_agentless(view.job.spec):  # nobody is there to tell them
-        late = live
+        late = [pod for pod in live if pod.alive or view.now >= due]
     else:
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
     return tuple(_delete(view, pod, 5.0, "the job is over") for pod in late), due if view.now < due else None

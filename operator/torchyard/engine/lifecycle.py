@@ -3,7 +3,6 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
 from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
@@ -13,11 +12,13 @@ from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import stands
 from torchyard.engine.budget import charge
 from torchyard.engine.causes import Outcome
-from torchyard.engine.gang import seats
 from torchyard.engine.moments import moment, since
-from torchyard.engine.progress import silent_start_due, started
+from torchyard.engine.progress import round_reports, silent_start_due, started
 from torchyard.engine.view import Pod, View
-from torchyard.engine.wording import say
+from torchyard.engine.waits import troubled, wait
+from torchyard.engine.wording import say, told
+
+PAUSE_SECONDS = 30.0  # before a pod that cost nothing is replaced, if it did not live for longer
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
         settled, due = rounds.settled(view, status, outcomes)
         if not settled:
             marked = status if ending is not None else rounds.begin_end(view, status, "RoundClosed")
-            return Turn(status=_say(marked, _open_state(view, marked), status.reason), due=(due,))
+            return Turn(status=told(marked, _open_state(view, marked), status.reason), due=(due,))
         return _close(view, status, causes.first(outcomes), outcomes)
     overdue, start_due = rounds.timed_out(view, status)
     if overdue is not None:
@@ -73,8 +74,11 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
     begun = state == "Running" and view.job.status.state != "Running"
     if begun:
         status = _note_recovery(view, status)
-    status = _say(status, state, {"Running": "Training", "Recovering": "Recovering"}.get(state, "Starting"))
-    events = (EmitEvent(type="Normal", reason="Training", message=say("Training", f"round {status.round}")),)
+    # A new operator process has heard no report yet: what was one stays one.
+    heard = bool(round_reports(view, status)) or view.job.status.reason == "Training"
+    running = "Training" if heard else "NoReports"
+    status = told(status, state, {"Running": running, "Recovering": "Recovering"}.get(state, "Starting"))
+    events = (EmitEvent(type="Normal", reason=running, message=say(running, f"round {status.round}")),)
     due = tuple(each for each in (start_due, silent_start_due(view, status)) if each is not None)
     return Turn(status=status, events=events if begun else (), due=due)
 
@@ -148,8 +152,8 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
     limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
-        return Turn(status=_say(status, "Suspending", "Suspending"), events=events, due=(due,))
-    return Turn(status=_say(rounds.close_clean(view, status, "Suspended"), "Suspending", "Suspending"), events=events)
+        return Turn(status=told(status, "Suspending", "Suspending"), events=events, due=(due,))
+    return Turn(status=told(rounds.close_clean(view, status, "Suspended"), "Suspending", "Suspending"), events=events)
 
 
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
@@ -163,10 +167,10 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         return _suspended_turn(view, status)
     events: tuple[EmitEvent, ...] = ()
     if status.state in {"Suspending", "Suspended"}:
-        status = _say(status, "Pending", "Resumed")
+        status = told(status, "Pending", "Resumed")
         events = (EmitEvent(type="Normal", reason="Resumed", message=say("Resumed")),)
     elif not status.state:
-        status = _say(status, "Pending", "JobCreated")
+        status = told(status, "Pending", "JobCreated")
     if view.refusal is not None and view.refusal.permanent:
         return fail(view, status, view.refusal.reason, view.refusal.message)
     died = _died_idle(view, status)
@@ -184,55 +188,29 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         return fail(view, status, "StartTimeout", late)
     silent, silence_due = timeouts.silent(view, gate)
     due = tuple(each for each in (pending_due, backoff, start_due, silence_due) if each is not None)
-    return Turn(status=_wait(view, status, gate, silent, backed_off=backoff is not None), events=events, due=due)
+    status = wait(view, status, gate, silent, backed_off=backoff is not None)
+    return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
 
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
     status = rounds.open_round(view, status, gate)
     again = status.state == "Recovering"
-    status = _say(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
+    status = told(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
     message = say("RoundOpened", f"round {status.round}, {len(gate.ready)} nodes")
     return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
-
-
-def _wait(
-    view: View, status: TrainingJobStatus, gate: rounds.Barrier, silent: str, *, backed_off: bool
-) -> TrainingJobStatus:
-    """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
-    held = seats(view, status)
-    recovering = status.state == "Recovering"
-    state: State = "Recovering" if recovering else "Pending"
-    if view.refusal is not None:
-        return _say(status, state, view.refusal.reason, view.refusal.message)
-    blocked = next(
-        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
-    )
-    if blocked is not None:
-        known = blocked.reason in CATALOGUE
-        why = blocked.message if known else f"{blocked.reason}: {blocked.message}"
-        return _say(status, state, blocked.reason if known else "WaitingForPods", why)
-    if recovering:
-        return status
-    lack = [each for each in gate.waiting if each]
-    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
-    if backed_off:
-        return _say(status, "Pending", "BackingOff", evidence)
-    if all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes)):
-        return _say(status, "Starting", "AgentSilent" if silent else "WaitingForAgents", silent or evidence)
-    return _say(status, "Pending", "WaitingForPods", evidence)
 
 
 def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
     if any(pod.alive for pod in view.pods):
         events = (EmitEvent(type="Normal", reason="Suspending", message=say("Suspending")),)
         begins = status.state != "Suspending"
-        return Turn(status=_say(status, "Suspending", "Suspending"), events=events if begins else ())
+        return Turn(status=told(status, "Suspending", "Suspending"), events=events if begins else ())
     if status.state == "Suspended":
         return Turn(status=status)
     saved = f"checkpoint of step {status.checkpoint.step}" if status.checkpoint is not None else "no checkpoint"
     members = [""] * len(status.rendezvous.members)
     status = replace(
-        _say(status, "Suspended", "Suspended", saved),
+        told(status, "Suspended", "Suspended", saved),
         # The next gang has new names: what is still being taken down cannot be mistaken for it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None),
@@ -268,8 +246,10 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     )
     if bill.verdict:
         return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
-    wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + bill.delay) if bill.delay else None)
-    status = replace(_say(status, "Recovering", cause.reason, proof), rendezvous=wait)
+    # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once.
+    delay = bill.delay if bill.counted or view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS
+    wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
+    status = replace(told(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -277,10 +257,6 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
     due = moment(status.rendezvous.next_round_time)
     return (due,) if due is not None and due > view.now else ()
-
-
-def _say(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:
-    return replace(status, state=state, reason=reason, message=say(reason, evidence))
 
 
 def exit_code(status: TrainingJobStatus) -> int:

@@ -94,7 +94,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
-    actions: list[Action] = [*_news(view, _exits(view, exit_code(status))), *deletes]
+    actions: list[Action] = [*_seen(view, status), *_news(view, _exits(view, exit_code(status))), *deletes]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
         expiry = completed + seconds(view.job.spec.ttl_after_finished)
@@ -103,6 +103,15 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
         else:
             times.append(expiry)
     return Plan(actions=tuple(actions), requeue_after=_requeue(view, times))
+
+
+def _seen(view: View, status: TrainingJobStatus) -> tuple[WriteStatus, ...]:
+    """An edit changes nothing any more, but it was seen: who compares generations would wait for ever."""
+    generation = view.job.metadata.generation
+    if status.observed_generation >= generation:
+        return ()
+    seen = with_conditions(replace(status, observed_generation=generation), view.now, generation=generation)
+    return (WriteStatus(status=bounded(seen), urgent=True),)
 
 
 def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:

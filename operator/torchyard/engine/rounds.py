@@ -114,11 +114,12 @@ def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]
     """Whether the first cause is known well enough, else when it has to be.
 
     A failure that is nobody's consequence is the cause. Where only consequences are known, wait a moment: the member
-    that failed first may report last. To a process that was just started it may not even have called yet, and without
-    its agent no round could be opened anyhow.
+    that failed first may report last, and who told a pod to stop may say so only once it did. To a process that was
+    just started a member may not even have called yet, and without its agent no round could be opened anyhow.
     """
-    primary = any(each.state == "failed" and not each.secondary for each in outcomes)
-    ended = all(each.state != "running" for each in outcomes)
+    unexplained = any(each.unexplained for each in outcomes)
+    primary = any(each.state == "failed" and not (each.secondary or each.unexplained) for each in outcomes)
+    ended = all(each.state != "running" for each in outcomes) and not unexplained
     due = since(status.attempts[-1].end_time if status.attempts else None, view.now) + SETTLE_SECONDS
     members = zip(status.rendezvous.members, outcomes, strict=True)
     if any(each.state == "running" and uid not in view.agents for uid, each in members):
@@ -208,6 +209,8 @@ def _lack(pod: Pod | None, agent: Agent | None) -> str:
     if pod is None or (pod.phase == "Pending" and not pod.reason):
         return ""  # it is being created, which is what the state says
     if agent is None or not agent.connected:
+        if pod.phase == "Unknown":
+            return f"{pod.name}: its node {pod.node} is not ready"
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
     return f"{pod.name}: agent {agent.state}" if agent.state != "ready" else ""
 

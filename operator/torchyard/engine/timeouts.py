@@ -18,7 +18,11 @@ def deadline(view: View, status: TrainingJobStatus) -> float | None:
 
 
 def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Pods that wait to be placed for longer than `spec.health.pendingTimeout`."""
+    """Pods that wait to be placed for longer than `spec.health.pendingTimeout`.
+
+    As long as this process has seen them wait: the API server's clock, by which they are as old as they say, may be
+    another one. A new process waits anew; that harms less than to fail every job that waits.
+    """
     limit = view.job.spec.health.pending_timeout
     waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
     if limit is None:
@@ -30,7 +34,7 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     if not waiting:
         return "", None
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
-    due = oldest.created + seconds(limit)
+    due = max(view.since, oldest.created) + seconds(limit)
     why = f"pod {oldest.name} waits for {limit}" + (f", {oldest.reason}: {oldest.message}" if oldest.reason else "")
     return (why, None) if view.now >= due else ("", due)
 

@@ -28,6 +28,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     started: float | None = None
     finished: float | None = None
     deleting: bool = False
+    lingers: bool = False  # it is over, but containers that others put into it still run
     exit_code: int | None = None
     reason: str = (
         ""  # catalogue code of why it waits, goes or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable)

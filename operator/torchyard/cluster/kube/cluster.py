@@ -30,6 +30,7 @@ from torchyard.engine.ports import Key, Refused, Unavailable
 from torchyard.engine.view import Pod
 
 CONFIRM_SECONDS = 5.0
+PREDECESSOR_SECONDS = 3.0  # a pod that stops is gone soon, which no news of this job will tell
 
 _log = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class KubeCluster:
         if owner is not None and owner.uid == job.metadata.uid:
             return answer
         if owner is not None and (owner.kind, owner.name) == (job.kind, job.metadata.name):
-            raise Refused("PredecessorStopping", name)
+            raise Refused("PredecessorStopping", name, retry_after=PREDECESSOR_SECONDS)
         whose = f"belongs to {owner.kind} {owner.name}" if owner is not None else "belongs to nobody we know"
         raise Refused("NameConflict", f"pod {name} {whose}")
 

@@ -106,6 +106,7 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
         started=started,
         finished=finished,
         deleting=pod.metadata.deletion_timestamp is not None,
+        lingers=phase in {"Succeeded", "Failed"} and pod.status.phase == "Running",
         exit_code=code,
         reason=reason,
         message=message,

@@ -14,7 +14,7 @@ from torchyard.cluster.kube.facts import Facts, read
 from torchyard.cluster.kube.informer import Informer
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.nodes import Nodes, free_gpus
-from torchyard.cluster.kube.objects import KubePod
+from torchyard.cluster.kube.objects import KubePod, Node, ResourceLimits
 from torchyard.cluster.kube.stuck import Stuck
 from torchyard.cluster.kube.why import placement
 from torchyard.cluster.kube.why.placement import Demands
@@ -22,12 +22,15 @@ from torchyard.engine.causes import DISPLACED
 from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
 
-SELECTOR = f"{names.MANAGED_BY}={names.MANAGER}"
+# A label that is ours alone: policies give pods a manager and other names of a team's liking.
+SELECTOR = names.JOB_UID
 GIB = 1024**3
 # Longer than an operator takes to close a round, with the API server away for a moment.
 VANISHED_SECONDS = 60.0
 BUSY_SECONDS = 8.0
 SOON_SECONDS = 0.2
+# Only pods of jobs are watched. Where these leave enough, it is others that do not.
+OTHERS = ", less what pods of others use"
 
 
 class Pods:
@@ -150,12 +153,14 @@ class Pods:
         self._consider(after.uid)
 
     def _remember(self, facts: Facts) -> None:
-        """A pod whose object went before its containers had ended: deleted by force, or together with its node."""
+        """A pod whose object went before anybody could ask how it ended: deleted by force, with its node, or fast."""
         pod = facts.pod
-        if not pod.alive:
+        if pod.phase == "Succeeded":
             return
-        reason, message = (pod.reason, pod.message) if pod.reason in DISPLACED else ("PodLost", "its pod vanished")
-        ended = replace(pod, phase="Failed", deleting=True, finished=self._clock(), reason=reason, message=message)
+        if pod.alive:
+            reason, message = (pod.reason, pod.message) if pod.reason in DISPLACED else ("PodLost", "its pod vanished")
+            pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
+        ended = replace(pod, deleting=True)
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
         asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, facts.job_uid, facts.uid)
 
@@ -223,16 +228,33 @@ class Pods:
             waiting = [each for each in self._jobs[facts.job_uid].values() if each.pod.alive and not each.pod.node]
             need = sum(int(nodes.number(each.asked.gpu)) for each in waiting)
             free, largest = free_gpus(known, self._gpus_used)
-            return replace(pod, message=f"need {need}, free at most {free}, largest node {largest}")
+            others = OTHERS if nodes.number(asked.gpu) <= largest and need <= free else ""
+            return replace(pod, message=f"need {need}, free at most {free}, largest node {largest}{others}")
         if pod.reason == "InsufficientCPU":
-            most = max((nodes.number(each.status.allocatable.cpu) for each in known), default=Decimal(0))
-            return replace(pod, message=f"a pod needs {asked.cpu}, the largest node has {most.normalize():f}")
-        most = max((nodes.number(each.status.allocatable.memory) for each in known), default=Decimal(0)) / GIB
-        return replace(pod, message=f"a pod needs {asked.memory}, the largest node has {most:.1f}Gi")
+            has, room = self._room(known, lambda amounts: amounts.cpu)
+            others = OTHERS if nodes.number(asked.cpu) <= room else ""
+            return replace(pod, message=_room(asked.cpu, f"{has.normalize():f}", f"{room.normalize():f}") + others)
+        has, room = self._room(known, lambda amounts: amounts.memory)
+        others = OTHERS if nodes.number(asked.memory) <= room else ""
+        return replace(pod, message=_room(asked.memory, f"{has / GIB:.1f}Gi", f"{room / GIB:.1f}Gi") + others)
+
+    def _room(self, known: Iterable[Node], of: Callable[[ResourceLimits], str | float]) -> tuple[Decimal, Decimal]:
+        """What the largest of these nodes has, and the most that jobs leave free on one: others may use some too."""
+        has = [(nodes.number(of(node.status.allocatable)), node.metadata.name) for node in known]
+        free = (most - self._used(name, of) for most, name in has)
+        return max(has, default=(Decimal(0), ""))[0], max(Decimal(0), *free, Decimal(0))
+
+    def _used(self, node: str, of: Callable[[ResourceLimits], str | float]) -> Decimal:
+        there = self._on_node.get(node, {}).values()
+        return sum((nodes.number(of(facts.asked)) for facts in there if facts.pod.alive), Decimal(0))
 
     def _gpus_used(self, node: str) -> int:
-        there = self._on_node.get(node, {}).values()
-        return sum(int(nodes.number(facts.asked.gpu)) for facts in there if facts.pod.alive)
+        return int(self._used(node, lambda amounts: amounts.gpu))
+
+
+def _room(asked: str | float, most: str, free: str) -> str:
+    left = "" if most == free else f", of which jobs leave at most {free} free on one"
+    return f"a pod needs {asked}, the largest node has {most}{left}"
 
 
 def _is_well(pod: Pod) -> bool:

@@ -26,14 +26,16 @@ _ENDED_BY_KUBELET = {
     "NodeShutdown": "Evicted",
     "Preempting": "PreemptedByPriority",
     "NodeLost": "NodeLost",
-    "UnexpectedAdmissionError": "NodeRefused",
-    "NodeAffinity": "NodeRefused",
-    "AdmissionRejected": "NodeRefused",
 }
 # How Python names what was raised; what torchrun adds of its own when a worker ended.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
 _LAUNCHER = "torch.distributed.elastic"
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+_NOT_THERE = re.compile(r"executable file not found|no such file or directory")
+# What a pod is evicted for that filled its own volumes, in the kubelet's words; whatever node it gets, it fills them.
+_OWN_LIMIT = re.compile(
+    r"Usage of EmptyDir volume|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"
+)
 
 
 class End(Struct, frozen=True, kw_only=True):
@@ -63,22 +65,24 @@ def disruption(pod: KubePod) -> tuple[str, str]:
     target = pod.status.condition("DisruptionTarget")
     if target is not None and target.status == "True" and target.reason in _DISRUPTIONS:
         return _DISRUPTIONS[target.reason], _short(target.message)
-    reason = pod.status.reason
-    if reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: the scheduler and the kubelet disagreed
-        return "NodeRefused", _short(pod.status.message)
-    return (_ENDED_BY_KUBELET[reason], _short(pod.status.message)) if reason in _ENDED_BY_KUBELET else ("", "")
+    reason, message = pod.status.reason, _short(pod.status.message)
+    if reason == "Evicted" and _OWN_LIMIT.search(message):
+        return "DiskLimitExceeded", message
+    if reason in _ENDED_BY_KUBELET:
+        return _ENDED_BY_KUBELET[reason], message
+    # OutOfcpu, UnexpectedAdmissionError, TopologyAffinityError ...: the scheduler and the kubelet disagreed.
+    states = [each.state for each in pod.status.container_statuses or ()]
+    begun = any(state.running is not None or state.terminated is not None for state in states)
+    refused = pod.status.phase == "Failed" and bool(reason) and not begun
+    return ("NodeRefused", ": ".join(filter(None, (reason, message)))) if refused else ("", "")
 
 
 def how(pod: KubePod) -> End:
     """How a pod of phase Succeeded or Failed ended: judged by the trainer alone, whatever was injected beside it."""
     taken, words = disruption(pod)
     trainer = _terminated(pod.status.container_statuses, names.TRAINER)
-    installer = _terminated(pod.status.init_container_statuses, names.AGENT)
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
-        if installer is not None and installer.exit_code:
-            said = _last_line(installer.message) or f"exit code {installer.exit_code}"
-            return End(reason="AgentNotInstalled", message=said, finished=installer.finished_at)
-        return End(reason=taken or "PodLost", message=words or _short(pod.status.message))
+        return _not_begun(pod) or End(reason=taken or "PodLost", message=words or _short(pod.status.message))
     reason, message = _container(pod, trainer)
     return End(
         # A pod that was told to go and then ended by itself went because of that.
@@ -90,13 +94,27 @@ def how(pod: KubePod) -> End:
     )
 
 
+def _not_begun(pod: KubePod) -> End | None:
+    """The container before the trainer that failed: ours, or one that others put into the pod."""
+    for each in pod.status.init_container_statuses or ():
+        ended = each.state.terminated
+        if ended is not None and ended.exit_code:
+            said = _last_line(ended.message) or f"exit code {ended.exit_code}"
+            if each.name == names.AGENT:
+                return End(reason="AgentNotInstalled", message=said, finished=ended.finished_at)
+            return End(reason="InitContainerFailed", message=f"{each.name}: {said}", finished=ended.finished_at)
+    return None
+
+
 def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
     if ended.reason == "OOMKilled":
         limit = next((each.resources for each in pod.spec.containers if each.name == names.TRAINER), None)
         memory = limit.limits.memory if limit is not None and limit.limits is not None else ""
         return "OOMKilled", f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
     if ended.reason in _CANNOT_START:
-        return "ContainerCannotStart", _short(ended.message)
+        # Without an agent it is the job's own command that the container was to start with.
+        lacks_command = pod.spec.subdomain and _NOT_THERE.search(ended.message)
+        return "CommandNotFound" if lacks_command else "ContainerCannotStart", _short(ended.message)
     words = _words(ended.message)
     if words is not None:
         failure = words.failure or _Failure()

@@ -9,6 +9,19 @@ from torchyard.cluster.kube.objects import Expression, Node, PodSpec, Taint, Tol
 MAX_NAMED = 4
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _CORDON = "node.kubernetes.io/unschedulable"
+# What the control plane puts on a node that is away, broken or full, and takes off it again. Nobody should tolerate it.
+_AILMENTS = frozenset(
+    f"node.kubernetes.io/{what}"
+    for what in (
+        "not-ready",
+        "unreachable",
+        "network-unavailable",
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "out-of-service",
+    )
+)
 
 
 class Demands(Struct, frozen=True, kw_only=True, gc=False):
@@ -40,6 +53,8 @@ def reason(nodes: Sequence[Node], asked: Demands) -> tuple[str, str]:
         return "", ""
     if open_:
         return "NodesCordoned", ", ".join(node.metadata.name for node in open_[:MAX_NAMED])
+    if ill := [text for node in matching if (text := _ailing(node, asked))]:
+        return "NodesNotReady", ", ".join(ill[:MAX_NAMED])
     taints = [_text(taint) for node in matching for taint in _taints(node, asked) if taint.key != _CONTROL_PLANE]
     if not taints:
         return "Untolerated", f"{_CONTROL_PLANE}, there is no other node"
@@ -103,6 +118,13 @@ def _taints(node: Node, asked: Demands) -> list[Taint]:
         and taint.key != _CORDON
         and not any(_tolerates(each, taint) for each in asked.tolerations)
     ]
+
+
+def _ailing(node: Node, asked: Demands) -> str:
+    """The node and what it suffers from, if nothing else keeps the pod off it."""
+    taints = [taint.key for taint in _taints(node, asked)]
+    ill = bool(taints) and _AILMENTS.issuperset(taints) and not node.spec.unschedulable
+    return f"{node.metadata.name}: {taints[0].rpartition('/')[2]}" if ill else ""
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -58,11 +58,15 @@ def forbidden(error: Rejected) -> Refused | None:
 
 
 def _quota(found: Words) -> str:
-    """The resources that are short, as used/hard: all three lists name the same ones in the same order."""
-    used, hard = (
-        dict(each.split("=", 1) for each in found[part].split(",") if "=" in each) for part in ("used", "hard")
+    """The resources that are short, as used/hard, and what a pod asks for: all three lists name the same ones."""
+    asked, used, hard = (
+        dict(each.split("=", 1) for each in found[part].split(",") if "=" in each) for part in ("asked", "used", "hard")
     )
-    return f"{found['name']}, " + ", ".join(f"{name} {used.get(name, '?')}/{most}" for name, most in hard.items())
+    short = (
+        f"{name} {used.get(name, '?')}/{most} and {asked.get(name, '?')} asked for by a pod"
+        for name, most in hard.items()
+    )
+    return ", ".join((found["name"], *short))
 
 
 def _named(found: Words) -> str:

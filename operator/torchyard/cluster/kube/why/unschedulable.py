@@ -46,7 +46,7 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
         return "Unschedulable", _short(message)
     rank, code, _ = max(known, key=lambda each: each[0])
     chosen = [fault for each, _, fault in known if each == rank]
-    if code == "VolumeNotBound":
+    if code in {"VolumeNotBound", "VolumeElsewhere"}:
         return code, ", ".join(claims) or chosen[0].what
     return code, _evidence(code, chosen, message)
 
@@ -62,15 +62,17 @@ def read(message: str) -> list[Fault]:
 def _judge(fault: Fault) -> tuple[int, str] | None:
     """How late in the scheduler's row of tests this one stands, and its code."""
     what = fault.what
-    if "volume" in what.lower() or "PersistentVolume" in what:
-        return 6, "VolumeNotBound"
+    if "volume" in what.lower():
+        return 6, _volume(what)
     if what.startswith(("Insufficient ", "Too many pods")):
         resource = what.removeprefix("Insufficient ")
         # GPUs are what is scarce; a node that lacks both lacks the GPU first.
         if resource == "nvidia.com/gpu":
             return 5, "InsufficientGPU"
         return 4, {"cpu": "InsufficientCPU", "memory": "InsufficientMemory"}.get(resource, "InsufficientResource")
-    if "affinity" in what or "selector" in what or "topology" in what:
+    if "pod affinity" in what or "topology spread" in what:
+        return 7, "TopologyNotMet"
+    if "affinity" in what or "selector" in what:
         return 3, "NoMatchingNode"
     if "taint" in what:
         taint = _TAINT.search(what)
@@ -78,6 +80,12 @@ def _judge(fault: Fault) -> tuple[int, str] | None:
     if "unschedulable" in what:
         return 1, "NodesCordoned"
     return None
+
+
+def _volume(what: str) -> str:
+    if "node affinity" in what:
+        return "VolumeElsewhere"
+    return "InsufficientResource" if "max volume count" in what else "VolumeNotBound"
 
 
 def _evidence(code: str, chosen: list[Fault], message: str) -> str:

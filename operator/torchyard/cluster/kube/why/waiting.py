@@ -2,6 +2,7 @@
 
 import re
 
+from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Waiting
 from torchyard.cluster.kube.why import unschedulable
 
@@ -92,7 +93,8 @@ def claims(pod: KubePod) -> tuple[str, ...]:
 def _container(pod: KubePod, status: ContainerStatus, waiting: Waiting) -> tuple[str, str]:
     if waiting.reason in _IMAGE_REASONS:
         image = next((each.image for each in pod.spec.containers if each.name == status.name), "") or status.image
-        return "ImagePullFailed", f"{_pull_fault(waiting)}: {image}"
+        ours = status.name == names.AGENT
+        return "AgentImagePullFailed" if ours else "ImagePullFailed", f"{_pull_fault(waiting)}: {image}"
     found = missing(waiting.message)
     if found is not None:
         return found

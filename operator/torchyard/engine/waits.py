@@ -1,0 +1,64 @@
+"""What a job waits for before its next round, said in the words of what holds it up, and announced once."""
+
+from torchyard.api.catalogue import CATALOGUE, WAITING
+from torchyard.api.status import State, TrainingJobStatus
+from torchyard.engine.actions import EmitEvent
+from torchyard.engine.gang import seats
+from torchyard.engine.rounds import Barrier
+from torchyard.engine.view import Pod, View
+from torchyard.engine.wording import told
+
+# What passes by itself, and soon; and in a namespace that is being deleted nothing can be announced.
+ORDINARY = frozenset(
+    {
+        "JobCreated",
+        "WaitingForPods",
+        "WaitingForAgents",
+        "SchedulingGated",
+        "BackingOff",
+        "PredecessorStopping",
+        "NamespaceTerminating",
+    }
+)
+
+
+def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+    """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
+    if now.reason == before.reason or now.reason not in WAITING - ORDINARY:
+        return ()
+    return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
+
+
+def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool) -> TrainingJobStatus:
+    """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
+    held = seats(view, status)
+    recovering = status.state == "Recovering"
+    state: State = "Recovering" if recovering else "Pending"
+    if view.refusal is not None:
+        return told(status, state, view.refusal.reason, view.refusal.message)
+    blocked = next(
+        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
+    )
+    if blocked is not None:
+        known = blocked.reason in CATALOGUE
+        why = blocked.message if known else f"{blocked.reason}: {blocked.message}"
+        return told(status, state, blocked.reason if known else "WaitingForPods", why)
+    lack = [each for each in gate.waiting if each] or _stopping(view, held)
+    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
+    running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
+    if recovering and running and silent:
+        return told(status, state, "AgentSilent", silent)
+    if recovering:
+        # The cause of the failure stays until something else holds the gang up; that is over now.
+        return told(status, state, "Recovering", evidence) if status.reason in WAITING else status
+    if backed_off:
+        return told(status, "Pending", "BackingOff", evidence)
+    if running:
+        return told(status, "Starting", "AgentSilent" if silent else "WaitingForAgents", silent or evidence)
+    return told(status, "Pending", "WaitingForPods", evidence)
+
+
+def _stopping(view: View, held: dict[int, Pod]) -> list[str]:
+    """Former pods that have to be gone before those of their indices are made."""
+    former = sorted(pod.name for pod in view.pods if pod.alive and pod.index not in held)
+    return [f"{name} is still stopping" for name in former]
