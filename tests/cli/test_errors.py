@@ -95,6 +95,17 @@ def test_words_nobody_can_read_change_no_exit_code(torchyard: CommandLine) -> No
     assert process.wait(timeout=60) == 64
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [("ps", 0), ("status cvrp", 0), ("status nowhere", 64), ("logs cvrp", 0), ("--version", 0)]
+)
+def test_data_nobody_wants_changes_no_exit_code(torchyard: CommandLine, words: str, code: int) -> None:
+    torchyard.record("cvrp")
+    argv = ["bash", "-c", f"{EXECUTABLE} {words} >&-"]
+    done = subprocess.run(argv, env=torchyard.env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "internal error" not in done.stderr
+
+
 def test_a_near_name_is_suggested(torchyard: CommandLine) -> None:
     torchyard.record("cvrp")
     refused(torchyard("status", "cvpr"), "did you mean 'cvrp'?")

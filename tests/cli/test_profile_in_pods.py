@@ -1,34 +1,15 @@
 """`torchyard profile` against a cluster: an API server that lists a job and its pods, and runs commands in folders."""
 
 import asyncio
-import contextlib
 import json
 
 import pytest
 from aiohttp import web
+from tests.cli.cluster import cluster, objects
 
 from torchyard.cluster.kube.manifest import names
 
-JOB = {
-    "apiVersion": "torchyard.dev/v1alpha1",
-    "kind": "TrainingJob",
-    "metadata": {"name": "cvrp", "namespace": "team", "uid": "u-1", "creationTimestamp": "2026-11-21T06:55:50Z"},
-    "spec": {"trainer": {"name": "cvrp"}, "nodes": 2},
-    "status": {"state": "Running"},
-}
 WELL = b"\x03" + json.dumps({"status": "Success"}).encode()
-
-
-def pod(number):
-    owner = {"apiVersion": JOB["apiVersion"], "kind": "TrainingJob", "name": "cvrp", "uid": "u-1", "controller": True}
-    metadata = {"name": f"cvrp-0-{number}", "namespace": "team", "uid": f"p-{number}", "resourceVersion": "1"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**metadata, "ownerReferences": [owner]},
-        "spec": {"nodeName": "node", "containers": [{"name": "trainer"}]},
-        "status": {"phase": "Running"},
-    }
 
 
 class Pods:
@@ -44,7 +25,7 @@ class Pods:
         parts = request.path.split("/")
         if parts[-1] == "exec":
             return await self.execute(request, self.folder / parts[-2])
-        return web.json_response(JOB if parts[-1] == "cvrp" else {"kind": "PodList", "items": [pod(0), pod(1)]})
+        return objects(request)
 
     async def execute(self, request, run):
         words = [word.replace(names.RUN, str(run)) for word in request.query.getall("command")]
@@ -69,23 +50,7 @@ class Pods:
 @pytest.fixture
 async def pods(torchyard):
     made = Pods(torchyard)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}],
-            "users": [{"name": "test", "user": {}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        }
-        torchyard.env["KUBECONFIG"] = str(torchyard.folder / "kubeconfig")
-        (torchyard.folder / "kubeconfig").write_text(json.dumps(document))
+    async with cluster(torchyard, made.answer):
         yield made
 
 
@@ -99,11 +64,13 @@ async def test_a_rank_that_is_not_there_is_refused_and_no_pod_is_touched(pods):
 async def test_a_wish_waits_for_the_one_before_in_every_pod_or_replaces_it(pods):
     asked = await pods("trace")
     assert (asked.returncode, "asked 2 pods of cvrp for trace" in asked.stdout) == (0, True), asked.stderr
+    assert "`torchyard fetch cvrp profile -n team`" in asked.stdout
     traced = pods.wishes
     (pods.runs[0] / "profiled.0").write_text(traced[0]["id"])
     refused = await pods("memory")
     says = "a trace profile of 3 steps is still wished for of 'cvrp'"
     assert (refused.returncode, says in refused.stderr) == (1, True), refused.stderr
+    assert "`torchyard fetch cvrp profile -n team`" in refused.stderr
     assert pods.wishes == traced
     assert (await pods("memory", "--replace")).returncode == 0
     assert [wish["kind"] for wish in pods.wishes] == ["memory"] * 2

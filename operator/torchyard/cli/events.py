@@ -5,6 +5,7 @@ from typing import Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.output import emit
 from torchyard.cli.remote.place import on_cluster, place
 
 
@@ -12,10 +13,10 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
     place(parser)
-    common.output(parser, "json", help="one JSON object a line")
+    common.output(parser, "json", "yaml", help="json: one object a line; yaml: a list")
 
 
-def command(name: str, context: str | None, namespace: str | None, output: Literal["json"] | None) -> int:
+def command(name: str, context: str | None, namespace: str | None, output: Literal["json", "yaml"] | None) -> int:
     """Show what happened to a job, oldest first."""
     import msgspec
 
@@ -36,6 +37,9 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
         from torchyard.cluster.local.run import events
 
         found = list(events(find(name)))
+    if output == "yaml":
+        emit([msgspec.to_builtins(event) for event in found], output)
+        return SUCCEEDED
     for event in found:
         if output is not None:
             print(msgspec.json.encode(event).decode())

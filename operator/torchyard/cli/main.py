@@ -26,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import logging
 
         logging.basicConfig()
-    if sys.stderr is None:  # closed by whoever started us: its number must not become that of a file of ours
+    # Closed by whoever started us: their numbers must not become those of files of ours.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
+    if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
     try:
         code = dispatch(words)

@@ -41,11 +41,13 @@ def command(
         from torchyard.cli.remote.profile import ask_for_profile
         from torchyard.cli.remote.session import ask
 
-        asked = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
+        asked, flags = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
     else:
-        asked = ask_local(name, wish, replace=replace)
+        asked, flags = ask_local(name, wish, replace=replace), ""
     pods = f"{asked} pod{'s' if asked > 1 else ''}"
-    print(f"asked {pods} of {name} for {kind}; `torchyard fetch {name} profile` brings it when the steps are made")
+    print(
+        f"asked {pods} of {name} for {kind}; `torchyard fetch {name} profile{flags}` brings it when the steps are made"
+    )
     return SUCCEEDED
 
 

@@ -55,14 +55,18 @@ def _of_cluster(name: str, context: str | None, namespace: str | None, output: F
     from torchyard.cli.remote.session import Remote, ask
 
     async def resume(remote: Remote) -> int:
-        state = jobs.typed(await jobs.get(remote, name)).status.state
+        kept = await jobs.get(remote, name)
+        job = jobs.typed(kept)
+        state = job.status.state
         if state in TERMINAL_STATES:
             fix = f"`torchyard delete {name}{remote.flags}` and submit it again to start over"
             raise RefusalError(f"{name} in {remote.where} has {state.lower()} and is over", fix)
-        kept = await jobs.set_suspend(remote, name, suspend=False)
+        told = "goes on" if job.spec.suspend else "is not suspended"
+        if job.spec.suspend:
+            kept = await jobs.set_suspend(remote, name, suspend=False)
         if output is not None:
             emit(kept, output)
-        say(f"{name} in {remote.where} goes on; `torchyard status {name}{remote.flags}` shows what it does")
+        say(f"{name} in {remote.where} {told}; `torchyard status {name}{remote.flags}` shows what it does")
         return SUCCEEDED
 
     return ask(resume, context, namespace)

@@ -12,7 +12,9 @@ from torchyard.cli.remote.place import place
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with one TrainingJob")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="job file (YAML or JSON) with one TrainingJob; - is stdin"
+    )
     parser.add_argument("--name", help="name of the job; by default that of the file")
     common.sets(parser)
     place(parser)
@@ -46,9 +48,12 @@ def command(
     from torchyard.cli.remote.session import Remote, ask
     from torchyard.cluster.kube.errors import AlreadyExists
 
-    job = job_of(file, sets)
+    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, sets)
     if unused := ignored(job.spec, "cluster"):
         say(f"torchyard: a cluster has no use for {', '.join(unused)}; ignored")
+    volume = job.spec.checkpoint.volume
+    if job.spec.trainer is not None and (volume is None or volume.claim is None):
+        say("torchyard: no claim in checkpoint.volume: what it writes, checkpoints and exports, ends with its pods")
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
     document = job_document(job, with_status=False)

@@ -2,31 +2,61 @@
 
 from argparse import ArgumentParser
 
-from torchyard.cli.arguments import run_name
-from torchyard.cli.errors import SUCCEEDED
-from torchyard.cli.output import say
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, SUCCEEDED
+from torchyard.cli.output import Format, emit, say
 from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
-    run_name(parser)
+    common.run_name(parser)
     place(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout")
 
 
-def command(name: str, context: str | None, namespace: str | None) -> int:
-    """Save a job and give its pods up; `torchyard resume` goes on from there. On this machine: `torchyard stop`."""
+def command(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Save a job and give its pods up; `torchyard resume` goes on from there. On this machine: `torchyard stop`.
+
+    On a cluster that takes a claim in `checkpoint.volume`: what is on a pod's own disk goes with the pod.
+
+    Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
+    """
     if not on_cluster(name, context, namespace):
-        from torchyard.cli.stop import command as stop
+        return _of_this_machine(name, output)
 
-        return stop(name, wait=True)
-
+    from torchyard.api.status import TERMINAL_STATES
     from torchyard.cli.remote import jobs
     from torchyard.cli.remote.session import Remote, ask
 
     async def suspend(remote: Remote) -> int:
-        job = jobs.typed(await jobs.set_suspend(remote, name, suspend=True))
-        say(f"{name} in {remote.where} saves and stops within {job.spec.grace_period}")
-        return SUCCEEDED
+        kept = await jobs.get(remote, name)
+        job = jobs.typed(kept)
+        state = job.status.state
+        if state in TERMINAL_STATES:
+            told, code = f"has already {state.lower()}", SUCCEEDED if state == "Succeeded" else FAILED
+        elif state == "Suspended" and job.spec.suspend:
+            told, code = "is suspended already", SUCCEEDED
+        else:
+            volume = job.spec.checkpoint.volume
+            if volume is None or volume.claim is None:
+                say("torchyard: without a claim its checkpoints go with its pods, and resuming starts it anew")
+            kept = await jobs.set_suspend(remote, name, suspend=True)
+            told, code = f"saves and stops within {jobs.typed(kept).spec.grace_period}", SUCCEEDED
+        if output is not None:
+            emit(kept, output)
+        say(f"{name} in {remote.where} {told}")
+        return code
 
     return ask(suspend, context, namespace)
+
+
+def _of_this_machine(name: str, output: Format | None) -> int:
+    from torchyard.cli.runs import find, load
+    from torchyard.cli.status import document
+    from torchyard.cli.stop import command as stop
+
+    code = stop(name, wait=True)
+    if output is not None:
+        emit(document(load(find(name))), output)
+    return code

@@ -68,8 +68,13 @@ def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:
     raise RefusalError(f"--rank {rank} is not possible: {job.metadata.name!r} has {has}", fix)
 
 
-def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left]) -> None:
+def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = "") -> None:
     """Refuse a wish that would take the place of one that some rank is not done with.
+
+    Args:
+        job: whose ranks are asked.
+        pods: what is in their run folders.
+        flags: what to repeat in a command for this job.
 
     Raises:
         RefusalError: there is one.
@@ -83,7 +88,7 @@ def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left]) -> None:
         if left.done.count(known) < _procs(job):
             name = job.metadata.name
             sentence = f"a {kind} profile of {steps} step{'s' * (steps != 1)} is still wished for of {name!r}"
-            fix = f"wait until `torchyard fetch {name} profile` brings it, or give it up with --replace"
+            fix = f"wait until `torchyard fetch {name} profile{flags}` brings it, or give it up with --replace"
             raise RefusalError(sentence, fix, FAILED)
 
 

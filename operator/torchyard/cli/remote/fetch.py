@@ -1,8 +1,9 @@
-"""Files of a job's checkpoint folder, streamed as a tar out of a pod that sees it."""
+"""Files of a job's checkpoint folder, streamed as a tar out of a pod that sees it, or of all where each has its own."""
 
 import asyncio
 import contextlib
 import secrets
+import shutil
 import tarfile
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -41,47 +42,84 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:
     """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
 
+    Where pods share no disk, each has a checkpoint folder of its own, with the profiles of its ranks for instance: what
+    all of them have in a folder is brought, and of two files with one name the first pod's.
+
     Raises:
         RefusalError: the job has no such thing, or no pod can be had that sees it.
     """
     job = jobs.typed(await jobs.get(remote, name))
+    faults: list[RefusalError] = []
+    part = to.with_name(f"{to.name}.part")
+    async with _readers(remote, job) as pods:
+        for pod in pods:
+            try:
+                is_folder = await _bring(remote, pod, f"{names.CHECKPOINTS}/{name}", wanted, part)
+            except RefusalError as fault:
+                faults.append(fault)
+                continue
+            await asyncio.to_thread(merge, part, to)
+            if not is_folder:
+                break
+    if len(faults) == len(pods):
+        raise faults[0]
+
+
+async def _bring(remote: Remote, pod: str, root: str, wanted: Path, to: Path) -> bool:
+    """Whether it is a folder."""
     archive = to.with_name(f"{to.name}.tar")
     try:
-        async with _reader(remote, job) as pod:
-            with archive.open("wb") as file:
-                root = f"{names.CHECKPOINTS}/{name}"
-                async for part in python(remote, pod, _SEND, root, PurePosixPath(wanted).as_posix()):
-                    file.write(part)
-        await asyncio.to_thread(unpack, archive, to)
+        with archive.open("wb") as file:
+            async for part in python(remote, pod, _SEND, root, PurePosixPath(wanted).as_posix()):
+                file.write(part)
+        return await asyncio.to_thread(unpack, archive, to)
     finally:
         archive.unlink(missing_ok=True)
 
 
-def unpack(archive: Path, to: Path) -> None:
-    """Unpack what a pod sent, of which nothing is believed: no link, no device, no path out of the folder."""
+def merge(part: Path, to: Path) -> None:
+    """Move a file or folder to where it is not yet; of folders that are on both sides, what is in them."""
+    if not to.exists():
+        part.rename(to)
+        return
+    if part.is_dir() and to.is_dir():
+        for each in part.iterdir():
+            merge(each, to / each.name)
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part)
+    else:
+        part.unlink()
+
+
+def unpack(archive: Path, to: Path) -> bool:
+    """Unpack what a pod sent, of which nothing is believed: no link, no device, no path out of the folder.
+
+    Returns:
+        Whether it is a folder.
+    """
     scratch = to.with_name(f"{to.name}.unpacked")
     scratch.mkdir()
     try:
         with tarfile.open(archive) as file:
             file.extractall(scratch, filter="data")
         (scratch / "fetched").rename(to)
+        return to.is_dir()
     except (tarfile.TarError, FileNotFoundError) as error:
         raise RefusalError(f"what came is no whole archive ({error})", "fetch it again", FAILED) from error
     finally:
-        import shutil
-
         shutil.rmtree(scratch)
 
 
 @contextlib.asynccontextmanager
-async def _reader(remote: Remote, job: TrainingJob) -> AsyncIterator[str]:
-    """A running pod of the job, else one of our own that reads its claim and is taken away again."""
+async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]:
+    """Running pods of the job, one of them if all see its claim, else one of our own that is taken away again."""
     pods = await jobs.pods(remote, job)
-    running = next((pod.name for pod in pods if pod.phase == "Running" and not pod.deleting), None)
-    if running is not None:
-        yield running
-        return
+    running = [pod.name for pod in pods if pod.phase == "Running" and not pod.deleting]
     volume = job.spec.checkpoint.volume
+    shared = volume is not None and volume.claim is not None
+    if running:
+        yield running[:1] if shared else running
+        return
     if volume is None or volume.claim is None:
         raise RefusalError(
             f"no pod of {job.metadata.name!r} runs, and what it wrote was lost with them",
@@ -94,7 +132,7 @@ async def _reader(remote: Remote, job: TrainingJob) -> AsyncIterator[str]:
     await remote.api.request("POST", path, body=reader(name, volume.claim, template))
     try:
         await _started(remote, f"{path}/{name}")
-        yield name
+        yield [name]
     finally:
         with contextlib.suppress(NotFound, Gone):  # somebody else took it away
             await remote.api.request("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})

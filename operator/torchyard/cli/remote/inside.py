@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 from torchyard.cli.errors import FAILED, RefusalError
 from torchyard.cli.remote.session import Remote
+from torchyard.cluster.kube.errors import Rejected
 from torchyard.cluster.kube.exec import CommandFailed, run
 from torchyard.cluster.kube.manifest.names import TRAINER
 
@@ -12,7 +13,7 @@ async def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIte
     """Run a source with arguments in the trainer of a pod; give its stdout.
 
     Raises:
-        RefusalError: it failed; the text is its last line on stderr.
+        RefusalError: it failed, the text being its last line on stderr, or we may not run anything there.
         NotFound, Rejected, Unavailable: it could not be started.
     """
     try:
@@ -20,3 +21,8 @@ async def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIte
             yield part
     except CommandFailed as error:
         raise RefusalError(str(error).removeprefix("torchyard: "), "", FAILED) from error
+    except Rejected as error:
+        if error.code != 403:
+            raise
+        fix = "ask for pods/exec, which the ClusterRole edit has"
+        raise RefusalError(f"you may not run commands in the pods of {remote.where}", fix, FAILED) from error

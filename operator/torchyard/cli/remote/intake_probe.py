@@ -16,6 +16,7 @@ from torchyard.cluster.kube.manifest import security
 from torchyard.cluster.kube.manifest.site import NON_ROOT
 
 Document = dict[str, Any]
+LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # by which a NetworkPolicy of the chart lets it in
 POD_SECONDS = 90.0
 SLOW_LOOKUP_SECONDS = 2.0
 
@@ -105,7 +106,7 @@ def _probe(name: str, leader: Leader) -> Document:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "torchyard-doctor"}},
+        "metadata": {"name": name, "labels": LABELS},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

@@ -1,5 +1,6 @@
 """TrainingJobs, their pods and their events, as the API server has them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.cli.errors import RefusalError
 from torchyard.cli.remote.session import Remote
 from torchyard.cluster.kube import facts
 from torchyard.cluster.kube.client import MERGE_PATCH
@@ -18,6 +20,7 @@ from torchyard.engine.view import Pod
 
 Document = dict[str, Any]
 PAGE = "500"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def jobs_path(namespace: str | None) -> str:
@@ -26,13 +29,24 @@ def jobs_path(namespace: str | None) -> str:
     return f"/apis/{GROUP}/{VERSION}{within}/{PLURAL}"
 
 
+def job_path(remote: Remote, name: str) -> str:
+    """Of one job.
+
+    Raises:
+        RefusalError: this is no name. To delete the job of an empty one would be to delete every job of the namespace.
+    """
+    if not _NAME.fullmatch(name):
+        raise RefusalError(f"{name!r} is no name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them")
+    return f"{jobs_path(remote.namespace)}/{name}"
+
+
 async def get(remote: Remote, name: str) -> Document:
     """One job as it is kept.
 
     Raises:
         NotFound: there is none.
     """
-    return _document(await remote.api.request("GET", f"{jobs_path(remote.namespace)}/{name}"))
+    return _document(await remote.api.request("GET", job_path(remote, name)))
 
 
 async def get_all(remote: Remote, *, everywhere: bool) -> list[Document]:
@@ -56,21 +70,24 @@ async def create(remote: Remote, document: Mapping[str, Any]) -> Document:
 
 async def set_suspend(remote: Remote, name: str, suspend: bool) -> Document:
     """Set `spec.suspend`."""
-    path = f"{jobs_path(remote.namespace)}/{name}"
     body = {"spec": {"suspend": suspend}}
-    return _document(await remote.api.request("PATCH", path, body=body, content_type=MERGE_PATCH))
+    answer = await remote.api.request("PATCH", job_path(remote, name), body=body, content_type=MERGE_PATCH)
+    return _document(answer)
 
 
 async def delete(remote: Remote, name: str) -> None:
     """Ask for deletion; the pods go with the job."""
     body = {"propagationPolicy": "Background"}
-    await remote.api.request("DELETE", f"{jobs_path(remote.namespace)}/{name}", body=body)
+    await remote.api.request("DELETE", job_path(remote, name), body=body)
 
 
 async def events(remote: Remote, job: TrainingJob) -> list[Event]:
     """What happened to a job, oldest first."""
     params = {"fieldSelector": f"involvedObject.uid={job.metadata.uid}"}
     answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/events", params=params)
+    listed = _document(answer).get("items") or []
+    # Times are whole seconds: what happened within one is told in the order in which the server learned of it.
+    listed.sort(key=lambda each: int(each["metadata"].get("resourceVersion") or 0))
     found = [
         Event(
             time=each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp") or "",
@@ -78,7 +95,7 @@ async def events(remote: Remote, job: TrainingJob) -> list[Event]:
             reason=each.get("reason") or "",
             message=each.get("message") or "",
         )
-        for each in _document(answer).get("items") or []
+        for each in listed
     ]
     return sorted(found, key=lambda event: event.time)
 

@@ -3,10 +3,12 @@
 import asyncio
 import re
 import sys
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import say
 from torchyard.cli.ranks import failing_rank
 from torchyard.cli.remote import jobs
@@ -19,7 +21,7 @@ from torchyard.engine.ports import Unavailable
 from torchyard.engine.view import Pod
 
 POLL_SECONDS = 1.0
-LAST_SECONDS = 5.0
+SILENT_SECONDS = 5.0  # of pods whose job is over and whose logs do not end
 _OF_A_RANK = re.compile(r"\[rank (\d{1,6})\] ?")
 
 Wanted = Callable[["Line"], bool]
@@ -30,45 +32,48 @@ class Line(NamedTuple):
 
     time: str  # RFC 3339 with nanoseconds, the kubelet's
     pod: str
-    rank: int | None  # None: the agent's own
+    rank: int | None  # None: the agent's own, or of a pod without an agent, which tells no ranks apart
     text: str
 
-    @property
-    def shown(self) -> str:
-        """As `torchyard logs` prints it."""
-        who = f"r{self.rank}" if self.rank is not None else "agent"
-        return f"[{who} {self.pod}] {self.text}"
+    def shown(self, agent: bool) -> str:
+        """As `torchyard logs` prints it; `agent`: whether the pod has one."""
+        who = f"r{self.rank} " if self.rank is not None else "agent " if agent else ""
+        return f"[{who}{self.pod}] {self.text}"
 
 
 async def show(remote: Remote, name: str, *, rank: int | None, follow: bool, tail: int | None) -> int:
-    """Print what the ranks said; with `follow`, go on until the job is over, through new rounds and pods."""
+    """Print what the ranks said; with `follow`, go on until the job is over, through new rounds and pods.
+
+    Raises:
+        RefusalError: a rank is asked for where nobody tells ranks apart.
+    """
     job = jobs.typed(await jobs.get(remote, name))
-    pods = await jobs.pods(remote, job)
+    agent = job.spec.launcher.kind == "agent"
+    if rank is not None and not agent:
+        raise RefusalError(f"{name!r} has no agent (launcher.kind: none) that tells ranks apart", "leave --rank out")
     if follow:
-        await _follow(remote, name, rank, tail)
+        await _Following(remote, name, rank, tail, agent).until_over()
         return SUCCEEDED
+    pods = await jobs.pods(remote, job)
     first = failing_rank(job.status.attempts) if rank is None else None
     said = 0
     if first is not None:
         # Twice through the logs rather than once through memory: a log may be as large as its node allows.
-        said += await _print(remote, pods, tail, lambda line: line.rank == first)
+        said += await _print(remote, pods, tail, lambda line: line.rank == first, agent)
     wanted = (lambda line: first is None or line.rank != first) if rank is None else (lambda line: line.rank == rank)
-    said += await _print(remote, pods, tail, wanted)
+    said += await _print(remote, pods, tail, wanted, agent)
     if not said:
         say(f"{name}: " + ("no pod of it is left" if not pods else "nothing was written yet"))
     return SUCCEEDED
 
 
-async def lines(
-    remote: Remote, pod: str, *, follow: bool = False, tail: int | None = None, after: str = ""
-) -> AsyncIterator[Line]:
+async def lines(remote: Remote, pod: str, *, follow: bool = False, after: str = "") -> AsyncIterator[Line]:
     """Lines of a pod's trainer, oldest first.
 
     Args:
         remote: the cluster.
         pod: its name.
         follow: go on as long as the container runs and the connection holds.
-        tail: only the last of them.
         after: only lines younger than this time of a line.
 
     Raises:
@@ -76,65 +81,130 @@ async def lines(
     """
     params = {"container": TRAINER, "timestamps": "true"}
     params |= {"follow": "true"} if follow else {}
-    params |= {"tailLines": str(tail)} if tail is not None and not after else {}
     params |= {"sinceTime": after} if after else {}
     async for raw in remote.api.stream(f"/api/v1/namespaces/{remote.namespace}/pods/{pod}/log", params):
-        time, _, text = raw.decode("utf-8", "replace").partition(" ")
-        if time > after:
+        at, _, text = raw.decode("utf-8", "replace").partition(" ")
+        if at > after:
             found = _OF_A_RANK.match(text)
-            yield Line(time, pod, int(found[1]) if found else None, clean(text[found.end() :] if found else text))
+            yield Line(at, pod, int(found[1]) if found else None, clean(text[found.end() :] if found else text))
 
 
-async def _print(remote: Remote, pods: list[Pod], tail: int | None, wanted: Wanted) -> int:
+class Newest:
+    """The last lines of each rank. The server counts lines of a whole pod, in which one rank may drown the others."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._number = 0
+        self._of: dict[int | None, deque[tuple[int, Line]]] = {}
+
+    def add(self, line: Line) -> None:
+        """One more line of whatever rank."""
+        self._number += 1
+        self._of.setdefault(line.rank, deque(maxlen=self._count)).append((self._number, line))
+
+    def in_order(self) -> list[Line]:
+        """What is kept, as it came."""
+        return [line for _, line in sorted(kept for lines in self._of.values() for kept in lines)]
+
+
+async def _print(remote: Remote, pods: list[Pod], tail: int | None, wanted: Wanted, agent: bool) -> int:
     said = 0
     for pod in pods:
+        newest = Newest(tail) if tail is not None else None
         try:
-            async for line in lines(remote, pod.name, tail=tail):
+            async for line in lines(remote, pod.name):
                 if wanted(line):
                     said += 1
-                    sys.stdout.write(f"{line.shown}\n")
+                    if newest is None:
+                        sys.stdout.write(f"{line.shown(agent)}\n")
+                    else:
+                        newest.add(line)
         except (NotFound, Rejected, Gone) as error:
             say(f"torchyard: {pod.name} has no log: {pod.message or error}")
+        for line in newest.in_order() if newest is not None else ():
+            sys.stdout.write(f"{line.shown(agent)}\n")
     return said
 
 
-async def _follow(remote: Remote, name: str, rank: int | None, tail: int | None) -> None:
+class _Following:
     """One stream a pod, taken up again when it breaks; pods that appear later are followed as well."""
-    streams: dict[str, asyncio.Task[None]] = {}
-    try:
+
+    def __init__(self, remote: Remote, name: str, rank: int | None, tail: int | None, agent: bool) -> None:
+        self.remote, self.name, self.rank, self.tail, self.agent = remote, name, rank, tail, agent
+        self.streams: dict[str, asyncio.Task[None]] = {}
+        self.heard = time.monotonic()
+        self.answers = True
+
+    async def until_over(self) -> None:
+        """Until the job is over and its pods have said all they had to say.
+
+        Raises:
+            OSError: nobody reads what is printed any more.
+        """
+        try:
+            while not await self._look():
+                await asyncio.sleep(POLL_SECONDS)
+                self._raise_what_ended_a_stream()
+            self.heard = time.monotonic()
+            while pending := [task for task in self.streams.values() if not task.done()]:
+                await asyncio.wait(pending, timeout=POLL_SECONDS)
+                if time.monotonic() - self.heard > SILENT_SECONDS:
+                    break
+            self._raise_what_ended_a_stream()
+        finally:
+            for task in self.streams.values():
+                task.cancel()
+            await asyncio.gather(*self.streams.values(), return_exceptions=True)
+
+    async def _look(self) -> bool:
+        """Follow pods that are new; whether the job is over."""
+        try:
+            job = jobs.typed(await jobs.get(self.remote, self.name))
+            for pod in await jobs.pods(self.remote, job):
+                if pod.name not in self.streams:
+                    self.streams[pod.name] = asyncio.create_task(self._stream(pod.name))
+        except Unavailable as error:
+            if self.answers:
+                say(f"torchyard: the API server does not answer, trying on: {error}")
+            self.answers = False
+            return False
+        except NotFound:
+            return True
+        self.answers = True
+        return is_over(job)
+
+    def _raise_what_ended_a_stream(self) -> None:
+        for task in self.streams.values():
+            if task.done():
+                task.result()
+
+    async def _stream(self, pod: str) -> None:
+        seen = ""
         while True:
             try:
-                job = jobs.typed(await jobs.get(remote, name))
-                for pod in await jobs.pods(remote, job):
-                    if pod.name not in streams:
-                        streams[pod.name] = asyncio.create_task(_stream(remote, pod.name, rank, tail))
-            except Unavailable as error:
-                say(f"torchyard: the API server does not answer, trying on: {error}")
-            except NotFound:
-                break
+                if self.tail is not None and not seen:
+                    seen = await self._print_newest(pod, self.tail)
+                async for line in lines(self.remote, pod, follow=True, after=seen):
+                    seen = line.time
+                    self._heard(line)
+            except (NotFound, Gone):
+                return  # the pod is gone, and its log with it
+            except (Rejected, Unavailable):  # it has not started yet, or was silent for so long that nobody knows
+                await asyncio.sleep(POLL_SECONDS)
             else:
-                if is_over(job):
-                    break
-            await asyncio.sleep(POLL_SECONDS)
-        if streams:
-            await asyncio.wait(streams.values(), timeout=LAST_SECONDS)
-    finally:
-        for task in streams.values():
-            task.cancel()
-        await asyncio.gather(*streams.values(), return_exceptions=True)
+                return
 
+    async def _print_newest(self, pod: str, count: int) -> str:
+        """The last lines of each rank so far; the time of the very last one."""
+        seen, newest = "", Newest(count)
+        async for line in lines(self.remote, pod):
+            seen = line.time
+            newest.add(line)
+        for line in newest.in_order():
+            self._heard(line)
+        return seen
 
-async def _stream(remote: Remote, pod: str, rank: int | None, tail: int | None) -> None:
-    seen = ""
-    while True:
-        try:
-            async for line in lines(remote, pod, follow=True, tail=tail, after=seen):
-                seen = line.time
-                if rank is None or line.rank == rank:
-                    print(line.shown, flush=True)
-        except (NotFound, Gone):
-            return  # the pod is gone, and its log with it
-        except (Rejected, Unavailable):  # it has not started yet, or was silent for so long that nobody knows
-            await asyncio.sleep(POLL_SECONDS)
-        else:
-            return
+    def _heard(self, line: Line) -> None:
+        self.heard = time.monotonic()
+        if self.rank is None or line.rank == self.rank:
+            print(line.shown(self.agent), flush=True)

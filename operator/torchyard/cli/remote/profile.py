@@ -25,8 +25,8 @@ os.replace(path + ".tmp", path)
 """
 
 
-async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> int:
-    """Leave the wish in every running pod; give how many there are.
+async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> tuple[int, str]:
+    """Leave the wish in every running pod; give how many there are, and what to repeat in a command for this job.
 
     Raises:
         RefusalError: none runs, the job's program would not hear or has no such rank, or an earlier wish would be lost.
@@ -39,8 +39,8 @@ async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool
         raise RefusalError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
     if not replace:
         said = [b"".join([part async for part in python(remote, pod, LEFT, names.RUN, FILE)]) for pod in running]
-        refuse_overwriting(job, (Left(*json.loads(text)) for text in said))
+        refuse_overwriting(job, (Left(*json.loads(text)) for text in said), remote.flags)
     for pod in running:
         async for _ in python(remote, pod, _LEAVE, f"{names.RUN}/{FILE}", wish):
             pass
-    return len(running)
+    return len(running), remote.flags

@@ -1,15 +1,19 @@
 """Which cluster and namespace a command speaks to, and what that cluster's refusals mean to a person."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from aiohttp import ClientConnectorCertificateError
+
 from torchyard.cli.errors import FAILED, RefusalError
 from torchyard.cluster.kube.client import Api, connected
-from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected
+from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
 from torchyard.engine.ports import Unavailable
 
 T = TypeVar("T")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Remote(NamedTuple):
@@ -31,8 +35,10 @@ def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: 
     """Do `work` with a connection to the cluster.
 
     Raises:
-        RefusalError: there is no cluster, it does not answer, or it refuses.
+        RefusalError: there is no cluster, it does not answer, or it refuses; or nothing can be called like that.
     """
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise RefusalError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
     return asyncio.run(_ask(work, context, namespace))
 
 
@@ -44,13 +50,12 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
         raise RefusalError(str(error).rstrip("."), code=FAILED) from error
     flags = f" -n {namespace}" if namespace is not None else ""
     flags += f" --context {context}" if context is not None else ""
-    name = await asyncio.to_thread(_context_name, context)
-    remote = Remote(api, namespace or api.namespace, name or api.credentials.server, flags)
+    where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
+    remote = Remote(api, namespace or api.namespace, where, flags)
     try:
         return await work(remote)
     except Unavailable as error:
-        fix = f"is the cluster of {remote.context} up? `torchyard doctor{flags}` looks"
-        raise RefusalError(f"the API server does not answer: {error}", fix, FAILED) from error
+        raise unanswered(remote, error) from error
     except NotFound as error:
         raise missing(remote, error) from error
     except Rejected as error:
@@ -59,6 +64,21 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
         raise RefusalError(str(error), "try again", FAILED) from error
     finally:
         await connection.__aexit__(None, None, None)
+
+
+def unanswered(remote: Remote, error: Unavailable) -> RefusalError:
+    """What no answer says: nobody there, or somebody whom the kubeconfig does not trust."""
+    cause = error.__cause__
+    if isinstance(cause, ClientConnectorCertificateError):
+        why = getattr(cause.certificate_error, "verify_message", "") or cause.certificate_error
+        what = f"the certificate of {remote.api.credentials.server} is not trusted: {str(why).rstrip('.')}"
+        fix = f"correct certificate-authority, server or tls-server-name of {remote.context} in the kubeconfig"
+        return RefusalError(what, fix, FAILED)
+    if isinstance(error, Unauthorized):
+        fix = f"log in again, or correct the user of {remote.context} in the kubeconfig"
+        return RefusalError(f"the API server does not know who you are: {error}", fix, FAILED)
+    fix = f"is the cluster of {remote.context} up, and can it be reached from here?"
+    return RefusalError(f"the API server does not answer: {error}", fix, FAILED)
 
 
 def missing(remote: Remote, error: NotFound) -> RefusalError:
@@ -70,7 +90,7 @@ def missing(remote: Remote, error: NotFound) -> RefusalError:
         return RefusalError(f"there is no namespace {error.details.name!r} in {remote.context}", "create it first")
     if error.details.kind:
         return RefusalError(str(error), "it may just have been deleted", FAILED)
-    fix = "see docs/installation.md; `torchyard doctor` looks at what is there"
+    fix = f"see docs/installation.md; `torchyard doctor{remote.flags}` looks at what is there"
     return RefusalError(f"TrainingJobs are not installed in {remote.context}", fix, FAILED)
 
 
@@ -78,21 +98,11 @@ def rejected(remote: Remote, error: Rejected) -> RefusalError:
     """What a 4xx says: the fields that are at fault, or the right that is missing."""
     causes = [cause for cause in error.details.causes if cause.message and not cause.field.startswith("<")]
     if error.code == 403:
-        return RefusalError(error.message, f"ask for that right in {remote.where}", FAILED)
+        everywhere = "at the cluster scope" in error.message
+        return RefusalError(
+            error.message, f"ask for that right in {remote.context if everywhere else remote.where}", FAILED
+        )
     if causes:
         said = "; ".join(f"{cause.field}: {cause.message.removeprefix('Invalid value: ')}" for cause in causes)
         return RefusalError(f"the API server refuses it: {said}")
     return RefusalError(f"the API server refuses it: {error.message}")
-
-
-def _context_name(context: str | None) -> str:
-    """`context X`; empty where there is none, in a pod for instance."""
-    from kubernetes.config import ConfigException, list_kube_config_contexts
-
-    if context is not None:
-        return f"context {context}"
-    try:
-        _, active = list_kube_config_contexts()  # type: ignore[no-untyped-call]
-    except (ConfigException, OSError, TypeError):
-        return ""
-    return f"context {active['name']}"

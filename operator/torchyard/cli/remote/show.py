@@ -50,7 +50,11 @@ def explain(job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], remo
     latest = list(events)[-MAX_EVENTS:]
     lines = [f"{clean(each.time)}  {clean(each.reason)}: {clean(each.message)}" for each in latest]
     found += _section("What happened last", lines)
-    return "\n".join([*found, "", f"next: {next_command(job, remote)}"])
+    waits = job.status.state in {"Pending", "Queued"}  # which has just been explained
+    following = (
+        f"torchyard wait {job.metadata.name}{remote.flags} --for running" if waits else next_command(job, remote)
+    )
+    return "\n".join([*found, "", f"next: {following}"])
 
 
 def next_command(job: TrainingJob, remote: Remote) -> str:

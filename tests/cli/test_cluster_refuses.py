@@ -1,0 +1,163 @@
+"""What a cluster refuses, or cannot say, is told in one sentence that leads on; what it says comes in order."""
+
+import asyncio
+import ssl
+import subprocess
+
+import pytest
+from aiohttp import web
+from tests.cli.cluster import cluster, objects
+from tests.cli.conftest import EXAMPLES
+
+from torchyard.cli.errors import RefusalError
+from torchyard.cli.remote.jobs import job_path
+from torchyard.cli.remote.session import Remote
+
+
+def status(code, reason, message="", **details):
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return web.json_response(body | ({"details": details} if details else {}), status=code)
+
+
+async def asked(torchyard, answer, *words, tls=None):
+    async def said(request):
+        return answer(request)
+
+    async with cluster(torchyard, said, tls):
+        return await asyncio.to_thread(torchyard, *words)
+
+
+@pytest.fixture
+def untrusted(tmp_path):
+    """A server whose certificate nobody signed."""
+    key, cert = tmp_path / "tls.key", tmp_path / "tls.crt"
+    made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    argv = (*made, "-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert)
+    subprocess.run(list(map(str, argv)), check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_silence(torchyard, untrusted):
+    done = await asked(torchyard, objects, "ps", "-n", "team", tls=untrusted)
+    assert done.returncode == 1
+    assert "the certificate of https://127.0.0.1:" in done.stderr
+    assert "is not trusted: self-signed certificate; correct certificate-authority" in done.stderr
+    assert "does not answer" not in done.stderr
+
+
+async def test_a_server_that_is_not_there_sends_nobody_to_a_doctor_who_cannot_see_it_either(torchyard):
+    async def answer(request):
+        return objects(request)
+
+    async with cluster(torchyard, answer):
+        pass
+    done = await asyncio.to_thread(torchyard, "doctor", "-n", "team")
+    assert done.returncode == 1
+    assert "is the cluster of context test up, and can it be reached from here?" in done.stderr
+    assert "torchyard doctor" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "fix"),
+    [
+        (("ps", "-n", "team"), 'in the namespace "team"', "in namespace team of context test"),
+        (("ps", "-A"), "at the cluster scope", "ask for that right in context test"),
+    ],
+)
+async def test_a_right_is_asked_for_where_it_is_missing(torchyard, words, message, fix):
+    done = await asked(torchyard, lambda _: status(403, "Forbidden", f"jane cannot list jobs {message}"), *words)
+    assert (done.returncode, done.stderr.rstrip().endswith(fix)) == (1, True), done.stderr
+
+
+async def test_who_named_a_cluster_is_sent_to_look_at_that_one(torchyard):
+    done = await asked(torchyard, lambda _: status(404, "NotFound"), "ps", "-n", "team", "--context", "test")
+    assert done.returncode == 1
+    assert "TrainingJobs are not installed in context test" in done.stderr
+    assert "`torchyard doctor -n team --context test`" in done.stderr
+
+
+async def test_events_of_one_second_come_in_the_order_in_which_they_happened(torchyard):
+    """Listed by name, which says nothing of time."""
+
+    def event(reason, version):
+        return {"metadata": {"resourceVersion": version}, "lastTimestamp": "2026-11-21T07:00:00Z", "reason": reason}
+
+    def answer(request):
+        if request.path.endswith("/events"):
+            return web.json_response({"items": [event("Failed", "101"), event("RoundOpened", "99")]})
+        return objects(request)
+
+    done = await asked(torchyard, answer, "events", "cvrp", "-n", "team", "-o", "yaml")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines() if "reason" in line] == ["RoundOpened", "Failed"]
+
+
+async def test_what_waits_is_not_explained_by_explaining_it_again(torchyard):
+    def answer(request):
+        if request.path.endswith("/events"):
+            return web.json_response({"items": []})
+        return objects(request, "Pending", pods=0)
+
+    done = await asked(torchyard, answer, "explain", "cvrp", "-n", "team")
+    assert done.stdout.endswith("next: torchyard wait cvrp -n team --for running\n"), done.stdout
+
+
+@pytest.mark.parametrize(("claim", "warned"), [(None, True), ("checkpoint.volume={claim: runs}", False)])
+async def test_who_submits_what_leaves_nothing_behind_is_told_so(torchyard, claim, warned):
+    async def answer(request):
+        return web.json_response(await request.json())
+
+    words = ("--set", claim) if claim else ()
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "submit", EXAMPLES / "vecrl.yaml", "-n", "team", *words)
+    assert (done.returncode, "ends with its pods" in done.stderr) == (0, warned), done.stderr
+
+
+async def test_a_job_comes_from_stdin(torchyard):
+    async def answer(request):
+        return web.json_response(await request.json())
+
+    job = "apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: x}\nspec: {script: pass}\n"
+    async with cluster(torchyard, answer):
+        process = torchyard.start("submit", "-", "-n", "team", "-o", "json", stdin=subprocess.PIPE)
+        shown, said = await asyncio.to_thread(process.communicate, job)
+    assert (process.returncode, '"name": "x"' in shown) == (0, True), said
+
+
+REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n team")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "cvrp/..", "cvrp/status", "cvrp?x", "cvrp#", "Cvrp", "a b", "%2e%2e"])
+def test_what_is_no_name_makes_no_path(name):
+    with pytest.raises(RefusalError, match="is no name of a TrainingJob"):
+        job_path(REMOTE, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("delete", "", "-n", "team"), "'' is no name of a TrainingJob; `torchyard ps -n team` lists them"),
+        (("suspend", "cvrp/..", "-n", "team"), "'cvrp/..' is no name of a TrainingJob"),
+        (("delete", "cvrp", "-n", "a/b"), "-n 'a/b' is no name of a namespace"),
+    ],
+)
+async def test_what_is_no_name_reaches_no_server(torchyard, words, says):
+    """Of an empty one the path is that of all jobs: deleting it would delete every job of the namespace."""
+    seen = []
+
+    def answer(request):
+        seen.append((request.method, request.path))
+        return web.json_response({})
+
+    done = await asked(torchyard, answer, *words)
+    assert (done.returncode, seen) == (64, []), done.stderr
+    assert says in done.stderr
+
+
+async def test_who_is_not_known_is_no_silent_server(torchyard):
+    done = await asked(torchyard, lambda _: status(401, "Unauthorized", "Unauthorized"), "ps", "-n", "team")
+    assert done.returncode == 1
+    assert "the API server does not know who you are" in done.stderr
+    assert "log in again" in done.stderr

@@ -1,0 +1,95 @@
+"""`torchyard logs` against a cluster: the last lines of each rank, readers that go away, logs that outlast the job."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from tests.cli.cluster import cluster, objects
+
+# Two ranks in one pod, of which one says ten times as much, and the agent, which speaks last.
+SAID = [f"[rank {0 if number % 11 else 1}] line {number}" for number in range(1, 111)] + ["all workers have ended"]
+
+
+def stamped(lines, first=0):
+    """As the kubelet gives them with `timestamps=true`."""
+    return [f"2026-11-21T07:00:00.{number:09}Z {line}\n".encode() for number, line in enumerate(lines, first)]
+
+
+class Kubelet:
+    """The log of one pod: what was said so far, then what is said while somebody follows."""
+
+    def __init__(self, said, later=(), pause=0.0, endless=False):
+        self.said, self.later, self.pause, self.endless = stamped(said), stamped(later, len(said)), pause, endless
+        self.state, self.spec = "Running", {}
+
+    async def answer(self, request):
+        if request.path.split("/")[-1] != "log":
+            return objects(request, self.state, pods=1, **self.spec)
+        assert "tailLines" not in request.query, "which counts lines of all ranks"
+        response = web.StreamResponse()
+        await response.prepare(request)
+        after = request.query.get("sinceTime", "").encode()
+        await response.write(b"".join(line for line in self.said if line.split()[0] >= after))
+        if "follow" in request.query:
+            for line in self.later:
+                await asyncio.sleep(self.pause)
+                await response.write(line)
+            if self.endless:
+                await asyncio.Event().wait()
+        return response
+
+
+async def said(torchyard, kubelet, *words):
+    async with cluster(torchyard, kubelet.answer):
+        done = await asyncio.to_thread(torchyard, "logs", "cvrp", *words, "-n", "team")
+    assert done.returncode == 0, done.stderr
+    return [line.removeprefix("[").replace(" cvrp-0-0]", "") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "followed"])
+async def test_the_last_lines_are_counted_for_each_rank(torchyard, follow):
+    kubelet = Kubelet(SAID)
+    kubelet.state = "Succeeded"
+    newest = ["r1 line 99", "r0 line 108", "r0 line 109", "r1 line 110", "agent all workers have ended"]
+    assert await said(torchyard, kubelet, "--tail", 2, *follow) == newest
+    assert await said(torchyard, kubelet, "--tail", 1, "--rank", 1, *follow) == ["r1 line 110"]
+    assert await said(torchyard, kubelet, "--tail", 0, *follow) == []
+
+
+async def test_what_is_said_later_follows_the_last_lines_once(torchyard):
+    kubelet = Kubelet(SAID, later=["[rank 1] more", "[rank 0] the end"])
+    kubelet.state = "Succeeded"
+    shown = await said(torchyard, kubelet, "-f", "--tail", 1)
+    assert shown == ["r0 line 109", "r1 line 110", "agent all workers have ended", "r1 more", "r0 the end"]
+
+
+async def test_a_log_that_takes_longer_than_its_job_is_shown_to_its_end(torchyard):
+    kubelet = Kubelet([], later=[f"[rank 0] line {number}" for number in range(8)], pause=0.9)
+    kubelet.state = "Succeeded"
+    assert len(await said(torchyard, kubelet, "-f")) == 8
+
+
+async def test_a_reader_that_goes_away_ends_what_follows_a_job_that_goes_on(torchyard):
+    kubelet = Kubelet([], later=["[rank 0] again"] * 1000, pause=0.1, endless=True)
+    async with cluster(torchyard, kubelet.answer):
+        process = torchyard.start("logs", "cvrp", "-f", "-n", "team")
+        try:
+            assert await asyncio.to_thread(process.stdout.readline) == "[r0 cvrp-0-0] again\n"
+            process.stdout.close()
+            assert await asyncio.to_thread(process.wait, 20) == 141
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+async def test_a_pod_without_an_agent_has_no_ranks_and_nobody_speaks_for_an_agent(torchyard):
+    kubelet = Kubelet(["step 1"])
+    kubelet.spec = {"launcher": {"kind": "none"}, "command": ["torchrun", "train.py"], "trainer": None}
+    assert await said(torchyard, kubelet) == ["cvrp-0-0] step 1"]
+    async with cluster(torchyard, kubelet.answer):
+        refused = await asyncio.to_thread(torchyard, "logs", "cvrp", "--rank", 0, "-n", "team")
+    assert refused.returncode == 64
+    assert "has no agent" in refused.stderr
+    assert "leave --rank out" in refused.stderr

@@ -1,0 +1,64 @@
+"""`torchyard suspend` and `resume` against a cluster."""
+
+import asyncio
+import json
+
+import pytest
+from tests.cli.cluster import cluster, objects
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "asked", "says"),
+    [
+        ("Running", 0, ["PATCH"], "saves and stops within 60s"),
+        ("Suspended", 0, [], "is suspended already"),
+        ("Succeeded", 0, [], "has already succeeded"),
+        ("Failed", 1, [], "has already failed"),
+    ],
+)
+async def test_only_what_is_not_over_is_suspended(torchyard, state, code, asked, says):
+    changed = []
+
+    async def answer(request):
+        changed.extend([request.method] if request.method != "GET" else [])
+        checkpoint = {"volume": {"claim": "runs"}}
+        return objects(request, state, suspend=state == "Suspended", checkpoint=checkpoint)
+
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "suspend", "cvrp", "-n", "team", "-o", "json")
+    assert (done.returncode, changed) == (code, asked), done.stderr
+    assert f"cvrp in namespace team of context test {says}\n" == done.stderr
+    assert json.loads(done.stdout)["metadata"]["name"] == "cvrp"
+
+
+async def test_who_suspends_what_keeps_nothing_is_told_so(torchyard):
+    """Its checkpoints are on the disks of the pods that it gives up."""
+
+    async def answer(request):
+        return objects(request)
+
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "suspend", "cvrp", "-n", "team")
+    assert done.returncode == 0
+    assert "its checkpoints go with its pods, and resuming starts it anew" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "asked", "says"),
+    [
+        ("Suspended", 0, ["PATCH"], "goes on"),
+        ("Running", 0, [], "is not suspended"),
+        ("Succeeded", 64, [], "has succeeded and is over"),
+    ],
+)
+async def test_only_what_is_suspended_is_resumed(torchyard, state, code, asked, says):
+    changed = []
+
+    async def answer(request):
+        changed.extend([request.method] if request.method != "GET" else [])
+        return objects(request, state, suspend=state == "Suspended")
+
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "resume", "cvrp", "-n", "team")
+    assert (done.returncode, changed) == (code, asked), done.stderr
+    assert f"cvrp in namespace team of context test {says}; " in done.stderr
