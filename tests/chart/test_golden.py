@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart import CHART, ROOT, helm, needs_helm, rendered, told
+from chart import CHART, ROOT, helm, needs_helm, one, rendered, told
 from kubernetes.client import models
 
 from torchyard.api.crd import crd
+from torchyard.cli.remote.intake_probe import LABELS as DOCTOR
+from torchyard.cluster.kube.manifest import names
 
 pytestmark = needs_helm
 
@@ -76,6 +78,29 @@ def test_two_releases_share_no_name():
 def test_a_long_release_name_still_gives_names_that_kubernetes_takes():
     for document in rendered(release="r" * 53):
         assert len(document["metadata"]["name"]) <= 63
+
+
+def test_the_network_policy_lets_in_whoever_must_reach_the_intake():
+    """Training pods and the pod of `torchyard doctor`, in whatever namespace; the test pod; nobody else."""
+    documents = rendered({"networkPolicy": {"enabled": True}})
+    (to_intake,) = (
+        rule["from"]
+        for rule in one(documents, "NetworkPolicy")["spec"]["ingress"]
+        if rule["ports"] == [{"port": "intake"}]
+    )
+
+    def admitted(labels, *, elsewhere):
+        peers = (peer["podSelector"] for peer in to_intake if not elsewhere or "namespaceSelector" in peer)
+        return any(
+            all(labels.get(name) == value for name, value in peer.get("matchLabels", {}).items())
+            and all(labels.get(each["key"]) in each["values"] for each in peer.get("matchExpressions", ()))
+            for peer in peers
+        )
+
+    assert admitted({names.MANAGED_BY: names.MANAGER}, elsewhere=True)
+    assert admitted(DOCTOR, elsewhere=True)
+    assert admitted(one(documents, "Pod")["metadata"]["labels"], elsewhere=False)
+    assert not admitted({"app": "else"}, elsewhere=False)
 
 
 def test_versions_agree():

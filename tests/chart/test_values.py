@@ -77,6 +77,10 @@ def test_every_value_is_used():
         ({"watchNamespaces": ["Not A Name"]}, "watchNamespaces"),
         ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
         ({"networkPolicy": {"enable": True}}, "networkPolicy"),
+        ({"fullnameOverride": "My_Operator"}, "fullnameOverride"),
+        ({"nameOverride": "my.operator"}, "nameOverride"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels"),
+        ({"podLabels": {"torchyard.dev/leader": "true"}}, "podLabels"),
     ],
     ids=lambda case: json.dumps(case) if isinstance(case, dict) else "",
 )
