@@ -1,9 +1,11 @@
 """What a job needs to be complete, and what happens to it afterwards."""
 
+import pytest
 from deeds import condition, of
 from msgspec.structs import replace
 from world import World
 
+from torchyard.api.status import Artifact
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CommandAgent, DeleteJob, DeletePod
 from torchyard.engine.plan import plan
@@ -28,6 +30,21 @@ def test_completion_is_seen_without_the_agents():
     world.restart_operator()
     world.settle()
     assert world.status.state == "Succeeded"
+
+
+@pytest.mark.parametrize("files_stay", [True, False])
+def test_a_completed_job_says_so_if_what_it_made_goes_with_its_pods(files_stay):
+    world = World(1).to_running()
+    world.files_stay = files_stay
+    uid = world.at(0)
+    world.report(uid, 1, 5)
+    made = (Artifact(name="export/web", uri="export/web"),)
+    world.agents[uid] = replace(world.agents[uid], reports=(replace(world.agents[uid].reports[0], artifacts=made),))
+    world.settle()
+    world.end_workers(uid, 0)
+    world.settle()
+    assert [each.name for each in world.status.artifacts] == ["export/web"]
+    assert ("spec.checkpoint.volume names no claim" in world.status.message) is not files_stay
 
 
 def test_pods_of_a_finished_job_that_do_not_go_are_deleted():

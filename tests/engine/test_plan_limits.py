@@ -32,6 +32,23 @@ def test_suspend_saves_first_then_gives_every_pod_up_and_resume_goes_on():
     assert world.status.restarts.total == 0
 
 
+@pytest.mark.parametrize("files_stay", [True, False])
+def test_a_suspended_job_has_a_checkpoint_only_where_files_outlive_the_pods(files_stay):
+    world = World(2).to_running()
+    world.files_stay = files_stay
+    world.report(world.at(0), 1, 5, save=True)
+    world.settle()
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    status = world.status
+    assert status.state == "Suspended"
+    assert (condition(world, "CheckpointReady").status == "True", status.checkpoint is not None) == (files_stay,) * 2
+    assert ("no checkpoint: its files go with its pods" in status.message) is not files_stay
+    assert ("checkpoint of step 5" in status.message) is files_stay
+
+
 def test_a_resume_before_the_former_pods_are_gone_says_that_it_waits_for_them():
     world = World(2).to_running()
     world.edit(suspend=True)

@@ -47,6 +47,7 @@ class World:
         self.delayed = False
         self.refusing = False
         self.refusal: Refusal | None = None
+        self.files_stay = True
         self.created: list[CreatePod] = []
         self.training: dict[str, int] = {}
         self.steps: dict[str, int] = {}
@@ -72,6 +73,7 @@ class World:
             now=self.now,
             since=self.since,
             refusal=self.refusal,
+            files_stay=self.files_stay,
         )
 
     def step(self) -> Plan:
@@ -282,6 +284,9 @@ class Ports:
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         self.world.observe()
         return tuple(self.world.cache.values())
+
+    def keeps_files(self, job: TrainingJob) -> bool:
+        return self.world.files_stay
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         self._call("create_pod", action)

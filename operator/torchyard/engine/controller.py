@@ -120,6 +120,7 @@ class Controller:
             since=since,
             term=self._began,
             refusal=self._refusals.of(job),
+            files_stay=self._cluster.keeps_files(job),
         )
 
     async def _work(self) -> None:

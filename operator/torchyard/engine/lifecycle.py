@@ -18,6 +18,7 @@ from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
 from torchyard.engine.wording import say, told
 
+FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
 PAUSE_SECONDS = 30.0  # before a pod that cost nothing is replaced, if it did not live for longer
 
 
@@ -101,7 +102,9 @@ def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _succeed(view: View, status: TrainingJobStatus) -> Turn:
     status = rounds.close_clean(view, status, "Completed")
-    message = say("Completed", f"step {status.progress.step}" if status.progress.step else "")
+    said = [f"step {status.progress.step}"] if status.progress.step else []
+    said += [FILES_GONE] if status.artifacts and not view.files_stay else []
+    message = say("Completed", ", ".join(said))
     progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
     status = replace(
         status,
@@ -208,6 +211,10 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
     if status.state == "Suspended":
         return Turn(status=status)
     saved = f"checkpoint of step {status.checkpoint.step}" if status.checkpoint is not None else "no checkpoint"
+    if status.checkpoint is not None and not view.files_stay:
+        # What it makes from the first step on is progress again.
+        anew = replace(status.restarts, best_step=0, no_progress=0)
+        saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
     members = [""] * len(status.rendezvous.members)
     status = replace(
         told(status, "Suspended", "Suspended", saved),

@@ -53,6 +53,10 @@ class Cluster(Protocol):
         """The job as last seen, None once it is gone."""
         ...
 
+    def keeps_files(self, job: TrainingJob) -> bool:
+        """Whether checkpoints and exports are still there once no pod of the job is."""
+        ...
+
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Every pod whose controller uid is `job_uid`."""
         ...

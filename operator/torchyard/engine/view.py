@@ -145,3 +145,5 @@ class View(Struct, frozen=True, kw_only=True):
     term: float = math.inf
     """Since when this process, and no other, decides."""
     refusal: Refusal | None = None
+    files_stay: bool = True
+    """Whether checkpoints and exports outlive the pods."""

@@ -97,6 +97,11 @@ class KubeCluster:
         """The job as last seen or written, None once it is gone."""
         return self.jobs.get(key)
 
+    def keeps_files(self, job: TrainingJob) -> bool:
+        """Whether checkpoints and exports outlive the pods: on a claim they do."""
+        volume = job.spec.checkpoint.volume
+        return volume is not None and volume.claim is not None
+
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Every pod whose controller uid is `job_uid`."""
         return self.tracked.of(job_uid)

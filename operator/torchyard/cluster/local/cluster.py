@@ -52,6 +52,10 @@ class LocalCluster:
         """The job as last seen, None once it is gone."""
         return self._job if self._job is not None and self._job.key == key else None
 
+    def keeps_files(self, job: TrainingJob) -> bool:  # noqa: ARG002 -- of whichever
+        """Whether checkpoints and exports outlive the pods: they lie in the run's folder."""
+        return True
+
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Every pod of the job."""
         return self._pods.views(job_uid)
