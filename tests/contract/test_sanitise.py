@@ -138,3 +138,8 @@ def test_a_well_formed_exit_is_read_word_for_word():
         rank=1, local_rank=0, pid=4711, code=137, message="killed by SIGKILL", time=1763705999.8, phase="step", step=12,
         next_micro_batch=16, out_of_memory=True,
     )  # fmt: skip
+
+
+def test_colours_leave_nothing_of_themselves_behind():
+    assert sanitise.line("\x1b[31mrank three\x1b[0m hates \x1b]8;;http://x\x07this") == "rank three hates this"
+    assert sanitise.lines("\x1b[1mError\x1b[0m\n  at line 3\n", 100) == "Error\n  at line 3\n"

@@ -3,11 +3,8 @@
 import re
 import time
 
-ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and their like, up to their end
-    r"|[ -/]*[0-~])"
-)
+from torchyard.api.texts import ESCAPES
+
 # C0 but tab, DEL, C1, and the marks that turn the direction of what follows.
 CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

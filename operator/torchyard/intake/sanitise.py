@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api.status import MAX_METRICS, Artifact
+from torchyard.api.texts import ESCAPES
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
 
 MAX_REPORTS = 256
@@ -36,15 +37,15 @@ _CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not 
 
 
 def line(text: object, limit: int = MAX_LINE) -> str:
-    """One line: no control characters (a terminal would obey them), at most `limit` characters."""
+    """One line: no colours and control characters (a terminal would obey them), at most `limit` characters."""
     if isinstance(text, str) and len(text) <= limit and text.isprintable():
         return text
-    return text[: 4 * limit].translate(_CONTROL)[:limit] if isinstance(text, str) else ""
+    return ESCAPES.sub("", text[: 4 * limit]).translate(_CONTROL)[:limit] if isinstance(text, str) else ""
 
 
 def lines(text: object, limit: int) -> str:
     """Several lines: tabs and line feeds stay; the end is kept, where tracebacks say what happened."""
-    return text.translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
+    return ESCAPES.sub("", text).translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
 
 
 def numbers(values: object) -> dict[str, float]:
