@@ -58,8 +58,8 @@ async def health(watch):
 
 
 async def test_a_loop_of_kopfs_that_no_longer_turns_is_told_until_it_turns_again(watch, health, monkeypatch):
-    monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
     assert await health() == (200, "ok")
+    monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
     watch.block.set()
     assert await health() == (503, "kopf: its event loop has not turned for 0 s")
     watch.go_on.set()
