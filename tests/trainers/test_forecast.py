@@ -6,6 +6,7 @@ from argparse import Namespace
 import little_lm
 import pytest
 import torch
+from foretold import WIDE, told
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves
 
@@ -13,7 +14,7 @@ from torchyard_trainers import registry
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.forecast import GIB, Usage, forecast, imagined_world, room_on
+from torchyard_trainers.core.forecast import GIB, Usage, imagined_world, room_on
 from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.parallel import spread
 from torchyard_trainers.core.plan import Planner, Try, _changes, _difference, fewest_that_fit, plan
@@ -24,67 +25,6 @@ from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
 
 ROUTES = {"customers": 8, "batch": 16, "samples": 4, "embedding": 32, "heads": 4, "layers": 2}
-SIZES = {"width": 64, "heads": 4, "layers": 2, "vocabulary": 200, "length": 48, "batch": 32}
-# Of so few tokens that parameters take nearly all, and half of them are two large matrices.
-WIDE = {"width": 128, "heads": 4, "layers": 2, "vocabulary": 2000, "length": 8, "batch": 4}
-
-
-def told(strategy, shape, options, sizes=SIZES, *, on_gpu=False):
-    settings = convert(options, Parallelism, at="parallelism")
-    with imagined_world(*shape) as world:
-        return forecast(
-            lambda: little_lm.LittleLm(little_lm.Sizes(**sizes)),
-            world,
-            strategy,
-            settings=settings,
-            precision=settings.precision,
-            micro_batch=settings.micro_batch_size,
-            real=False,
-            on_gpu=on_gpu,
-        )
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ("strategy", "world", "nodes", "options"),
-    [
-        ("single", 1, 1, {"precision": "fp32", "microBatchSize": 32}),
-        ("single", 1, 1, {"precision": "bf16", "microBatchSize": 8, "activationCheckpointing": "full"}),
-        ("ddp", 2, 1, {"precision": "fp32", "microBatchSize": 8, "activationCheckpointing": "selective"}),
-        ("fsdp", 2, 1, {"precision": "bf16", "microBatchSize": 16}),
-        ("fsdp", 2, 2, {"precision": "fp32", "microBatchSize": 4, "activationCheckpointing": "full"}),
-        ("hsdp", 4, 2, {"precision": "bf16", "microBatchSize": 8}),
-    ],
-)
-def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy, world, nodes, options):
-    file = yard.root / "peak"
-    gang = yard.start({}, world, nodes=nodes, function=("little_lm:measure", [SIZES, strategy, options, str(file)]))
-    assert gang.wait() == [0] * world, gang.output()
-    usage = told(strategy, (world, world // nodes), options)
-    assert usage.total == pytest.approx(int(file.read_text()), rel=0.1)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ("strategy", "world", "options"),
-    [
-        ("single", 1, {"precision": "fp32", "microBatchSize": 4}),
-        ("single", 1, {"precision": "fp16", "microBatchSize": 2}),
-        ("ddp", 1, {"precision": "fp32", "microBatchSize": 1}),
-        ("ddp", 2, {"precision": "fp32", "microBatchSize": 2}),
-        ("ddp", 2, {"precision": "bf16", "microBatchSize": 1}),
-        ("fsdp", 2, {"precision": "fp32", "microBatchSize": 2}),
-        ("fsdp", 2, {"precision": "bf16", "microBatchSize": 1}),
-        ("fsdp", 2, {"precision": "fp32", "microBatchSize": 1, "cpuOffload": True}),
-        ("fsdp", 2, {"precision": "bf16", "microBatchSize": 2, "cpuOffload": True}),
-    ],
-)
-def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, strategy, world, options):
-    """To a fiftieth: there is nothing that rounds the difference between one copy of the gradients and two."""
-    file = yard.root / "peak"
-    gang = yard.start({}, world, function=("little_lm:measure", [WIDE, strategy, options, str(file)]))
-    assert gang.wait() == [0] * world, gang.output()
-    assert told(strategy, (world, world), options, WIDE).total == pytest.approx(int(file.read_text()), rel=0.02)
 
 
 class Totals(MemTracker):

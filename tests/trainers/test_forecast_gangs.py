@@ -1,0 +1,50 @@
+"""What `plan` tells before a job is started is what the step of a real gang then takes."""
+
+import pytest
+from foretold import SIZES, WIDE, told
+
+pytestmark = pytest.mark.e2e
+
+
+def taken(yard, sizes, strategy, world, options, *, nodes=1):
+    """Bytes at most, as the first rank's tracker counts."""
+    file = yard.root / "peak"
+    gang = yard.start({}, world, nodes=nodes, function=("little_lm:measure", [sizes, strategy, options, str(file)]))
+    assert gang.wait() == [0] * world, gang.output()
+    return int(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "nodes", "options"),
+    [
+        ("single", 1, 1, {"precision": "fp32", "microBatchSize": 32}),
+        ("single", 1, 1, {"precision": "bf16", "microBatchSize": 8, "activationCheckpointing": "full"}),
+        ("ddp", 2, 1, {"precision": "fp32", "microBatchSize": 8, "activationCheckpointing": "selective"}),
+        ("fsdp", 2, 1, {"precision": "bf16", "microBatchSize": 16}),
+        ("fsdp", 2, 2, {"precision": "fp32", "microBatchSize": 4, "activationCheckpointing": "full"}),
+        ("hsdp", 4, 2, {"precision": "bf16", "microBatchSize": 8}),
+    ],
+)
+def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy, world, nodes, options):
+    usage = told(strategy, (world, world // nodes), options)
+    assert usage.total == pytest.approx(taken(yard, SIZES, strategy, world, options, nodes=nodes), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "options"),
+    [
+        ("single", 1, {"precision": "fp32", "microBatchSize": 4}),
+        ("single", 1, {"precision": "fp16", "microBatchSize": 2}),
+        ("ddp", 1, {"precision": "fp32", "microBatchSize": 1}),
+        ("ddp", 2, {"precision": "fp32", "microBatchSize": 2}),
+        ("ddp", 2, {"precision": "bf16", "microBatchSize": 1}),
+        ("fsdp", 2, {"precision": "fp32", "microBatchSize": 2}),
+        ("fsdp", 2, {"precision": "bf16", "microBatchSize": 1}),
+        ("fsdp", 2, {"precision": "fp32", "microBatchSize": 1, "cpuOffload": True}),
+        ("fsdp", 2, {"precision": "bf16", "microBatchSize": 2, "cpuOffload": True}),
+    ],
+)
+def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, strategy, world, options):
+    """To a fiftieth: there is nothing that rounds the difference between one copy of the gradients and two."""
+    usage = told(strategy, (world, world), options, WIDE)
+    assert usage.total == pytest.approx(taken(yard, WIDE, strategy, world, options), rel=0.02)
