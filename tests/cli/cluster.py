@@ -1,14 +1,12 @@
 """An API server on loopback that answers as a test says, and the command line that knows no other cluster."""
 
 import contextlib
-import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 from tests.cli.conftest import CommandLine
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from tests.kube.api_server import Answer, kubeconfig, serving
 
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",
@@ -41,23 +39,6 @@ def objects(request: web.Request, state: str = "Running", pods: int = 2, **spec:
 @contextlib.asynccontextmanager
 async def cluster(torchyard: CommandLine, answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
     """Serve, and let a kubeconfig of the command line say so."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        server = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": server}}],
-            "users": [{"name": "test", "user": {}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        }
-        torchyard.env["KUBECONFIG"] = str(torchyard.folder / "kubeconfig")
-        (torchyard.folder / "kubeconfig").write_text(json.dumps(document))
+    async with serving(answer, tls) as url:
+        torchyard.env["KUBECONFIG"] = str(kubeconfig(torchyard.folder, url))
         yield
-    finally:
-        await runner.cleanup()

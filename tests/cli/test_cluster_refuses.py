@@ -8,15 +8,11 @@ import pytest
 from aiohttp import web
 from tests.cli.cluster import cluster, objects
 from tests.cli.conftest import EXAMPLES
+from tests.kube.api_server import refused
 
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.remote.jobs import job_path
 from torchyard.cli.remote.session import Remote
-
-
-def status(code, reason, message="", **details):
-    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
-    return web.json_response(body | ({"details": details} if details else {}), status=code)
 
 
 async def asked(torchyard, answer, *words, tls=None):
@@ -67,12 +63,12 @@ async def test_a_server_that_is_not_there_sends_nobody_to_a_doctor_who_cannot_se
     ],
 )
 async def test_a_right_is_asked_for_where_it_is_missing(torchyard, words, message, fix):
-    done = await asked(torchyard, lambda _: status(403, "Forbidden", f"jane cannot list jobs {message}"), *words)
+    done = await asked(torchyard, lambda _: refused(403, "Forbidden", f"jane cannot list jobs {message}"), *words)
     assert (done.returncode, done.stderr.rstrip().endswith(fix)) == (1, True), done.stderr
 
 
 async def test_who_named_a_cluster_is_sent_to_look_at_that_one(torchyard):
-    done = await asked(torchyard, lambda _: status(404, "NotFound"), "ps", "-n", "team", "--context", "test")
+    done = await asked(torchyard, lambda _: refused(404, "NotFound"), "ps", "-n", "team", "--context", "test")
     assert done.returncode == 1
     assert "TrainingJobs are not installed in context test" in done.stderr
     assert "`torchyard doctor -n team --context test`" in done.stderr
@@ -157,7 +153,7 @@ async def test_what_is_no_name_reaches_no_server(torchyard, words, says):
 
 
 async def test_who_is_not_known_is_no_silent_server(torchyard):
-    done = await asked(torchyard, lambda _: status(401, "Unauthorized", "Unauthorized"), "ps", "-n", "team")
+    done = await asked(torchyard, lambda _: refused(401, "Unauthorized", "Unauthorized"), "ps", "-n", "team")
     assert done.returncode == 1
     assert "the API server does not know who you are" in done.stderr
     assert "log in again" in done.stderr
