@@ -9,7 +9,6 @@ finalizers; the storages for those are null, so kopf compares nothing either: ha
 
 import asyncio
 import contextlib
-import functools
 import logging
 import random
 import threading
@@ -72,17 +71,16 @@ class JobWatch:
 
     async def stuck(self) -> str:
         """Why this process should be ended: kopf's event loop no longer turns. Empty: it does, or kopf does not run."""
-        turned = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            return ""
+        turned = threading.Event()
         try:
-            if self._loop is not None:
-                back = functools.partial(turned.get_loop().call_soon_threadsafe, _settle, turned)
-                self._loop.call_soon_threadsafe(back)
-                await asyncio.wait_for(turned, TURN_SECONDS)
-        except TimeoutError:
-            return f"kopf: its event loop has not turned for {TURN_SECONDS:.0f} s"
+            self._loop.call_soon_threadsafe(turned.set)
         except RuntimeError:
             return ""  # it was closed just now
-        return ""
+        if await asyncio.to_thread(turned.wait, TURN_SECONDS):
+            return ""
+        return f"kopf: its event loop has not turned for {TURN_SECONDS:.0f} s"
 
     async def _unknown(self) -> str:
         """Why there is nothing to watch: kopf would wait for ever for a CRD that it did not find at its start."""
@@ -98,7 +96,7 @@ class JobWatch:
         here = asyncio.get_running_loop()
         over: asyncio.Future[None] = here.create_future()
         started = threading.Event()
-        inside: dict[str, Any] = {}
+        inside: dict[str, asyncio.Event] = {}
 
         def end(error: BaseException | None) -> None:
             if over.done():
@@ -109,8 +107,7 @@ class JobWatch:
             here.call_soon_threadsafe(self._heard, kind, document)
 
         async def watch() -> None:
-            self._loop = asyncio.get_running_loop()
-            inside.update(loop=self._loop, stop=asyncio.Event())
+            self._loop, inside["stop"] = asyncio.get_running_loop(), asyncio.Event()
             started.set()
             await self._watch(tell, inside["stop"])
 
@@ -130,11 +127,11 @@ class JobWatch:
         try:
             await asyncio.shield(over)
         finally:
-            self._loop = None
             await asyncio.to_thread(started.wait)
-            if not over.done() and "loop" in inside:
+            loop, self._loop = self._loop, None
+            if not over.done() and loop is not None:
                 with contextlib.suppress(RuntimeError):
-                    inside["loop"].call_soon_threadsafe(inside["stop"].set)
+                    loop.call_soon_threadsafe(inside["stop"].set)
 
     async def _watch(self, tell: Heard, stop: asyncio.Event) -> None:
         registry = kopf.OperatorRegistry()
@@ -157,11 +154,6 @@ class JobWatch:
                 namespaces=self._namespaces,
                 stop_flag=stop,
             )
-
-
-def _settle(turned: "asyncio.Future[None]") -> None:
-    if not turned.done():
-        turned.set_result(None)
 
 
 def settings() -> kopf.OperatorSettings:

@@ -39,15 +39,14 @@ def command(
     wish = wish_for(kind, steps, rank)
     if on_cluster(name, context, namespace):
         from torchyard.cli.remote.profile import ask_for_profile
-        from torchyard.cli.remote.session import ask
+        from torchyard.cli.remote.session import ask, flags
 
-        asked, flags = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
+        asked = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
+        fetch = f"torchyard fetch {name} profile{flags(context, namespace)}"
     else:
-        asked, flags = ask_local(name, wish, replace=replace), ""
+        asked, fetch = ask_local(name, wish, replace=replace), f"torchyard fetch {name} profile"
     pods = f"{asked} pod{'s' if asked > 1 else ''}"
-    print(
-        f"asked {pods} of {name} for {kind}; `torchyard fetch {name} profile{flags}` brings it when the steps are made"
-    )
+    print(f"asked {pods} of {name} for {kind}; `{fetch}` brings it when the steps are made")
     return SUCCEEDED
 
 

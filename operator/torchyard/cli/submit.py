@@ -51,8 +51,7 @@ def command(
     job = job_of(Path("/dev/stdin") if str(file) == "-" else file, sets)
     if unused := ignored(job.spec, "cluster"):
         say(f"torchyard: a cluster has no use for {', '.join(unused)}; ignored")
-    volume = job.spec.checkpoint.volume
-    if job.spec.trainer is not None and (volume is None or volume.claim is None):
+    if job.spec.trainer is not None and job.spec.checkpoint.claim is None:
         say("torchyard: no claim in checkpoint.volume: what it writes, checkpoints and exports, ends with its pods")
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))

@@ -38,8 +38,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
         elif state == "Suspended" and job.spec.suspend:
             told, code = "is suspended already", SUCCEEDED
         else:
-            volume = job.spec.checkpoint.volume
-            if volume is None or volume.claim is None:
+            if job.spec.checkpoint.claim is None:
                 say("torchyard: without a claim its checkpoints go with its pods, and resuming starts it anew")
             kept = await jobs.set_suspend(remote, name, suspend=True)
             told, code = f"saves and stops within {jobs.typed(kept).spec.grace_period}", SUCCEEDED

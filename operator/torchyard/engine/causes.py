@@ -208,16 +208,15 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
     failure = ended.failure or Failure()
     preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
     reason = "Preempted" if preempted else "OOMKilled" if failure.out_of_memory else meaning.reason
-    taken = pod is not None and (pod.deleting or pod.reason in DISPLACED)
-    if preempted and pod is not None and pod.reason in DISPLACED:
-        reason = pod.reason
+    displaced = pod if pod is not None and pod.reason in DISPLACED else None
+    taken = displaced is not None or (pod is not None and pod.deleting)
     # A kubelet says that it evicts a pod only after its containers ended.
     silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
         raised = f"{failure.exception}: {failure.message}"
-    if preempted and pod is not None and pod.reason in DISPLACED:
-        raised = pod.message
+    if preempted and displaced is not None:
+        reason, raised = displaced.reason, displaced.message
     elif preempted and not raised:
         raised = "they saved first" if ended.saved else "they had not saved"
     return Outcome(

@@ -78,7 +78,7 @@ class Signatures:
             try:
                 self._keys = published(await self._get(ISSUER_PATH), await self._get(KEYS_PATH))
             except ValueError as error:
-                self._keys, self._read_at = NO_KEYS, self._clock()
+                self._keys = NO_KEYS
                 _log.info("without the API server's keys it is asked about every token: %s", error)
             except Unavailable as error:
                 # What its keys vouched for stays true: a token's own end is an hour off at most.

@@ -115,12 +115,11 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
     """Running pods of the job, one of them if all see its claim, else one of our own that is taken away again."""
     pods = await jobs.pods(remote, job)
     running = [pod.name for pod in pods if pod.phase == "Running" and not pod.deleting]
-    volume = job.spec.checkpoint.volume
-    shared = volume is not None and volume.claim is not None
+    claim = job.spec.checkpoint.claim
     if running:
-        yield running[:1] if shared else running
+        yield running if claim is None else running[:1]
         return
-    if volume is None or volume.claim is None:
+    if claim is None:
         raise RefusalError(
             f"no pod of {job.metadata.name!r} runs, and what it wrote was lost with them",
             "name a claim in checkpoint.volume, or fetch while it runs",
@@ -129,7 +128,7 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
     name = f"torchyard-fetch-{secrets.token_hex(4)}"
     path = f"/api/v1/namespaces/{remote.namespace}/pods"
     template = await _template(remote, job, [pod.name for pod in pods])
-    await remote.api.request("POST", path, body=reader(name, volume.claim, template))
+    await remote.api.request("POST", path, body=reader(name, claim, template))
     try:
         await _started(remote, f"{path}/{name}")
         yield [name]
@@ -150,7 +149,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
         raise RefusalError(
             f"no pod of {job.metadata.name!r} is left to see which image its files were written with",
             f"resume it, or read {job.metadata.name}/ in a pod of your own that mounts the claim"
-            f" {spec.checkpoint.volume.claim!r}; a job that names its `image` can be fetched from at any time",  # type: ignore[union-attr]
+            f" {spec.checkpoint.claim!r}; a job that names its `image` can be fetched from at any time",
             FAILED,
         )
     return {

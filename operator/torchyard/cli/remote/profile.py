@@ -25,8 +25,8 @@ os.replace(path + ".tmp", path)
 """
 
 
-async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> tuple[int, str]:
-    """Leave the wish in every running pod; give how many there are, and what to repeat in a command for this job.
+async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> int:
+    """Leave the wish in every running pod; give how many there are.
 
     Raises:
         RefusalError: none runs, the job's program would not hear or has no such rank, or an earlier wish would be lost.
@@ -43,4 +43,4 @@ async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool
     for pod in running:
         async for _ in python(remote, pod, _LEAVE, f"{names.RUN}/{FILE}", wish):
             pass
-    return len(running), remote.flags
+    return len(running)

@@ -7,13 +7,13 @@ from typing import NamedTuple, TypeVar
 
 from aiohttp import ClientConnectorCertificateError
 
+from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.cli.errors import FAILED, RefusalError
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
 from torchyard.engine.ports import Unavailable
 
 T = TypeVar("T")
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Remote(NamedTuple):
@@ -37,9 +37,15 @@ def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: 
     Raises:
         RefusalError: there is no cluster, it does not answer, or it refuses; or nothing can be called like that.
     """
-    if namespace and not _NAMESPACE.fullmatch(namespace):
+    if namespace and not re.fullmatch(DNS_LABEL_PATTERN, namespace):
         raise RefusalError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
     return asyncio.run(_ask(work, context, namespace))
+
+
+def flags(context: str | None, namespace: str | None) -> str:
+    """What a command that is proposed has to repeat to mean the same place."""
+    given = (("-n", namespace), ("--context", context))
+    return "".join(f" {flag} {value}" for flag, value in given if value is not None)
 
 
 async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: str | None) -> T:
@@ -48,10 +54,8 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
         api = await connection.__aenter__()
     except ValueError as error:
         raise RefusalError(str(error).rstrip("."), code=FAILED) from error
-    flags = f" -n {namespace}" if namespace is not None else ""
-    flags += f" --context {context}" if context is not None else ""
     where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
-    remote = Remote(api, namespace or api.namespace, where, flags)
+    remote = Remote(api, namespace or api.namespace, where, flags(context, namespace))
     try:
         return await work(remote)
     except Unavailable as error:

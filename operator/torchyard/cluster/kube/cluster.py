@@ -99,8 +99,7 @@ class KubeCluster:
 
     def keeps_files(self, job: TrainingJob) -> bool:
         """Whether checkpoints and exports outlive the pods: on a claim they do."""
-        volume = job.spec.checkpoint.volume
-        return volume is not None and volume.claim is not None
+        return job.spec.checkpoint.claim is not None
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Every pod whose controller uid is `job_uid`."""

@@ -32,6 +32,9 @@ SOON_SECONDS = 0.2
 # Only pods of jobs are watched. Where these leave enough, it is others that do not.
 OTHERS = ", less what pods of others use"
 
+Amount = Callable[[ResourceLimits], str | float]
+"""Of one resource."""
+
 
 class Pods:
     """Pods by job uid.
@@ -231,30 +234,26 @@ class Pods:
             others = OTHERS if nodes.number(asked.gpu) <= largest and need <= free else ""
             return replace(pod, message=f"need {need}, free at most {free}, largest node {largest}{others}")
         if pod.reason == "InsufficientCPU":
-            has, room = self._room(known, lambda amounts: amounts.cpu)
-            others = OTHERS if nodes.number(asked.cpu) <= room else ""
-            return replace(pod, message=_room(asked.cpu, f"{has.normalize():f}", f"{room.normalize():f}") + others)
-        has, room = self._room(known, lambda amounts: amounts.memory)
-        others = OTHERS if nodes.number(asked.memory) <= room else ""
-        return replace(pod, message=_room(asked.memory, f"{has / GIB:.1f}Gi", f"{room / GIB:.1f}Gi") + others)
+            said = self._room(asked, known, lambda amounts: amounts.cpu, lambda cores: f"{cores.normalize():f}")
+        else:
+            said = self._room(asked, known, lambda amounts: amounts.memory, lambda size: f"{size / GIB:.1f}Gi")
+        return replace(pod, message=said)
 
-    def _room(self, known: Iterable[Node], of: Callable[[ResourceLimits], str | float]) -> tuple[Decimal, Decimal]:
-        """What the largest of these nodes has, and the most that jobs leave free on one: others may use some too."""
+    def _room(self, asked: ResourceLimits, known: Iterable[Node], of: Amount, shown: Callable[[Decimal], str]) -> str:
+        """What a pod needs, what the largest of these nodes has, and what jobs leave free: others may use some too."""
         has = [(nodes.number(of(node.status.allocatable)), node.metadata.name) for node in known]
-        free = (most - self._used(name, of) for most, name in has)
-        return max(has, default=(Decimal(0), ""))[0], max(Decimal(0), *free, Decimal(0))
+        most = max((size for size, _ in has), default=Decimal(0))
+        free = max((max(Decimal(0), size - self._used(name, of)) for size, name in has), default=Decimal(0))
+        left = "" if shown(most) == shown(free) else f", of which jobs leave at most {shown(free)} free on one"
+        others = OTHERS if nodes.number(of(asked)) <= free else ""
+        return f"a pod needs {of(asked)}, the largest node has {shown(most)}{left}{others}"
 
-    def _used(self, node: str, of: Callable[[ResourceLimits], str | float]) -> Decimal:
+    def _used(self, node: str, of: Amount) -> Decimal:
         there = self._on_node.get(node, {}).values()
         return sum((nodes.number(of(facts.asked)) for facts in there if facts.pod.alive), Decimal(0))
 
     def _gpus_used(self, node: str) -> int:
         return int(self._used(node, lambda amounts: amounts.gpu))
-
-
-def _room(asked: str | float, most: str, free: str) -> str:
-    left = "" if most == free else f", of which jobs leave at most {free} free on one"
-    return f"a pod needs {asked}, the largest node has {most}{left}"
 
 
 def _is_well(pod: Pod) -> bool:
