@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import logging.handlers
 import os
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn
 
-from torchyard_agent import install, termination
+from torchyard_agent import environment, install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.settings import Settings
@@ -20,10 +21,12 @@ _LOG_BYTES = 8 << 20
 
 def main() -> None:
     """Run the agent; its exit code is that of the pod."""
+    faulthandler.enable()
     try:
         if sys.argv[1:2] == ["install"]:
             install.install(sys.argv[2:], os.environ, Path(__file__).parents[1])
             return
+        environment.unpack(os.environ)
         _enter_working_folder(os.environ)
         settings = settings_module.read(sys.argv[1:], os.environ)
     except ValueError as error:

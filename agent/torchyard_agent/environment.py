@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, MutableMapping
 
 from torchyard_agent.hooks import SITECUSTOMIZE
 from torchyard_agent.settings import Settings
@@ -18,6 +19,29 @@ REMOVED_FROM_WORKERS: List[str] = [name for name in _ZYGOTE_ONLY if name not in 
 # (decision 14). As glibc reads them at a process's start: nothing is mapped by itself, the heap shrinks from 2 GiB on.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 _MEMORY_SETTINGS = {*KEEP_MEMORY, "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"}
+
+
+def unpack(env: MutableMapping[str, str]) -> None:
+    """Put the variables that two of a pod's hold as JSON objects in their place.
+
+    TORCHYARD_ENV wins over what is set already, TORCHYARD_ENV_DEFAULTS gives way to it: to an image's own variables
+    and to those of `envFrom`.
+
+    Raises:
+        ValueError: names the variable, and what it should hold.
+    """
+    defaults, settings = (_packed(env.pop(name, "{}"), name) for name in ("TORCHYARD_ENV_DEFAULTS", "TORCHYARD_ENV"))
+    env.update({**defaults, **env, **settings})
+
+
+def _packed(text: str, name: str) -> Dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{name} must be a JSON object of strings, got `{text[:200]}`")
+    return found
 
 
 def worker_environment(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent import command, settings
-from torchyard_agent.environment import KEEP_MEMORY, worker_environment
+from torchyard_agent.environment import KEEP_MEMORY, unpack, worker_environment
 from torchyard_agent.launcher import exec_arguments
 
 REQUIRED = {
@@ -49,6 +49,22 @@ def test_defaults_are_those_of_the_protocol():
     assert read.warm_seconds == 120
     assert (read.warm_start, read.hooks, read.preload, read.termination_log) == (True, True, (), None)
     assert str(read.log_dir) == "/run/torchyard/logs"
+
+
+def test_what_two_variables_hold_takes_its_place_among_the_others():
+    env = {"A": "image", "B": "image", "TORCHYARD_ENV": '{"A": "job", "C": "job"}'}
+    env["TORCHYARD_ENV_DEFAULTS"] = '{"A": "default", "B": "default", "C": "default", "D": "default"}'
+    unpack(env)
+    assert env == {"A": "job", "B": "image", "C": "job", "D": "default"}
+    unpack(env)
+    assert env == {"A": "job", "B": "image", "C": "job", "D": "default"}
+
+
+@pytest.mark.parametrize("name", ["TORCHYARD_ENV", "TORCHYARD_ENV_DEFAULTS"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"A": 1}', '{"A": null}'])
+def test_variables_that_cannot_be_unpacked_are_named(name, text):
+    with pytest.raises(ValueError, match=f"^{name} must be a JSON object of strings"):
+        unpack({name: text})
 
 
 @pytest.mark.parametrize(

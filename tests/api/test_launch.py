@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.api.codec import job_document, read_job, read_status, resolved, status_document
-from torchyard.api.launch import agent_env, trainer_config, worker_command, worker_env
+from torchyard.api.launch import agent_env, own_env, trainer_config, worker_command
 
 
 def job(**spec):
@@ -89,13 +89,6 @@ def test_another_jobs_checkpoint_is_a_path_for_its_workers(wanted, place):
     assert trainer_config(document, runs)["checkpoint"]["resumeFrom"] == place
 
 
-def test_the_users_environment_wins_over_our_defaults():
-    env = worker_env(job(script="1", env=[{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "A"}]).spec)
-    assert env["PYTHONUNBUFFERED"] == "0"
-    assert env["A"] == ""
-    assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
-
-
 def test_the_agent_is_told_what_the_spec_says():
     plain = agent_env(job(script="1").spec)
     assert plain == {"TORCHYARD_PROCS": "auto", "TORCHYARD_GRACE_SECONDS": "60", "TORCHYARD_WARM_START": "1"}
@@ -159,7 +152,7 @@ def test_resolved_fills_every_field():
 
 def test_agent_and_workers_hear_that_steps_are_not_to_be_counted():
     quiet = job(script="1", env=[{"name": "A", "value": "1"}, {"name": "TORCHYARD_HOOKS", "value": "0"}]).spec
-    assert worker_env(quiet)["TORCHYARD_HOOKS"] == "0"
+    assert own_env(quiet) == {"A": "1", "TORCHYARD_HOOKS": "0"}
     assert agent_env(quiet)["TORCHYARD_HOOKS"] == "0"
     assert "A" not in agent_env(quiet)
     assert "TORCHYARD_HOOKS" not in agent_env(job(script="1").spec)

@@ -21,6 +21,7 @@ from torchyard.cluster.kube.manifest.environment import verbatim
 from torchyard.cluster.kube.manifest.pod import pod
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
+from torchyard_agent.environment import unpack
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
 SITE = Site(
@@ -55,8 +56,12 @@ def container(document):
     return only
 
 
-def env(document):
-    return {variable["name"]: variable.get("value") for variable in container(document)["env"]}
+def env(document, image=None):
+    """What the agent's workers find, where the image or `envFrom` set some already."""
+    found = dict(image or {})
+    found |= {variable["name"]: expanded(variable.get("value", "")) for variable in container(document)["env"]}
+    unpack(found)
+    return found
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -129,10 +134,20 @@ def test_a_job_without_gpus_sees_none_even_where_the_image_asks_for_all():
 
 def test_the_users_variables_win_over_defaults_and_lose_to_the_contract():
     spec = {"script": "1", "env": [{"name": "HOME", "value": "/data"}, {"name": "OMP_NUM_THREADS", "value": "7"}]}
-    found = env(built(**spec, resources={"cpu": 4}))
+    found = env(built(**spec, resources={"cpu": 4}), {"HOME": "/root", "TORCHYARD_JOB": "other"})
     assert (found["HOME"], found["OMP_NUM_THREADS"], found["TORCHYARD_JOB"]) == ("/data", "7", "cvrp")
     listed = [variable["name"] for variable in container(built(**spec))["env"]]
     assert len(listed) == len(set(listed))
+
+
+def test_defaults_give_way_to_an_image_and_to_env_from_but_caches_do_not():
+    image = {"OMP_NUM_THREADS": "3", "TORCH_FR_BUFFER_SIZE": "9", "TRITON_CACHE_DIR": "/opt/read-only", "HOME": "/root"}
+    found = env(built(script="1", resources={"cpu": 4}), image)
+    assert (found["OMP_NUM_THREADS"], found["TORCH_FR_BUFFER_SIZE"]) == ("3", "9")
+    assert (found["TRITON_CACHE_DIR"], found["HOME"]) == ("/tmp/cache/triton", "/tmp")
+    assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    moved = built(script="1", env=[{"name": "TRITON_CACHE_DIR", "value": "/data/$(HOME)"}])
+    assert env(moved, image)["TRITON_CACHE_DIR"] == "/data/$(HOME)"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from torchyard.api.spec_reliability import Health
 
 CONFIG_SCHEMA = 1
 
-# Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process.
+# Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process. Whatever sets one of these
+# itself, the spec, the image or a laptop's shell, has its way.
 DEFAULT_ENV = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     "TORCH_FR_BUFFER_SIZE": "2000",
@@ -84,9 +85,9 @@ def _place(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | No
     return f"{checkpoints_of(name)}{slash}{checkpoint}"
 
 
-def worker_env(spec: TrainingJobSpec) -> dict[str, str]:
-    """Environment of the workers beyond what agent and launcher set: our defaults, then the user's own."""
-    return {**DEFAULT_ENV, **{variable.name: variable.value for variable in spec.env}}
+def own_env(spec: TrainingJobSpec) -> dict[str, str]:
+    """Variables that the spec itself sets."""
+    return {variable.name: variable.value for variable in spec.env}
 
 
 def agent_env(spec: TrainingJobSpec) -> dict[str, str]:

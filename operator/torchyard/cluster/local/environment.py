@@ -62,7 +62,7 @@ def pod_environment(
         # Decided here: NVML would count the GPUs that other pods have, too.
         "TORCHYARD_PROCS": str(procs),
     }
-    return env | launch.worker_env(spec) | launch.agent_env(spec) | contract
+    return launch.DEFAULT_ENV | env | launch.own_env(spec) | launch.agent_env(spec) | contract
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:

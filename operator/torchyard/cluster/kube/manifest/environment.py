@@ -1,5 +1,6 @@
 """The environment of the trainer: what a bare image lacks, our defaults, the user's own, and the contract's last."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,18 @@ Variable = dict[str, Any]
 
 
 def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable]:
-    """Every variable of the trainer's container, one entry a name."""
+    """Every variable of the trainer's container, one entry a name.
+
+    What only the agent and its workers read comes in two of them, which the agent unpacks: entries of a container are
+    half of what creating a pod costs the API server (docs/decisions/0020-two-variables.md).
+    """
     spec = job.spec
-    env = _image_defaults(spec) | launch.worker_env(spec) | launch.agent_env(spec) | _contract(job, action, site)
+    own = launch.own_env(spec)
+    settings = _without(own, _caches()) | launch.agent_env(spec) | _contract(job, action, site)
+    defaults = _without(own, launch.DEFAULT_ENV | _threads(spec))
+    packed = {"TORCHYARD_ENV": json.dumps(settings), "TORCHYARD_ENV_DEFAULTS": json.dumps(defaults)}
     return [
-        *listed(env),
+        *listed(_home() | _gpus(spec) | own | _no_gpus(spec) | packed),
         {"name": "TORCHYARD_POD_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
 
@@ -37,7 +45,8 @@ def of_plain(job: TrainingJob, action: CreatePod) -> list[Variable]:
         "PET_MASTER_PORT": str(MASTER_PORT),
     }
     ours = {"TORCHYARD_JOB": name, "TORCHYARD_CHECKPOINT_DIR": f"{names.CHECKPOINTS}/{name}"}
-    return listed(_image_defaults(spec) | launch.worker_env(spec) | rendezvous | ours | _no_gpus(spec))
+    defaults = _home() | _gpus(spec) | _caches() | launch.DEFAULT_ENV | _threads(spec)
+    return listed(defaults | launch.own_env(spec) | rendezvous | ours | _no_gpus(spec))
 
 
 def checkpoints_of(job: str) -> str:
@@ -55,21 +64,37 @@ def verbatim(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _image_defaults(spec: TrainingJobSpec) -> dict[str, str]:
-    """What programs look for and an image run read-only, by a uid it does not know, does not give them."""
-    env = {
+def _home() -> dict[str, str]:
+    """What a uid unknown to an image that is run read-only lacks, also for who looks in with `kubectl exec`."""
+    return {
         "HOME": names.TMP,
         "USER": "torchyard",  # getpass.getuser(), behind torch.compile's cache, raises for a uid without a name
+    }
+
+
+def _caches() -> dict[str, str]:
+    """Where programs may keep what they compile; those of an image lie where nothing can be written."""
+    return {
         "XDG_CACHE_HOME": f"{names.TMP}/cache",
         "TORCHINDUCTOR_CACHE_DIR": f"{names.TMP}/cache/inductor",
         "TRITON_CACHE_DIR": f"{names.TMP}/cache/triton",
     }
-    if spec.gpus_per_node:
-        env["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
-    if spec.resources.cpu is not None:
-        # Left alone, each process would start a thread for every core of the node and be throttled.
-        env["OMP_NUM_THREADS"] = str(max(1, int(amount(spec.resources.cpu) / _procs(spec))))
-    return env
+
+
+def _gpus(spec: TrainingJobSpec) -> dict[str, str]:
+    return {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"} if spec.gpus_per_node else {}
+
+
+def _no_gpus(spec: TrainingJobSpec) -> dict[str, str]:
+    """CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise."""
+    return {} if spec.gpus_per_node else {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def _threads(spec: TrainingJobSpec) -> dict[str, str]:
+    """Left alone, each process would start a thread for every core of the node and be throttled."""
+    if spec.resources.cpu is None:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, int(amount(spec.resources.cpu) / _procs(spec))))}
 
 
 def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]:
@@ -95,12 +120,11 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
     }
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
-    return env | _no_gpus(spec)
+    return env
 
 
-def _no_gpus(spec: TrainingJobSpec) -> dict[str, str]:
-    """CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise."""
-    return {} if spec.gpus_per_node else {"NVIDIA_VISIBLE_DEVICES": "void"}
+def _without(taken: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in taken}
 
 
 def _procs(spec: TrainingJobSpec) -> int:
