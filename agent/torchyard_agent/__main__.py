@@ -1,8 +1,9 @@
-"""`python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ...]`, or `install --to DIR`."""
+"""`python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ...]`, `install --to DIR`, `stacks RUN_DIR`."""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import logging.handlers
 import os
@@ -10,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn
 
-from torchyard_agent import environment, install, termination
+from torchyard_agent import dump, environment, install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.settings import Settings
 
 BAD_CONFIGURATION = 64
 _LOG_BYTES = 8 << 20
+_STACKS_ARGUMENTS = 3
 
 
 def main() -> None:
@@ -25,6 +27,9 @@ def main() -> None:
     try:
         if sys.argv[1:2] == ["install"]:
             install.install(sys.argv[2:], os.environ, Path(__file__).parents[1])
+            return
+        if sys.argv[1:2] == ["stacks"] and len(sys.argv) == _STACKS_ARGUMENTS:
+            print(json.dumps(dump.listed(Path(sys.argv[2]))))
             return
         environment.unpack(os.environ)
         _enter_working_folder(os.environ)

@@ -6,47 +6,66 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Dict, List
+from typing import Any, Dict, List
 
+from torchyard_agent.files import read_json
 from torchyard_agent.process import catches, is_alive
+from torchyard_agent.standstill import place
 
 TEXT_BYTES = 6 * 1024
 _WAIT_SECONDS = 3.0
 _QUIET_SECONDS = 0.1
+_NO_STACKS = "no stacks: it ended, or it is not a Python with our hooks"
 
 
 def dump(run_dir: Path, workers: Dict[int, int]) -> str:
-    """Ask every process that left `stacks.<pid>.txt` for its stacks; all of them as one text.
+    """Stacks of every process below this agent that has our hooks, as one text.
 
     Args:
         run_dir: scratch folder of this pod.
         workers: process id of each worker by rank, for the headings.
-
-    A process without a handler for SIGUSR2 is named, never signalled: the signal would end it.
     """
     ranks = {pid: rank for rank, pid in workers.items()}
+    found = stacks(run_dir)
+    parts: List[str] = []
+    for pid in sorted({*ranks, *found}, key=lambda pid: (ranks.get(pid, 1 << 30), pid)):
+        name = f"rank {ranks[pid]} (pid {pid})" if pid in ranks else f"pid {pid}"
+        parts.append(f"{name}:\n{found[pid] or 'no answer'}\n" if pid in found else f"{name}: {_NO_STACKS}\n")
+    return "\n".join([*parts, *_flight_records(run_dir)])
+
+
+def listed(run_dir: Path) -> List[Dict[str, Any]]:
+    """Where each worker of this pod stands: `rank`, `pid`, `stacks` (None: it has none to give), `at`, `waits`."""
+    workers = (read_json(run_dir / "workers.json") or {}).get("pids", {})
+    found = stacks(run_dir)
+    rows = []
+    for rank, pid in sorted((int(rank), int(pid)) for rank, pid in workers.items()):
+        at, waits = place(found.get(pid, ""))
+        rows.append({"rank": rank, "pid": pid, "stacks": found.get(pid), "at": at, "waits": waits})
+    return rows
+
+
+def stacks(run_dir: Path) -> Dict[int, str]:
+    """Ask every process that left `stacks.<pid>.txt` for its stacks; what each wrote, by process id.
+
+    A process without a handler for SIGUSR2 is never signalled: the signal would end it.
+    """
     files = {int(path.name.split(".")[1]): path for path in run_dir.glob("stacks.*.txt")}
     asked: Dict[int, int] = {}
-    parts: List[str] = []
-    for pid in sorted({*ranks, *files}, key=lambda pid: (ranks.get(pid, 1 << 30), pid)):
-        if pid in files and is_alive(pid) and catches(pid, signal.SIGUSR2):
-            asked[pid] = files[pid].stat().st_size
+    for pid, path in files.items():
+        if is_alive(pid) and catches(pid, signal.SIGUSR2):
+            asked[pid] = path.stat().st_size
             os.kill(pid, signal.SIGUSR2)
-        elif pid in ranks:
-            parts.append(f"rank {ranks[pid]} (pid {pid}): no stacks: it ended, or it is not a Python with our hooks\n")
     _await({files[pid]: size for pid, size in asked.items()})
-    for pid, size in asked.items():
-        name = f"rank {ranks[pid]} (pid {pid})" if pid in ranks else f"pid {pid}"
-        text = files[pid].read_bytes()[size:].decode("utf-8", "replace")
-        parts.append(f"{name}:\n{_without_our_frames(text) or 'no answer'}\n")
-    parts += _flight_records(run_dir)
-    return "\n".join(parts)
+    written = {pid: files[pid].read_bytes()[size:].decode("utf-8", "replace") for pid, size in asked.items()}
+    return {pid: _without_our_frames(text) for pid, text in written.items()}
 
 
 def _without_our_frames(text: str) -> str:
-    """Cut each stack where the user's program begins; below it is only how a warm worker starts."""
+    """Cut each stack where the user's program begins, below is how a warm worker starts; our own thread is left out."""
+    threads = (thread for thread in text.split("\n\n") if "torchyard_agent/progress.py" not in thread)
     kept, cut = [], False
-    for line in text.splitlines():
+    for line in "\n\n".join(threads).splitlines():
         cut = line.startswith("  ") and (cut or "torchyard_agent/worker.py" in line)
         if not cut:
             kept.append(line)

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from torchyard_agent.files import is_number, is_text, is_whole, read_json
 
-_TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time")
+_TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time", "stillSeconds")
 _MAX_METRICS = 32
 _MAX_ARTIFACTS = 16
 # Names Hugging Face's progress call gives to what a report has fields for.

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import failure
+from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
@@ -19,11 +19,13 @@ from torchyard_agent.memory import Memory
 from torchyard_agent.process import catches, is_alive
 from torchyard_agent.reports import Reports, from_patterns
 from torchyard_agent.settings import Settings
+from torchyard_agent.standstill import Hung, Standstill, verdict
 from torchyard_agent.warm import python_code
 
 KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
-SAVED, ENDED_BY_REQUEST = 75, 143
+_LOOK_SECONDS = 1.0
+HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
 
 def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: int, unset: List[str]) -> Dict[str, Any]:
@@ -91,6 +93,9 @@ class RoundRun:
         self.signalled = False
         self.save_deadline: Optional[float] = None
         self.kill_deadline: Optional[float] = None
+        self._next_look = 0.0
+        self.hung: Optional[Hung] = None
+        self.standstill = Standstill(settings.stall_seconds)
         _clean(settings.run_dir)
         self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
         self.reports = Reports(settings.run_dir, self.number, first, procs)
@@ -128,6 +133,12 @@ class RoundRun:
         self.memory.follow()
         return fresh
 
+    def told(self) -> List[Dict[str, Any]]:
+        """The newest report of each local rank, and of each that stands still unusually long, for how long."""
+        reports = self.reports.all()
+        quiet = [self.standstill.quiet(report) for report in reports]
+        return [report if still is None else {**report, "stillSeconds": still} for report, still in zip(reports, quiet)]
+
     def workers(self) -> Dict[int, int]:
         """Process id of each worker by rank, once the launcher has told."""
         found = read_json(self.settings.run_dir / "workers.json") or {}
@@ -159,6 +170,27 @@ class RoundRun:
         """Whether ranks that have saved are still on their own way out."""
         return any(is_alive(pid) for pid in self.workers().values())
 
+    def hangs(self, now: float) -> bool:
+        """Whether a rank has stood still for too long. Its stacks are in its log then, and the verdict in `hung`."""
+        if now < self._next_look or self.save_deadline is not None or self.kill_deadline is not None:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        pids = self.workers()
+        running = [report for report in self.reports.all() if is_alive(pids.get(report["rank"], 0))]
+        overdue = self.standstill.look(running, now)
+        if not overdue:
+            return False
+        written = dump.stacks(self.settings.run_dir)
+        found = verdict(overdue, {rank: written.get(pid, "") for rank, pid in pids.items()}, running)
+        if found.secondary and self.standstill.wait_for_others():
+            return False
+        self.hung = found
+        for rank in overdue:
+            with self._log(rank).path.open("a", encoding="utf-8") as log:
+                log.write(f"torchyard-agent: {found.message if rank == found.rank else 'stacks of this rank'}\n")
+                log.write(written.get(pids[rank], "") + "\n")
+        return True
+
     def ended(self, status: int) -> Dict[str, Any]:
         """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
 
@@ -171,7 +203,9 @@ class RoundRun:
         cause = written.get("failure")
         saved = self.saved()
         asked = saved or ((self.asked or self.signalled) and not (cause and cause["code"] != SAVED))
-        if code and saved:
+        if self.hung is not None:
+            code, cause, asked = HUNG, self._record_of(self.hung), False
+        elif code and saved:
             code, cause = SAVED, None
         elif asked and not saved:
             # Also with 0: a program that traps SIGTERM often ends with it, long before its work is done.
@@ -201,6 +235,12 @@ class RoundRun:
         return failure.record(
             rank=self.ranks[0], local_rank=0, pid=self.launcher, code=code, time=time.time(), found=found
         )
+
+    def _record_of(self, hung: Hung) -> Dict[str, Any]:
+        rank, pid = hung.rank, self.workers().get(hung.rank, 0)
+        local_rank = rank - self.ranks[0]
+        found = {"exception": "Hung", "message": hung.message, "traceback": hung.stacks, "secondary": hung.secondary}
+        return failure.record(rank=rank, local_rank=local_rank, pid=pid, code=HUNG, time=time.time(), found=found)
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
         report = next((one for one in self.reports.all() if one["rank"] == cause["rank"]), {})

@@ -33,6 +33,7 @@ class Settings:
     procs: Optional[int]
     grace_seconds: float
     orphan_seconds: float
+    stall_seconds: Optional[float]
     warm_start: bool
     warm_seconds: float
     preload: Tuple[str, ...]
@@ -73,6 +74,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         procs=None if procs == "auto" else max(1, int(_number(env, "TORCHYARD_PROCS", None))),
         grace_seconds=_number(env, "TORCHYARD_GRACE_SECONDS", 30),
         orphan_seconds=_number(env, "TORCHYARD_ORPHAN_SECONDS", 300),
+        stall_seconds=_number(env, "TORCHYARD_STALL_SECONDS", 0) or None,
         warm_start=env.get("TORCHYARD_WARM_START", "1") != "0",
         warm_seconds=_number(env, "TORCHYARD_WARM_SECONDS", 120),
         preload=tuple(name.strip() for name in env.get("TORCHYARD_PRELOAD", "").split(",") if name.strip()),

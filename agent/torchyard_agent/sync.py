@@ -130,7 +130,7 @@ class Sync:
             self._changed.wait_for(lambda: self._closed or (self._urgent > news and self.trouble is None), seconds)
 
     def _complain(self, text: str) -> None:
-        if self.trouble is None:
+        if text != self.trouble:
             logger.warning("operator at %s: %s; training goes on, retrying", self._url, text)
             self.trouble = text
             self._wake()

@@ -83,6 +83,9 @@ class Workers:
         if run.launcher in self._statuses:
             self._ended(run, self._statuses.pop(run.launcher))
             return True
+        if run.hangs(now):
+            logger.warning("round %d: %s", run.number, run.hung.message if run.hung else "")
+            self.stop(now)
         if run.save_deadline is not None and run.kill_deadline is None:
             if run.saved():
                 run.save_deadline = min(run.save_deadline, now + _LEAVE_SECONDS)  # they leave by themselves
@@ -113,7 +116,7 @@ class Workers:
 
     def reports(self) -> List[Dict[str, Any]]:
         """The newest reports of the round that runs, or of the last one."""
-        return self.round.reports.all() if self.round else self._last_reports
+        return self.round.told() if self.round else self._last_reports
 
     def hear_zygote(self) -> None:
         """Take in what the zygote says, and its end."""

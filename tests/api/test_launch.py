@@ -89,6 +89,12 @@ def test_another_jobs_checkpoint_is_a_path_for_its_workers(wanted, place):
     assert trainer_config(document, runs)["checkpoint"]["resumeFrom"] == place
 
 
+def test_only_of_programs_without_a_watchdog_of_their_own_the_agent_watches_the_steps():
+    assert agent_env(job(script="1", health={"stall": "1h30m"}).spec)["TORCHYARD_STALL_SECONDS"] == "5400"
+    for spec in ({"script": "1"}, {"trainer": {"name": "cvrp"}, "health": {"stall": "1h30m"}}):
+        assert "TORCHYARD_STALL_SECONDS" not in agent_env(job(**spec).spec)
+
+
 def test_the_agent_is_told_what_the_spec_says():
     plain = agent_env(job(script="1").spec)
     assert plain == {"TORCHYARD_PROCS": "auto", "TORCHYARD_GRACE_SECONDS": "60", "TORCHYARD_WARM_START": "1"}

@@ -215,14 +215,14 @@ def test_importing_the_models_loads_neither_yaml_nor_jsonschema():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=400))
 def test_no_bytes_make_it_raise(data):
     assert validate_bytes(data, "job.yaml").problems
     validate_bytes(GOOD.encode() + data, "job.yaml")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="abn:-[]{},&*!|>'\"#%@`?~ \n\t0123456789.e+_<", max_size=200))
 def test_no_yaml_makes_it_raise(text):
     validate_bytes((GOOD + text).encode(), "job.yaml")
@@ -284,7 +284,7 @@ values = st.recursive(
 sections = st.dictionaries(words, values, max_size=6)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(sections, st.sampled_from([{"trainer": {"name": "cvrp"}}, {"script": "1"}, {}]))
 def test_no_spec_makes_it_raise_and_what_it_accepts_is_a_job(spec, base):
     document = yaml.safe_load(GOOD) | {"spec": base | spec}

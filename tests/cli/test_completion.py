@@ -21,7 +21,7 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["st"], ["status", "stop"]),
+        (["st"], ["status", "stacks", "stop"]),
         (["logs", ""], ["cvrp", "script"]),
         (["logs", "s"], ["script"]),
         (["logs", "cvrp", "--r"], ["--rank"]),

@@ -51,7 +51,7 @@ def check(value):
             check(item)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(values | shaped(RankReport))
 def test_any_report(document):
     read = sanitise.report(document)
@@ -61,7 +61,7 @@ def test_any_report(document):
         assert msgspec.json.decode(msgspec.json.encode(read), type=RankReport) == read
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     values | shaped(RoundExit).flatmap(lambda exit_: shaped(Failure).map(lambda failure: exit_ | {"failure": failure}))
 )
@@ -69,7 +69,7 @@ def test_any_exit(document):
     check(msgspec.to_builtins(sanitise.round_exit(document)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(values | shaped(GpuReport), max_size=80))
 def test_any_gpus_and_notices(documents):
     raw = [written(document) for document in documents]
@@ -83,7 +83,7 @@ def nearly(**usual):
     return st.dictionaries(st.sampled_from(sorted(usual)), values | st.text(), max_size=2).map(lambda odd: usual | odd)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     nearly(
         round=1, rank=0, step=3, localRank=0, counter=8, time=1.5, totalSteps=10, epoch=0.5, phase="step",
@@ -96,7 +96,7 @@ def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
     assert quick is None or quick == sanitise.report(read_back(document))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     nearly(
         uuid="GPU-1", index=0, product="NVIDIA H200", memoryTotalBytes=1, memoryUsedBytes=1,

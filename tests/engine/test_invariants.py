@@ -317,6 +317,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(
-    max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAnyHistory.settings = settings(max_examples=400, stateful_step_count=40, suppress_health_check=list(HealthCheck))

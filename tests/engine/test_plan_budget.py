@@ -55,6 +55,18 @@ def test_the_same_error_at_the_same_step_twice_fails_fast():
     assert (world.status.state, world.status.reason) == ("Failed", "RepeatedFailure")
 
 
+def test_a_bare_exit_code_twice_need_not_be_the_same_error():
+    world = World(1, restart=Restart(no_progress_limit=2)).to_running()
+    for tries in (1, 2):
+        fail(world, exception="", message="exit code 1")
+        world.settle()
+        assert world.status.state == "Recovering", tries
+        recover(world)
+    fail(world, exception="", message="exit code 1")
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
+
+
 def test_a_kill_at_the_same_step_twice_is_no_evidence_against_the_code():
     world = World(1, restart=Restart(no_progress_limit=100)).to_running()
     for _ in range(2):

@@ -130,6 +130,69 @@ def test_what_holds_a_job_up_is_announced_once_and_again_only_if_it_comes_back()
     assert "need 8, free at most 0" in world.events[0].message
 
 
+def test_a_gang_that_nobody_hears_any_more_is_not_said_to_make_steps():
+    world = World(2).to_running()
+    world.advance_training(5)
+    world.settle()
+    for uid in world.agents:
+        world.agents[uid] = replace(world.agents[uid], connected=False)
+    world.settle()
+    assert world.status.reason == "Training", "they may be on their way"
+    world.now += 31.0
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Running", "AgentSilent")
+    assert "(job-0-0, job-0-1; whether they train is not known)" in world.status.message
+    assert [each.reason for each in world.events].count("AgentSilent") == 1
+    world.agents.clear()
+    world.restart_operator()
+    world.settle()
+    assert world.status.reason == "AgentSilent", "a new operator does not take that back"
+    for uid in world.pods:
+        world.call_in(uid)
+        world.agents[uid] = replace(world.agents[uid], state="running", round=1)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Running", "Training")
+
+
+def test_a_new_operator_gives_a_gang_time_to_call_before_it_says_that_nobody_does():
+    world = World(2).to_running()
+    world.now += 3600.0
+    world.agents.clear()
+    world.restart_operator()
+    world.settle()
+    assert world.status.reason == "Training"
+    world.now += 31.0
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Running", "AgentSilent")
+
+
+def test_a_gang_that_stands_still_is_said_to_and_announced_once():
+    world = World(2).to_running()
+    world.advance_training(5)
+    world.settle()
+    trains = dict(world.agents)
+    uid = world.at(0)
+    (report,) = world.agents[uid].reports
+    for still in (601.0, 900.0):
+        world.now += 300.0
+        hung = replace(report, still_seconds=still)
+        world.agents[uid] = replace(world.agents[uid], reports=(hung,), seen=world.now)
+        world.settle()
+        assert (world.status.state, world.status.reason) == ("Running", "StandingStill")
+        assert (
+            f"(none after step {world.status.progress.step}, since {world.status.progress.last_step_time})"
+            in world.status.message
+        )
+    world.agents.clear()
+    world.restart_operator()
+    world.settle()
+    assert world.status.reason == "StandingStill", "a new operator has heard nothing else"
+    world.agents.update(trains)
+    world.settle()
+    assert world.status.reason == "Training"
+    assert [each.reason for each in world.events if each.type == "Warning"] == ["StandingStill"]
+
+
 def test_an_exit_code_is_said_once_and_a_program_that_reports_nothing_makes_no_steps():
     world = World(1, command=["sleep", "1d"])
     world.settle()

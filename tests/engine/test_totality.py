@@ -93,7 +93,7 @@ SPECS = st.fixed_dictionaries({
     nodes=st.integers(1, 2),
     since=st.sampled_from([0.0, START]),
 )
-@settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=800, suppress_health_check=list(HealthCheck))
 def test_every_combination_of_facts_has_a_plan(*, pods, agents, status, spec, nodes, since):
     job = replace(World(nodes, **spec).job, status=status)
     told = {agent.pod_uid: agent for agent in agents}

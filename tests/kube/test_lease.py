@@ -193,7 +193,7 @@ def test_words_of_refusal_end_up_in_the_log_once(caplog):
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.6), slow=st.sampled_from([0.05, 1.0, 3.0]))
 def test_never_do_two_write_whatever_the_network_does(seed, loss, slow):
     """Ten minutes of lost, late and half-done requests, cuts, stopped and killed processes."""

@@ -75,7 +75,7 @@ _WAITING = (
         "a quota of the namespace asks for limits that the job does not give",
         "set spec.resources.cpu and spec.resources.memory",
     ),
-    ("LimitRangeExceeded", "a limit range of the namespace forbids what a pod asks for", "change spec.resources"),
+    ("LimitRangeExceeded", "a limit range of the namespace forbids what a pod asks for", "set spec.resources"),
     ("PodSecurityViolation", "the Pod Security level of the namespace forbids the pods", "ask who set that level"),
     ("AdmissionDenied", "an admission policy of the cluster forbids the pods", "ask who runs that policy"),
     ("WebhookUnavailable", "an admission webhook of the cluster does not answer", "the job goes on once it does"),
@@ -84,7 +84,11 @@ _WAITING = (
     ("MissingRuntimeClass", "the runtime class of the pods does not exist", "create it"),
     ("NamespaceTerminating", "the namespace is being deleted, the job goes with it", ""),
     ("Forbidden", "the operator lacks a right that it needs", "grant it, as the chart's roles do"),
-    ("NameConflict", "a pod that is not the job's has the name of one of its pods", "rename the job or that pod"),
+    (
+        "NameConflict",
+        "a pod that is not the job's has the name of one of its pods",
+        "rename the job or delete that pod",
+    ),
     ("PredecessorStopping", "pods of an earlier job of this name are still stopping", ""),
     (
         "AgentSilent",
@@ -100,6 +104,11 @@ _RUNNING = (
     ("RoundOpened", "a round was opened", ""),
     ("Starting", "workers start and have not made a step yet", ""),
     ("Training", "steps are being made", ""),
+    (
+        "StandingStill",
+        "no step was made for far longer than any took before",
+        "`torchyard stacks` shows where the ranks stand, spec.health.stall would end them",
+    ),
     ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
     ("RoundClosed", "a round ended early", ""),

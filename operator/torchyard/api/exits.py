@@ -42,7 +42,7 @@ EXITS: dict[int, ExitMeaning] = {
     67: _fail("CheckpointUnreadable", "a checkpoint that is needed cannot be read"),
     68: _retry("HardwareSuspected", "a worker suspects the hardware of its node"),
     69: _retry("GpuOutOfMemory", "a GPU ran out of memory"),
-    70: _retry("WorkerHung", "a worker's own watchdog saw no progress"),
+    70: _retry("WorkerHung", "a worker stood still"),
     74: _retry("StorageFailed", "the checkpoint volume refused to work"),
     75: _retry("Preempted", "the workers of a pod were told to stop", counted=False),
     76: _retry("PeerLost", "a worker lost the connection to another one"),

@@ -104,6 +104,9 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         env["TORCHYARD_PRELOAD"] = ",".join(preload)
     if spec.trainer is not None and spec.trainer.mode == "train":
         env["TORCHYARD_COMPLETION_FILE"] = "DONE"
+    if spec.trainer is None and spec.health.stall != "auto":
+        # Built-in workloads have a watchdog of their own, which knows what they are doing.
+        env["TORCHYARD_STALL_SECONDS"] = f"{seconds(spec.health.stall):g}"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
     env.update({variable.name: variable.value for variable in spec.env if variable.name == HOOKS_ENV})

@@ -82,6 +82,15 @@ PLACEMENT: tuple[Rule, ...] = (
         reads=("operator",),
     ),
     Rule(
+        scope="scheduling.tolerations[]",
+        field="tolerationSeconds",
+        what="only taints of effect NoExecute send pods away",
+        fix="leave it out, or use effect: NoExecute",
+        holds=lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
+        cel="!has(self.tolerationSeconds) || self.effect == 'NoExecute'",
+        reads=("effect",),
+    ),
+    Rule(
         scope="",
         field="gpu",
         what="no GPU is asked for",

@@ -82,6 +82,15 @@ PROGRAM: tuple[Rule, ...] = (
     ),
     Rule(
         scope="",
+        field="health.stall",
+        what="{value} has no meaning where no agent sees steps",
+        fix="leave it out, or use launcher.kind: agent",
+        holds=lambda spec: spec.launcher.kind == "agent" or spec.health.stall == "auto",
+        cel="self.launcher.kind == 'agent' || self.health.stall == 'auto'",
+        reads=("launcher",),
+    ),
+    Rule(
+        scope="",
         field="command",
         what="one text that holds spaces is not an argument vector",
         fix="write each argument as an item of its own: [torchrun, train.py]",

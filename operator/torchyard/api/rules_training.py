@@ -23,7 +23,7 @@ def _has_the_format(spec: TrainingJobSpec) -> bool:
     return "hf" not in spec.export.formats or spec.trainer.name in {"vlm", "vla", "lm"}
 
 
-def _only_built_in(field: str, *, default: str | None = None) -> Rule:
+def _only_built_in(field: str) -> Rule:
     """What our trainers do and no other program does for us: said, not ignored."""
     section, _, name = field.partition(".")
 
@@ -31,12 +31,9 @@ def _only_built_in(field: str, *, default: str | None = None) -> Rule:
         value: Any = spec
         for part in filter(None, (section, name)):
             value = getattr(value, re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", part))
-        return not value or value == default or spec.trainer is not None
+        return not value or spec.trainer is not None
 
-    if default is not None:
-        unused = f"self.{field} == '{default}'"
-    else:
-        unused = f"!self.{field}" if section == "logging" else f"!has(self.{field})"
+    unused = f"!self.{field}" if section == "logging" else f"!has(self.{field})"
     return Rule(
         scope="",
         field=field,
@@ -92,7 +89,6 @@ TRAINING: tuple[Rule, ...] = (
         _only_built_in(field)
         for field in ("evaluation", "export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
     ),
-    _only_built_in("health.stall", default="auto"),
     Rule(
         scope="",
         field="checkpoint.resumeFrom",

@@ -61,6 +61,10 @@ class Toleration(Model, frozen=True, kw_only=True):
     operator: Annotated[Literal["Exists", "Equal"], doc("Exists ignores the value.")] = "Equal"
     value: Annotated[LabelValue, doc("Taint value.")] = ""
     effect: Annotated[Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"], doc("Empty: all effects.")] = ""
+    toleration_seconds: Annotated[
+        Annotated[int, Meta(ge=0, le=604800)] | None,
+        doc("How long a pod stays after the taint came, for effect NoExecute; absent: for ever."),
+    ] = None
 
 
 class Topology(Model, frozen=True, kw_only=True):

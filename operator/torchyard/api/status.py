@@ -173,6 +173,17 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     ] = None
 
 
+class Columns(StatusModel, frozen=True, kw_only=True):
+    """Figures as `kubectl get` shows them, with their units; everything else reads the figures themselves."""
+
+    progress: Annotated[str, doc("Share done.")] = ""
+    step: Annotated[str, doc("Newest optimizer step, of how many.")] = ""
+    loss: Annotated[str, doc("Newest loss, to four digits.")] = ""
+    rate: Annotated[str, doc("Optimizer steps a second.")] = ""
+    goodput: Annotated[str, doc("Share of wall time that made steps which survived.")] = ""
+    eta: Annotated[str, doc("Time left at the current rate, while the job runs.")] = ""
+
+
 class Goodput(StatusModel, frozen=True, kw_only=True):
     """All wall time since creation, attributed."""
 
@@ -204,6 +215,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
+    columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds.")] = field(default_factory=list)
     artifacts: Annotated[list[Artifact], Meta(description="What the job made.", extra_json_schema=by_key("name"))] = (
         field(default_factory=list)

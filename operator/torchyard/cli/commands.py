@@ -27,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "events": Command("events", "Show what happened to a job."),
     "wait": Command("wait", "Wait until a job is over, or got somewhere else."),
     "fetch": Command("fetch", "Bring a file or folder of a job home: its export, its weights, its curves."),
+    "stacks": Command("stacks", "Show where each rank of a running job stands: the stacks of its threads."),
     "profile": Command("profile", "Record some steps of a running job: a trace, or its memory."),
     "stop": Command("stop", "Save a run of this machine and stop it."),
     "suspend": Command("suspend", "Save a job and give its pods up."),

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from torchyard.api.status import MAX_ATTEMPTS, MAX_STATUS_BYTES, Attempt, TrainingJobStatus
 
 SHORT = 120
+COLUMNS_BYTES = 512  # what a table shows is added when the status is written
 
 
 def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
@@ -22,7 +23,7 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _too_big(status: TrainingJobStatus) -> bool:
-    return len(msgspec.json.encode(status)) > MAX_STATUS_BYTES
+    return len(msgspec.json.encode(status)) > MAX_STATUS_BYTES - COLUMNS_BYTES
 
 
 def _with_attempt(status: TrainingJobStatus, place: int, attempt: Attempt) -> TrainingJobStatus:

@@ -98,7 +98,9 @@ def _verdict(
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
     """Whether an exception of user code came a second time at the same step; signals and outages are no evidence."""
-    if cause.reason not in REPEATABLE or not cause.cause.exception or cause.secondary:
+    # Where a program leaves no exception, its agent words the exit code: two of those need not be the same error.
+    raised = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
+    if cause.reason not in REPEATABLE or not raised or cause.secondary:
         return False
     return any(
         each.cause is not None

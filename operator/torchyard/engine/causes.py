@@ -98,9 +98,9 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
     if pod.deleting and (agent is None or not agent.connected):
-        displaced = pod.reason in DISPLACED
-        why = pod.message if displaced else "its pod is being deleted"
-        return _lost(node_rank, pod, pod.reason if displaced else "PodLost", why, view.now)
+        known = pod.reason in DISPLACED or pod.reason == "PodLost"
+        why = pod.message if known else "its pod is being deleted"
+        return _lost(node_rank, pod, pod.reason if known else "PodLost", why, view.now)
     if agent is not None and agent.round > number:
         return _lost(node_rank, pod, "AgentRestarted", "its agent knows a newer round than the status", view.now)
     if agent is not None and _restarted(view, agent, number, peers_run=peers_run):

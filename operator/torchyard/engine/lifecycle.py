@@ -13,7 +13,7 @@ from torchyard.engine.agentless import stands
 from torchyard.engine.budget import charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.moments import moment, since
-from torchyard.engine.progress import round_reports, silent_start_due, started
+from torchyard.engine.progress import running, silent_start_due, started
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
 from torchyard.engine.wording import say, told
@@ -75,13 +75,16 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
     begun = state == "Running" and view.job.status.state != "Running"
     if begun:
         status = _note_recovery(view, status)
-    # A new operator process has heard no report yet: what was one stays one.
-    heard = bool(round_reports(view, status)) or view.job.status.reason == "Training"
-    running = "Training" if heard else "NoReports"
-    status = told(status, state, {"Running": running, "Recovering": "Recovering"}.get(state, "Starting"))
-    events = (EmitEvent(type="Normal", reason=running, message=say(running, f"round {status.round}")),)
-    due = tuple(each for each in (start_due, silent_start_due(view, status)) if each is not None)
-    return Turn(status=status, events=events if begun else (), due=due)
+    silent, silence_due = timeouts.unheard(view, status)
+    reason, evidence = {"Running": running(view, status), "Recovering": "Recovering"}.get(state, "Starting"), ""
+    events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
+    if silent:
+        reason, evidence = "AgentSilent", silent
+    elif reason == "StandingStill":
+        evidence = f"none after step {status.progress.step}, since {status.progress.last_step_time}"
+    status = told(status, state, reason, evidence)
+    due = tuple(each for each in (start_due, silent_start_due(view, status), silence_due) if each is not None)
+    return Turn(status=status, events=(*(events if begun else ()), *troubled(view.job.status, status)), due=due)
 
 
 def _open_state(view: View, status: TrainingJobStatus) -> State:

@@ -66,6 +66,18 @@ def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
     return due if due > view.now else None
 
 
+def running(view: View, status: TrainingJobStatus) -> str:
+    """Reason of a round that has started: what its first rank says of its steps."""
+    reports = round_reports(view, status)
+    if reports:
+        return "StandingStill" if reports[0].still_seconds > 0 else "Training"
+    # A new operator process has heard no report yet: what was said stays said.
+    if view.job.status.reason in {"Training", "StandingStill"}:
+        return view.job.status.reason
+    stepped = bool(status.attempts) and status.attempts[-1].end_step > status.attempts[-1].start_step
+    return "Training" if stepped else "NoReports"
+
+
 def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """The status with what the agents say: progress, metrics, throughput, checkpoint, GPUs, nodes."""
     reports = round_reports(view, status)

@@ -65,6 +65,21 @@ def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
 
+def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Members of the open round that run, none of which is heard any more: who they are, or when silence will count.
+
+    One that is heard tells how training goes. Where nobody does, the newest figures are only the last ones.
+    """
+    members = status.rendezvous.members
+    agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
+    mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
+    if any(agent.connected for agent in agents) or len(mute) < len(members):
+        return "", None
+    listening = 0.0 if view.job.status.reason == "AgentSilent" else view.since
+    due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
+    return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
+
+
 def _lack(view: View, pod: Pod) -> str:
     agent = view.agents.get(pod.uid)
     if agent is None:

@@ -84,6 +84,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     epoch: float | None = None
     phase: str = ""
     phase_since: float = 0.0
+    still_seconds: float = 0.0  # without progress, where its agent finds that unusual
     metrics: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None

@@ -34,6 +34,7 @@ class _Report(Struct, rename="camel"):
     epoch: float | None = None
     phase: Annotated[str, Meta(max_length=32)] = ""
     phase_since: float = 0.0
+    still_seconds: float = 0.0
     metrics: Numbers = {}
     throughput: Numbers = {}
     checkpoint: dict[str, int | float | str | None] | None = None
@@ -86,6 +87,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         epoch=read.epoch,
         phase=read.phase,
         phase_since=read.phase_since,
+        still_seconds=read.still_seconds,
         metrics=read.metrics,
         throughput=read.throughput,
         checkpoint=sanitise.checkpoint(read.checkpoint),

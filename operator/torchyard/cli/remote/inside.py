@@ -9,15 +9,20 @@ from torchyard.cluster.kube.exec import CommandFailed, run
 from torchyard.cluster.kube.manifest.names import TRAINER
 
 
-async def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[bytes]:
-    """Run a source with arguments in the trainer of a pod; give its stdout.
+def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[bytes]:
+    """Run a source with arguments in the trainer of a pod; give its stdout. Raises what `program` does."""
+    return program(remote, pod, "python3", "-c", source, *words)
+
+
+async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[bytes]:
+    """Run a command in the trainer of a pod; give its stdout.
 
     Raises:
         RefusalError: it failed, the text being its last line on stderr, or we may not run anything there.
         NotFound, Rejected, Unavailable: it could not be started.
     """
     try:
-        async for part in run(remote.api, remote.namespace, pod, TRAINER, ["python3", "-c", source, *words]):
+        async for part in run(remote.api, remote.namespace, pod, TRAINER, list(command)):
             yield part
     except CommandFailed as error:
         raise RefusalError(str(error).removeprefix("torchyard: "), "", FAILED) from error

@@ -39,7 +39,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
     """The container that trains: the agent first, if there is one, the workers below it."""
     spec, plain = job.spec, is_agentless(job.spec)
     command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
-    agent = ["python3", f"{names.BIN}/torchyard-agent.pyz", "--listen", names.AGENT_LISTEN, "--"]
+    agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
     container: Container = {
         "name": names.TRAINER,
         "image": spec.image or site.trainer_image,

@@ -15,6 +15,7 @@ GPU = "nvidia.com/gpu"
 AGENT_ZIPAPP = "/torchyard-agent.pyz"  # in the agent's image
 ROOT = "/torchyard"
 BIN = f"{ROOT}/bin"
+AGENT_INSTALLED = f"{BIN}/torchyard-agent.pyz"
 CONFIG = f"{ROOT}/config"
 RUN = f"{ROOT}/run"
 INTAKE = f"{ROOT}/intake"

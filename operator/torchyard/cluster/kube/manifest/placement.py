@@ -52,7 +52,9 @@ def asked(spec: TrainingJobSpec) -> list[Entry]:
             "value": toleration.value,
             "effect": toleration.effect,
         }
-        found.append({name: value for name, value in fields.items() if value})
+        seconds = toleration.toleration_seconds
+        limit: Entry = {"tolerationSeconds": seconds} if seconds is not None else {}
+        found.append({name: value for name, value in fields.items() if value} | limit)
     if spec.gpus_per_node:
         found.append({"key": names.GPU, "operator": "Exists", "effect": "NoSchedule"})
     return found

@@ -1,0 +1,120 @@
+"""Ranks that stand still: for how long, where, and whose fault it is. Pure: fed with reports, stacks and the time.
+
+Of programs of users only steps are known. One may evaluate for an hour between two of them, so a rank is ended only if
+the job names a limit (`TORCHYARD_STALL_SECONDS`); without one, the operator is told. Built-in workloads have a watchdog
+of their own, which knows what they are doing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+# A gap between two looks that is longer was the agent's own, stopped with its pod: it is held against nobody.
+LONGEST_GAP_SECONDS = 2.0
+# Who waits for others stands still as long as the one they wait for: it has this much time to be found first.
+MEETING_SECONDS = 10.0
+# What is worth telling: so many times what it took before, and at least this long; longer where the program itself
+# says that it does something else than steps.
+QUIET_TIMES, QUIET_SECONDS, QUIET_SECONDS_ELSEWHERE = 20.0, 600.0, 1800.0
+_BEFORE_STEPS = frozenset({"init", "compile", "restore"})
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+# Collectives, and the backward pass that reduces gradients.
+_MEETING_PLACES = ("/torch/distributed/", "/torch/autograd/")
+_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+
+
+class Standstill:
+    """How long each local rank of one round has not moved.
+
+    Args:
+        seconds: longest time without progress of a rank that has made a step; None: for ever.
+    """
+
+    def __init__(self, seconds: Optional[float]) -> None:
+        self.seconds = seconds
+        self._patience = seconds or 0.0
+        self._looked: Optional[float] = None
+        self._marks: Dict[int, Tuple[Any, ...]] = {}
+        self._still: Dict[int, float] = {}
+        self._longest: Dict[int, float] = {}
+
+    def look(self, reports: Iterable[Dict[str, Any]], now: float) -> Dict[int, float]:
+        """Seconds without progress, by global rank, of the ranks that have stood still for too long.
+
+        Args:
+            reports: newest report of each rank that still runs.
+            now: monotonic seconds.
+        """
+        passed = min(now - self._looked, LONGEST_GAP_SECONDS) if self._looked is not None else 0.0
+        self._looked = now
+        for report in reports:
+            rank = report["rank"]
+            mark = tuple(report.get(name) for name in ("counter", "step", "epoch", "phase"))
+            begun = report["step"] > 0 and report.get("phase") not in _BEFORE_STEPS
+            if begun and self._marks.get(rank) == mark:
+                self._still[rank] += passed
+            else:
+                self._longest[rank] = max(self._longest.get(rank, 0.0), self._still.get(rank, 0.0))
+                self._still[rank] = 0.0
+            self._marks[rank] = mark
+        limit = math.inf if self.seconds is None else self._patience
+        return {rank: still for rank, still in self._still.items() if still >= limit}
+
+    def quiet(self, report: Dict[str, Any]) -> Optional[float]:
+        """Seconds without progress of the rank of a report, if that is unusually long."""
+        rank = report["rank"]
+        least = QUIET_SECONDS if report.get("phase", "step") == "step" else QUIET_SECONDS_ELSEWHERE
+        still = self._still.get(rank, 0.0)
+        return round(still, 1) if still >= max(least, QUIET_TIMES * self._longest.get(rank, 0.0)) else None
+
+    def wait_for_others(self) -> bool:
+        """Give the rank that all others wait for time to be found; False: it has had it."""
+        waits = self.seconds is not None and self._patience == self.seconds
+        self._patience += MEETING_SECONDS if waits else 0.0
+        return waits
+
+
+class Place(NamedTuple):
+    """Where the main thread of a rank stands."""
+
+    frame: str  # innermost of the user's own program, as `train.py:57 in read_batch`; empty: not known
+    waits: bool  # for other ranks
+
+
+def place(stacks: str) -> Place:
+    """Read the stacks of all threads, as `faulthandler` writes them: innermost frames first, the main thread last."""
+    main = re.split(r"^(?:Current thread|Thread) ", stacks, flags=re.MULTILINE)[-1]
+    waits = False
+    for found in _FRAME.finditer(main):
+        if not _LIBRARIES.search(found["file"]):
+            return Place(f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['name']}", waits)
+        waits = waits or any(each in found["file"] for each in _MEETING_PLACES)
+    return Place("", waits)
+
+
+class Hung(NamedTuple):
+    """A verdict: this rank stands still."""
+
+    rank: int
+    secondary: bool
+    message: str
+    stacks: str
+
+
+def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]]) -> Hung:
+    """Which of the ranks that stand still is the cause: one that does not wait for others, if there is one.
+
+    Args:
+        overdue: seconds without progress by rank; not empty.
+        stacks: of all threads, by rank.
+        reports: newest report of each rank.
+    """
+    steps = {report["rank"]: report["step"] for report in reports}
+    places = {rank: place(stacks.get(rank, "")) for rank in overdue}
+    rank = min(overdue, key=lambda each: (places[each].waits, steps.get(each, 0), each))
+    frame, waits = places[rank]
+    where = f", at {frame}" if frame else ""
+    text = f"no step for {overdue[rank]:.0f} s after step {steps.get(rank, 0)}{where}"
+    return Hung(rank, waits, text + (", waiting for other ranks" if waits else ""), stacks.get(rank, ""))

@@ -1,0 +1,29 @@
+"""What `kubectl get` and `torchyard ps` show of a job: figures with their units, as short as a column is.
+
+A printer column of the API server shows a field as it is; so the status holds what is to be shown, beside the figures.
+"""
+
+from msgspec.structs import replace
+
+from torchyard.api.figures import figure, span
+from torchyard.api.status import Columns, TrainingJobStatus
+
+
+def columns(status: TrainingJobStatus) -> Columns:
+    """The columns of a status; what is not known is empty."""
+    progress, rate, loss = status.progress, status.throughput.steps_per_second, status.metrics.get("loss")
+    running = status.state == "Running"
+    return Columns(
+        # Rounded down: what is not done never reads 100%.
+        progress=f"{int(progress.percent)}%" if progress.percent is not None else "",
+        step=f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
+        loss=figure(loss) if loss is not None else "",
+        rate=f"{figure(rate)}/s" if rate is not None else "",
+        goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
+        eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
+    )
+
+
+def with_columns(status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with what a table shows of it."""
+    return replace(status, columns=columns(status))

@@ -1,0 +1,35 @@
+"""A user's program that hangs in pods: its stacks are shown from outside, and it trains again after the limit."""
+
+import json
+
+import pytest
+from jobs import Jobs
+from operators import TRAINER_IMAGE, until
+from test_command_line import torchyard  # noqa: F401 - a fixture
+from tests import hanging
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_rank_that_hangs_is_shown_named_and_trained_past(torchyard, api, namespace):  # noqa: F811 - the fixture
+    jobs = Jobs(api, namespace)
+    health = {"stall": "20s"}
+    await jobs.submit("hangs", image=TRAINER_IMAGE, script=hanging.PROGRAM, nodes=2, health=health)
+    await jobs.trains("hangs", beyond=2)
+    found = []
+
+    async def hangs() -> bool:
+        nonlocal found
+        found = json.loads((await torchyard("stacks", "hangs", "-o", "json")).out)
+        return len(found) == 2 and "read_batch" in found[1]["at"]
+
+    await until(hangs, 15, lambda: found)
+    assert [(each["rank"], each["pod"], each["waits"]) for each in found] == [
+        (0, "hangs-0-0", True),
+        (1, "hangs-0-1", False),
+    ]
+    status = await jobs.ends("hangs")
+    assert status["state"] == "Succeeded", status["message"]
+    first, second = status["attempts"]
+    assert (first["reason"], second["endStep"]) == ("WorkerHung", 6)
+    assert (first["cause"]["rank"], first["cause"]["pod"], first["cause"]["exitCode"]) == (1, "hangs-0-1", 70)
+    assert "after step 3, at script.py:" in first["cause"]["exception"]
