@@ -2,7 +2,8 @@
 
 import pytest
 
-from torchyard.cli.words import clean, clip, figure, size, span
+from torchyard.api.figures import figure, span
+from torchyard.cli.words import clean, clip, size
 
 
 @pytest.mark.parametrize(

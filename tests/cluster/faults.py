@@ -33,9 +33,10 @@ os.unlink("/dev/shm/exhaust")
 """
 # Whatever process of a node is the first of this pod's trainer.
 KILL_AGENT = """
+says() {{ grep -qz '^TORCHYARD_ENV=.*"TORCHYARD_'$1'": "'$2'"' $process/environ; }}
 for process in /proc/[0-9]*; do
-  grep -qE '^NSpid:.*[[:space:]]1$' $process/status && grep -qz '^TORCHYARD_ENV=.*"TORCHYARD_POD_NAME": "{pod}"' $process/environ &&
-  grep -qz '^TORCHYARD_ENV=.*"TORCHYARD_NAMESPACE": "{namespace}"' $process/environ && kill -KILL ${{process#/proc/}} && echo killed
+  grep -qE '^NSpid:.*[[:space:]]1$' $process/status && says POD_NAME {pod} && says NAMESPACE {namespace} &&
+  kill -KILL ${{process#/proc/}} && echo killed
 done 2> /dev/null
 """
 

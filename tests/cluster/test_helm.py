@@ -148,6 +148,17 @@ class Place:
 
 
 @pytest.mark.alone  # the resource of the whole cluster is its own meanwhile
+async def test_a_second_release_for_the_same_jobs_is_refused(namespace, helm, release):
+    name = await release("install")
+    said = rf"installation {name} \(of namespace {namespace}\) looks after namespace {namespace} already"
+    for chosen in (f"watchNamespaces={{default,{namespace}}}", "rbac.aggregate=false"):
+        with pytest.raises(AssertionError, match=said):
+            await helm("install", f"second-{namespace}", str(CHART), "--set", f"crds.install=false,{chosen}")
+    assert f"second-{namespace}" not in await helm("list", "--short")
+    await release("upgrade", podAnnotations={"example.com/revision": "2"})
+
+
+@pytest.mark.alone  # the resource of the whole cluster is its own meanwhile
 async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release):
     place = Place(api, namespace)
 

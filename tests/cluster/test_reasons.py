@@ -134,6 +134,15 @@ async def test_a_limit_range_is_named_and_stalls_the_job(jobs):
     assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
 
 
+async def test_a_limit_range_that_wants_something_said_names_what(jobs):
+    limits = {"limits": [{"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}}]}
+    await jobs.make("limitranges", "even", spec=limits)
+    await jobs.submit("unsaid", **ONE)
+    status = await jobs.until("unsaid", lambda now: now.get("reason") == "LimitRangeExceeded")
+    assert "cpu max limit to request ratio per Container is 2, but no request is specified" in status["message"]
+    assert status["message"].endswith("; set spec.resources")
+
+
 async def test_an_admission_policy_is_named_and_stalls_the_job(jobs, policy):
     await jobs.submit("job", **ONE)
     status = await jobs.until("job", lambda now: now.get("reason") == "AdmissionDenied")

@@ -66,6 +66,22 @@ def test_a_status_that_cannot_be_read_is_never_taken_for_a_new_job(jobs, invalid
     assert invalid
 
 
+async def test_a_job_that_a_former_crd_reads_as_valid_again_runs(tmp_path, monkeypatch, jobs, invalid):
+    """The API server drops on reading what its CRD does not know: no version tells of it."""
+    jobs.hear("MODIFIED", document(2, generation=2, newField=True))
+    assert jobs.get(KEY) is None
+
+    async def answer(request):
+        one = document(2, generation=2)
+        listed = {"metadata": {"resourceVersion": "9"}, "items": [{"metadata": one["metadata"]}]}
+        return web.json_response(listed if request.path.endswith("/trainingjobs") else one)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        await jobs.sweep(api, [""])
+    assert jobs.get(KEY).spec.nodes == 2
+    assert len(invalid) == 1
+
+
 async def test_a_kind_that_is_not_served_for_a_moment_is_not_the_end_of_its_jobs(tmp_path, monkeypatch, jobs):
     """As while a CRD is being replaced: lists may be answered already, and objects not yet."""
     there = {}

@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from aiohttp import web
+from api_server import refused, talking, until
 from pod_json import container, ended, placed, pod, text
 
 from torchyard.cluster.kube import pods as kube_pods
+from torchyard.cluster.kube import strays
 
 RUNNING = placed(container("running", startedAt="2026-11-21T10:00:05Z"), phase="Running")
 EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API"}
@@ -73,3 +76,62 @@ async def test_a_pod_that_failed_is_still_shown_as_it_ended(known):
 async def test_a_pod_that_was_done_leaves_nothing(known):
     known.forget(appear(known, status={"phase": "Succeeded"}))
     assert known.of("job-uid") == ()
+
+
+class Held:
+    """What an API server has of one pod, and what it was asked to do with it."""
+
+    def __init__(self, document):
+        self.document, self.asked = document, []
+
+    async def answer(self, request):
+        self.asked.append((request.method, await request.json() if request.method == "DELETE" else None))
+        if self.document is None:
+            return refused(404, "NotFound", details={"name": "cvrp-0-1", "kind": "pods"})
+        if request.method == "DELETE":
+            self.document["metadata"]["deletionTimestamp"] = "2026-11-21T10:09:00Z"
+        return web.json_response(self.document)
+
+
+async def vanishes(api, document, told):
+    """A watch says that a pod is gone that ran a moment ago."""
+    known = kube_pods.Pods(api, (), changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0)
+    known.put("team", text(document))
+    del told[:]
+    known._informer("team").bury(document["metadata"]["uid"])
+    return known
+
+
+async def test_a_pod_that_only_lost_its_label_is_deleted_and_in_the_way_until_it_is_gone(told, tmp_path, monkeypatch):
+    monkeypatch.setattr(strays, "LOOK_SECONDS", 0.01)
+    document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
+    held = Held(document)
+    async with talking(tmp_path, held.answer, monkeypatch) as api:
+        known = await vanishes(api, document, told)
+        (going,) = known.of("job-uid")
+        assert (going.alive, going.deleting) == (True, True)
+        await until(lambda: len(held.asked) > 4)
+        (going,) = known.of("job-uid")
+        assert (going.alive, going.reason, going.message) == (True, "PodLost", strays.UNLABELLED)
+        deletions = [body for verb, body in held.asked if verb == "DELETE"]
+        assert [each["preconditions"] for each in deletions] == [{"uid": document["metadata"]["uid"]}], "once"
+        held.document = None
+        await until(lambda: not known.of("job-uid")[0].alive)
+    (lost,) = known.of("job-uid")
+    assert (lost.reason, lost.message, lost.node) == ("PodLost", strays.UNLABELLED, "node-7")
+    assert told[-1] == (("team", "cvrp"), 0.0)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [None, {"uid": "another"}, {"ownerReferences": []}],
+    ids=["by force", "and another has its name", "and belongs to nobody now"],
+)
+async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, told, tmp_path, monkeypatch):
+    document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
+    held = Held(None if there is None else document | {"metadata": document["metadata"] | there})
+    async with talking(tmp_path, held.answer, monkeypatch) as api:
+        known = await vanishes(api, document, told)
+        await until(lambda: not known.of("job-uid")[0].alive)
+    assert known.of("job-uid")[0].message == "its pod vanished"
+    assert [verb for verb, _ in held.asked] == ["GET"]

@@ -51,6 +51,19 @@ REFUSALS = {
         "LimitRangeExceeded",
         "maximum memory usage per Container is 1Gi, but limit is 4Gi",
     ),
+    "a ratio that nothing was asked for": (
+        no(403, f"{POD}cpu max limit to request ratio per Container is 2, but no request is specified or request is 0"),
+        "LimitRangeExceeded",
+        "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+    ),
+    "several faults of a limit range": (
+        no(
+            403,
+            f"{POD}[memory max limit to request ratio per Pod is 1, but 2, minimum cpu usage per Pod is 1]",
+        ),
+        "LimitRangeExceeded",
+        "[memory max limit to request ratio per Pod is 1, but 2, minimum cpu usage per Pod is 1]",
+    ),
     "Pod Security": (
         no(
             403, f'{POD}violates PodSecurity "restricted:latest": runAsNonRoot != true (pod must set runAsNonRoot=true)'

@@ -90,7 +90,7 @@ class JobWatch:
             known = False
         except Unavailable as error:
             return f"the API server does not answer: {error}"
-        return "" if known else "TrainingJobs are not installed: `torchyard crd | kubectl apply -f -`"
+        return "" if known else "TrainingJobs are not installed: `torchyard crd | kubectl apply --server-side -f -`"
 
     async def _run_kopf(self) -> None:
         here = asyncio.get_running_loop()

@@ -7,9 +7,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from torchyard.api.figures import figure, span
 from torchyard.cli.curve import draw
 from torchyard.cli.picture import Picture, age, headline, unix
-from torchyard.cli.words import clean, clip, clock, figure, span
+from torchyard.cli.words import clean, clip, clock
 
 STATE_STYLES = {
     "Running": "bold green",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchyard.api import times
+from torchyard.api.figures import figure, span
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.words import figure, span
 
 if TYPE_CHECKING:
     from torchyard.cli.curve import Point

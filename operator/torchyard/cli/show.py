@@ -6,13 +6,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
 from torchyard.cli.picture import age, headline, interrupted, progress_words, unix
 from torchyard.cli.ranks import Rank
-from torchyard.cli.words import clean, clip, size, span
+from torchyard.cli.words import clean, clip, size
 
 
 def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:

@@ -1,8 +1,10 @@
 """Runs as a table, a line each."""
 
+from torchyard.api.columns import columns
+from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.picture import age, interrupted
-from torchyard.cli.words import clean, figure, span
+from torchyard.cli.words import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")
@@ -22,16 +24,16 @@ def row(job: TrainingJob, controlled: bool, now: float, wide: bool) -> list[str]
     status = job.status
     seconds = age(job, now)
     state = "Interrupted" if interrupted(job, controlled) else status.state or "Pending"
-    progress = status.progress
+    shown = columns(status)
     cells = [
         job.metadata.name,
         state,
-        f"{progress.percent:.0f}%" if progress.percent is not None else "",
-        f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
-        figure(status.metrics["loss"]) if "loss" in status.metrics else "",
-        f"{figure(status.throughput.steps_per_second)}/s" if status.throughput.steps_per_second is not None else "",
+        shown.progress,
+        shown.step,
+        shown.loss,
+        shown.rate,
         str(status.restarts.total),
-        span(progress.eta_seconds) if progress.eta_seconds is not None and state == "Running" else "",
+        shown.eta if state == "Running" else "",
         span(seconds) if seconds is not None else "",
     ]
     if wide:

@@ -1,4 +1,4 @@
-"""Figures and foreign text as a person reads them on a terminal."""
+"""Foreign text, sizes and times as a person reads them on a terminal."""
 
 import re
 import time
@@ -18,28 +18,6 @@ def clean(line: str) -> str:
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
     return CONTROLS.sub("", ESCAPES.sub("", line))
-
-
-def span(seconds: float) -> str:
-    """A length of time in at most two units: `45s`, `4m10s`, `3h12m`, `5d4h`."""
-    whole = max(0, round(seconds))
-    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}{rest}{small_unit}" if rest else f"{whole // size}{unit}"
-    return f"{whole}s"
-
-
-def figure(value: float) -> str:
-    """A number in at most four significant digits, thousands apart."""
-    if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124  NaN is the one that differs from itself
-        return str(value)
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if 1e-3 <= abs(value) < 1e6:
-        digits = max(0, 4 - len(str(int(abs(value)))))
-        return f"{value:,.{digits}f}"
-    return f"{value:.3g}"
 
 
 def size(count: float) -> str:

@@ -7,12 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from torchyard.api.catalogue import CATALOGUE
+from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.ending import last_lines
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.show import attempts, cause_words, facts, head
-from torchyard.cli.words import clean, span
+from torchyard.cli.words import clean
 from torchyard.cluster.local.run import Event
 from torchyard.engine.view import Pod
 

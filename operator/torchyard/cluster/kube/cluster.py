@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.columns import with_columns
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.kube import status as status_write
@@ -152,7 +153,7 @@ class KubeCluster:
             Conflict: the job changed since it was read; the newest one is in the cache when this is raised.
             Unavailable: to be tried again.
         """
-        path = job_path(job.key)
+        path, status = job_path(job.key), with_columns(status)
         body = status_write.patch(job, status)
         try:
             answer = await self._api.request(

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +17,7 @@ from torchyard.engine.actions import EmitEvent
 from torchyard.engine.ports import Unavailable
 
 MAX_WAITING = 2000
+REPEAT_SECONDS = 60.0
 MAX_MESSAGE = 1024
 WRITERS = 4
 TRIES = 4
@@ -39,16 +40,30 @@ class Recorder:
         self.dropped = 0
         self._api, self._reporter, self._clock = api, reporter, clock
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+        self._warned: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # when a job was last warned of what
         self._added = asyncio.Event()
 
     def record(self, job: TrainingJob, event: EmitEvent) -> None:
         """Have an event written. When too many wait, the oldest is dropped: the status says what matters."""
+        now = self._clock()
+        if event.type == "Warning" and self._repeats(job, event, now):
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self.dropped += 1
-        now = self._clock()
         self._waiting.append((job.metadata.namespace, document(job, event, now=now, reporter=self._reporter)))
         self._added.set()
+
+    def _repeats(self, job: TrainingJob, event: EmitEvent, now: float) -> bool:
+        """Whether this very warning was given a moment ago: what comes and goes is one trouble, not hundreds."""
+        what = (job.metadata.uid, event.reason, event.message)
+        if now - self._warned.get(what, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return True
+        self._warned[what] = now
+        self._warned.move_to_end(what)
+        if len(self._warned) > MAX_WAITING:
+            self._warned.popitem(last=False)
+        return False
 
     async def run(self) -> None:
         """Write until cancelled."""

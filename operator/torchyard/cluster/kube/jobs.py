@@ -59,7 +59,9 @@ class Jobs:
         if isinstance(metadata, Mapping):
             known = self._jobs.get(_key(metadata))
             told = version(str(metadata.get("resourceVersion") or ""))
-            if known is not None and kind != "DELETED" and _version(known) >= told:
+            # What could not be run may be another object by now without a new version: another CRD reads it otherwise.
+            read = known is not None and _version(known) >= told + isinstance(known, InvalidJob)
+            if read and kind != "DELETED":
                 return  # late, or, as most of what a watch tells, a write of our own
         job = received(document, known)
         if job is None:
@@ -114,7 +116,8 @@ class Jobs:
             if known is not before.get(key):
                 continue  # there was news meanwhile
             listed = there.get(key, _Meta())
-            if known is None or known.metadata.uid != listed.uid or _version(known) < version(listed.resource_version):
+            runs = isinstance(known, TrainingJob) and known.metadata.uid == listed.uid
+            if not runs or known is None or _version(known) < version(listed.resource_version):
                 await self._ask(api, key, known.metadata.uid if known is not None else "")
 
     async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:

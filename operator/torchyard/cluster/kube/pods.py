@@ -15,6 +15,7 @@ from torchyard.cluster.kube.informer import Informer
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.nodes import Nodes, free_gpus
 from torchyard.cluster.kube.objects import KubePod, Node, ResourceLimits
+from torchyard.cluster.kube.strays import Strays
 from torchyard.cluster.kube.stuck import Stuck
 from torchyard.cluster.kube.why import placement
 from torchyard.cluster.kube.why.placement import Demands
@@ -65,6 +66,8 @@ class Pods:
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
+        self._strays = Strays(api, there=self._keep, over=self._lose)
+        self._dead: set[str] = set()  # pod uids of which the API server itself said that they are gone
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
         self._informers: dict[str, Informer[KubePod, Facts]] = {
             name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
@@ -84,6 +87,7 @@ class Pods:
         finally:
             await self._nodes.close()
             await self._stuck.close()
+            await self._strays.close()
 
     async def synced(self) -> None:
         """Return once every pod that exists is known."""
@@ -121,7 +125,9 @@ class Pods:
         """The API server said that this pod is gone."""
         facts = self._all.get(pod_uid)
         if facts is not None:
+            self._dead.add(pod_uid)
             self._informer(facts.namespace).bury(pod_uid)
+            self._dead.discard(pod_uid)
 
     async def refresh(self, namespace: str, selector: str, job_uid: str) -> None:
         """List the pods of one job and correct what is known of them."""
@@ -142,8 +148,11 @@ class Pods:
             if before.pod.node not in self._on_node:
                 self._started.pop(before.pod.node, None)
             self._gone(before.uid)
-            self._remember(before)
-            self._tell(before)
+            if not before.pod.alive or before.pod.deleting or before.uid in self._dead:
+                self._lose(before)
+            else:
+                self._keep(before)
+                self._strays.ask(before)
             return
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
         if before is not None and (before.pod.phase, after.pod.phase) == ("Pending", "Running"):
@@ -155,13 +164,26 @@ class Pods:
             self._tell(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
         self._consider(after.uid)
 
-    def _remember(self, facts: Facts) -> None:
+    def _keep(self, facts: Facts, why: str = "") -> None:
+        """A pod is in the way of another one until it is known to be gone."""
+        going = replace(facts.pod, deleting=True, **({"reason": "PodLost", "message": why} if why else {}))
+        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=going)
+        if why:
+            self._tell(facts)
+
+    def _lose(self, facts: Facts, why: str = "") -> None:
+        """A pod is gone."""
+        self._remember(facts, why)
+        self._tell(facts)
+
+    def _remember(self, facts: Facts, why: str) -> None:
         """A pod whose object went before anybody could ask how it ended: deleted by force, with its node, or fast."""
         pod = facts.pod
         if pod.phase == "Succeeded":
             return
         if pod.alive:
-            reason, message = (pod.reason, pod.message) if pod.reason in DISPLACED else ("PodLost", "its pod vanished")
+            known = pod.reason in DISPLACED
+            reason, message = (pod.reason, pod.message) if known else ("PodLost", why or "its pod vanished")
             pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
         ended = replace(pod, deleting=True)
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)

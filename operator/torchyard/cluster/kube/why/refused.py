@@ -25,7 +25,9 @@ _RBAC = re.compile(
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
 _TERMINATING = re.compile(r"because it is being terminated")
-_LIMIT_RANGE = re.compile(r"(?P<what>\[?(?:maximum|minimum) [\w./-]+ (?:usage|to).*)$", re.DOTALL)
+_LIMIT_RANGE = re.compile(
+    r"(?P<what>\[?(?:(?:maximum|minimum) [\w./-]+ (?:usage|to)|[\w./-]+ max limit to request ratio per ).*)$", re.DOTALL
+)
 _NO_ACCOUNT = re.compile(r'serviceaccount "(?P<name>[^"]+)" not found')
 _NO_PRIORITY = re.compile(r"no PriorityClass with name (?P<name>\S+) was found")
 _NO_RUNTIME = re.compile(r'RuntimeClass "?(?P<name>[^" ]+)"? not found', re.IGNORECASE)

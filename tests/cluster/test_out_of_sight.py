@@ -1,0 +1,56 @@
+"""Pods that run although the operator no longer sees or hears them: nobody takes their place, and nobody pretends."""
+
+import json
+import signal
+
+from jobs import Jobs
+from operators import until
+
+from torchyard.cluster.kube.client import MERGE_PATCH, Api
+
+SLEEPS = "import time; time.sleep(600)"
+TRAINS = {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"}
+UNLABEL = {"metadata": {"labels": {"torchyard.dev/job-uid": None}}}
+
+
+async def test_a_pod_whose_label_is_taken_away_goes_before_another_one_comes(api, namespace, operator):
+    jobs = Jobs(api, namespace)
+    await jobs.submit("bare", script=SLEEPS, nodes=1, gracePeriod="5s")
+    await jobs.until("bare", lambda now: now.get("round") == 1)
+    await api.request("PATCH", f"{jobs.core}/pods/bare-0-0", body=UNLABEL, content_type=MERGE_PATCH)
+    seen: set[str] = set()
+
+    async def replaced() -> bool:
+        nonlocal seen
+        seen = await _live(api, jobs)
+        assert seen != {"bare-0-0", "bare-1-0"}, "two pods of one index"
+        return seen == {"bare-1-0"}
+
+    await until(replaced, 60, lambda: f"pods: {sorted(seen)}")
+    (first, *_) = (await jobs.status("bare"))["attempts"]
+    assert (first["reason"], first["cause"]["pod"]) == ("PodLost", "bare-0-0")
+    assert "its label torchyard.dev/job-uid was taken away" in first["cause"]["exception"]
+
+
+async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_figures(api, namespace, make_operator):
+    jobs, one, two = Jobs(api, namespace), make_operator(name="one"), make_operator(name="two")
+    one.start()
+    await until(one.leads, 60)
+    await jobs.submit("long", **TRAINS)
+    await jobs.trains("long", beyond=10)
+    one.signal(signal.SIGTERM)
+    assert await one.ended() == 0
+    two.start()  # elsewhere: the agents go on asking the first one
+    status = await jobs.until("long", lambda now: now.get("reason") == "AgentSilent")
+    assert status["state"] == "Running"
+    assert "(long-0-0; whether they train is not known)" in status["message"]
+    assert status["columns"]["step"].endswith("/1000000")
+    assert status["columns"]["rate"].endswith("/s")
+    assert [reason for reason, _ in await jobs.events("long")].count("AgentSilent") == 1
+    assert status.get("restarts", {}).get("total", 0) == 0
+
+
+async def _live(api: Api, jobs: Jobs) -> set[str]:
+    """Pods of the namespace whose containers may run."""
+    found = json.loads(await api.request("GET", f"{jobs.core}/pods"))["items"]
+    return {each["metadata"]["name"] for each in found if each["status"].get("phase") not in {"Succeeded", "Failed"}}
