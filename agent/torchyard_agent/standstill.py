@@ -22,7 +22,8 @@ _BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 # Collectives, and the backward pass that reduces gradients.
 _MEETING_PLACES = ("/torch/distributed/", "/torch/autograd/")
-_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+# Built-in trainers are installed like a library, and are the program all the same.
+_LIBRARIES = re.compile(r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/python3\.\d+/(?!site-|dist-)|^<frozen ")
 
 
 class Standstill:

@@ -23,6 +23,12 @@ READING = """Current thread 0x00007f02 (most recent call first):
 """
 
 
+BUILT_IN = """Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
+  File "/usr/lib/python3.11/site-packages/torchyard_trainers/core/step.py", line 88 in reduced
+"""
+
+
 def report(rank, step, **more):
     return {"rank": rank, "step": step, "phase": "step", **more}
 
@@ -65,6 +71,7 @@ def test_a_rank_that_has_ended_does_not_stand_still():
 def test_the_place_is_the_users_own_and_the_main_threads():
     assert place(READING) == Place("data.py:12 in read_batch", waits=False)
     assert place(WAITING) == Place("train.py:40 in main", waits=True)
+    assert place(BUILT_IN) == Place("step.py:88 in reduced", waits=True)
     assert place("") == place("no answer") == Place("", waits=False)
 
 
