@@ -37,6 +37,18 @@ def test_a_real_forecast_says_what_fits(job, capsys):
     assert "micro-batches of 2, 1 a step" in capsys.readouterr().out
 
 
+def test_an_evaluation_that_does_not_fit_is_told_with_what_to_change():
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "buffers", "host", "total"), 0)
+    job = {
+        "strategy": "ddp", "precision": "fp32", "microBatchSize": 4, "accumulation": 1,
+        "activationCheckpointing": "none", "cpuOffload": False, "bytes": sizes,
+        "peak": "evaluation between steps", "fits": False,
+    }  # fmt: skip
+    said = plan.told({"job": job, "ranks": 2, "change": None, "room": 1 << 30}, "T4-16GB")
+    assert "the moment of most need, in the evaluation between steps." in said
+    assert "evaluate less at once (trainer.params.evalBatch or evalEpisodes)" in said
+
+
 def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeypatch):
     sizes = {"parameters": 30 * plan.GIB, "gradients": 0, "optimizer": 60 * plan.GIB, "activations": 0, "host": 0}
     sizes["total"] = 90 * plan.GIB

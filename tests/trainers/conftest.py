@@ -2,16 +2,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gangs import ForkServer, Yard
-
-# A busy machine is no defect of the code under test.
-hypothesis.settings.register_profile("trainers", deadline=None)
-hypothesis.settings.load_profile("trainers")
 
 
 @pytest.fixture(scope="session")

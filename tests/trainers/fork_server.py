@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import faults  # noqa: F401 - imported for the children
+import foretold  # noqa: F401 - imported for the children
 import little_lm  # noqa: F401 - imported for the children
 import saves  # noqa: F401 - imported for the children
 import torch

@@ -16,15 +16,13 @@ from torch.optim import AdamW
 from torchyard_trainers import registry
 from torchyard_trainers.core import micro_batches
 from torchyard_trainers.core.command import main
-from torchyard_trainers.core.config import Parallelism, convert
+from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.losses import linear_cross_entropy
 from torchyard_trainers.core.memory import HostMemory
-from torchyard_trainers.core.memory_tracker import tracker_of
 from torchyard_trainers.core.parallel import SHARDED, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 from torchyard_trainers.core.world import join
 
@@ -151,6 +149,27 @@ def train_within(sizes: dict[str, Any], room: list[int]) -> int:
     return train(sizes)
 
 
+def train_where_accumulating_takes(sizes: dict[str, Any], more: int, room: int) -> int:
+    """Train in `room` bytes, of which a micro-batch takes 50 and one for each sample, and two of them `more`."""
+
+    class Told:
+        limit, taken = room, 0
+
+        def start(self) -> None:
+            pass
+
+        def peak(self) -> int:
+            return Told.taken
+
+    def counted(work, session, ids, slots):
+        Told.taken = 50 + len(slots[0].positions) + more * (len(slots) - 1)
+        return accumulate(work, session, ids, slots)
+
+    accumulate, micro_batches.accumulate = micro_batches.accumulate, counted
+    micro_batches.memory_of = lambda *_: Told()
+    return train(sizes)
+
+
 def train_overflowing(sizes: dict[str, Any]) -> int:
     """Train where one number's gradient is never finite: of ranks that share the parameter out, only one holds it."""
     forward = Model.forward
@@ -193,34 +212,3 @@ def accumulate_two(strategy: str, file: str) -> None:
             held.append(world.gather(None if whole is None else whole.sum().item()))
         if world.leads:
             Path(file).write_text(json.dumps(held))
-
-
-def measure(sizes: dict[str, Any], strategy: str, options: dict[str, Any], file: str) -> None:
-    """Make three real steps in a real gang and write what they took, as the tracker counts, to `file`.
-
-    In the second one DDP lays out its buckets anew, now under the tracker's eyes.
-    """
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-    from torch.distributed._tools.mem_tracker import MemTracker
-
-    settings = convert(options, Parallelism, at="parallelism")
-    work = LittleLm(Sizes(**sizes))
-    with join("cpu", needs_group=strategy != "single") as world:
-        model = work.build()
-        precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
-        parallel = spread(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
-        reporter = Reporter(None, rank=world.rank, local_rank=0, round_number=0)
-        session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
-        optimizer = work.optimizer(model.parameters())
-        tracker = FSDPMemTracker(model, optimizer) if strategy in SHARDED else MemTracker()
-        if settings.cpu_offload:  # there is no device but the host: what would be there is counted out
-            tracker = tracker_of(model, optimizer, sharded=True, offloads=True, over_gloo=False)
-        if strategy not in SHARDED:
-            tracker.track_external(model, optimizer)
-        loss = work.loss
-        work.loss = lambda *given: (tracker.reset_mod_stats(), loss(*given))[1]
-        with tracker:
-            for step in range(3):
-                optimize(work, session, optimizer, step, {})
-        if world.leads:
-            Path(file).write_text(str(tracker._peak_mem[world.device]))

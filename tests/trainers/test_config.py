@@ -32,21 +32,24 @@ CVRP = {"name": "cvrp"}
     [
         ("{", "not valid JSON"),
         ({}, "config: object missing required field `trainer`"),
-        ({"trainer": CVRP, "chekpoint": {}}, "unknown field `chekpoint`"),
+        ({"trainer": CVRP, "chekpoint": {}}, "unknown field `chekpoint`; did you mean checkpoint?"),
         ({"trainer": CVRP, "checkpoint": {"keepLast": 0}}, "checkpoint.keepLast: expected `int` >= 1 (is 0)"),
         ({"trainer": CVRP, "checkpoint": {"interval": {"steps": 1, "seconds": 2}}}, "exactly one of steps and seconds"),
         ({"trainer": CVRP, "checkpoint": {"interval": {}}}, "exactly one of steps and seconds"),
-        ({"trainer": CVRP, "parallelism": {"strategy": "dpp"}}, "parallelism.strategy: invalid enum value 'dpp'"),
+        (
+            {"trainer": CVRP, "parallelism": {"strategy": "dpp"}},
+            "invalid enum value 'dpp' (is 'dpp'); did you mean ddp?",
+        ),
         ({"trainer": CVRP, "parallelism": {"microBatchSize": "big"}}, "parallelism.microBatchSize"),
         (
             {"trainer": CVRP, "parallelism": {"activationCheckpointing": "half"}},
             "activationCheckpointing: invalid enum",
         ),
-        ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "health.nonFinite: invalid enum value 'ignore'"),
+        ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "'ignore'); use fail, rollback, skip"),
         ({"trainer": {"name": "vlm"}}, "trainer.name: vlm is not implemented in this version; use cvrp"),
         ({"trainer": {"name": "crvp"}}, "trainer.name: 'crvp' is unknown; use cvrp"),
         ({"trainer": {"name": "cvrp", "mode": "bnch"}}, "trainer.mode: 'bnch' is unknown; use one of train"),
-        ({"trainer": {"name": "cvrp", "params": {"custmers": 5}}}, "trainer.params: object contains unknown field"),
+        ({"trainer": {"name": "cvrp", "params": {"custmers": 5}}}, "unknown field `custmers`; did you mean customers?"),
         ({"trainer": {"name": "cvrp", "params": {"lr": -1}}}, "trainer.params.lr: expected `float` > 0.0 (is -1)"),
         (
             {"trainer": {"name": "cvrp", "params": {"steps": "9"}}},

@@ -1,112 +1,26 @@
 """What `plan` tells before a job is started is what its step then takes."""
 
-import json
 from argparse import Namespace
 
 import little_lm
 import pytest
 import torch
 from foretold import WIDE, told
-from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils._pytree import tree_leaves
 
-from torchyard_trainers import registry
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.forecast import GIB, Usage, imagined_world, room_on
 from torchyard_trainers.core.frozen import frozen
-from torchyard_trainers.core.parallel import spread
 from torchyard_trainers.core.plan import Planner, Try, _changes, _difference, fewest_that_fit, plan
-from torchyard_trainers.core.precision import Precision
-from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.step import optimize
-from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
 
 ROUTES = {"customers": 8, "batch": 16, "samples": 4, "embedding": 32, "heads": 4, "layers": 2}
 
 
-class Totals(MemTracker):
-    """Counts what all tensors take, and nothing module by module: that refuses frozen networks and second passes."""
-
-    def _nothing(self, *_):
-        pass
-
-    _pre_fw_hook = _post_fw_hook = _pre_bw_hook = _post_bw_hook = _nothing
-
-
 def config_of(name, params, options=None):
     parallelism = convert(options or {}, Parallelism, at="parallelism")
     return Config(trainer=Trainer(name=name, params=params), parallelism=parallelism)
-
-
-def taken(config):
-    """Train for two real steps, or until a second rollout is played, and give the most it took."""
-    settings, device = config.parallelism, torch.device("cpu")
-    work, world = registry.build(config), World(0, 1, 0, device, grouped=False, local_size=1)
-    model, precision = work.build(), Precision(settings.precision, device, sharded=False)
-    parallel = spread(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
-    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
-    session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
-    optimizer, tracker = work.optimizer(model.parameters()), Totals()
-    tracker.track_external(model, optimizer, *(leaf for leaf in tree_leaves(work.state()) if torch.is_tensor(leaf)))
-    with tracker:
-        for step in range(1 + getattr(work.settings, "steps_per_rollout", 1)):
-            totals = optimize(work, session, optimizer, step, {})
-            work.after_step(session, step + 1, totals.metrics)
-    return tracker.get_tracker_snapshot("peak")[device]["Total"]
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "options"),
-    [
-        ("cvrp", {**ROUTES}, {"precision": "fp32", "microBatchSize": 16}),
-        ("cvrp", {**ROUTES, "embedding": 128}, {"precision": "fp32", "microBatchSize": 1}),
-        ("cvrp", {**ROUTES, "model": "gat"}, {"precision": "fp32", "microBatchSize": 16}),
-        ("cvrp", {**ROUTES, "model": "gt"}, {"precision": "bf16", "microBatchSize": 8}),
-        (
-            "cvrp",
-            {**ROUTES, "model": "dgt"},
-            {"precision": "fp32", "microBatchSize": 8, "activationCheckpointing": "full"},
-        ),
-        ("cvrp", {**ROUTES, "baseline": "critic"}, {"precision": "fp32", "microBatchSize": 16}),
-        ("cvrp", {**ROUTES, "baseline": "rollout"}, {"precision": "fp32", "microBatchSize": 16}),
-        ("cvrp", {**ROUTES, "baseline": "ema"}, {"precision": "fp32", "microBatchSize": 8}),
-        ("vecrl", {"environment": "cartpole"}, {"precision": "fp32", "microBatchSize": 128}),
-        ("vecrl", {"environment": "cartpole", "width": 512}, {"precision": "fp32", "microBatchSize": 32}),
-        ("vecrl", {"environment": "snake"}, {"precision": "bf16", "microBatchSize": 64}),
-        ("vecrl", {"environment": "bandit"}, {"precision": "fp32", "microBatchSize": 64}),
-    ],
-)
-def test_the_forecast_of_a_built_in_workload_is_within_a_tenth_of_what_its_real_step_takes(
-    monkeypatch, name, params, options
-):
-    # A GPU's loop does not look whether all vehicles are home, and so makes all moves there may be.
-    monkeypatch.setattr("torchyard_trainers.cvrp.policy.reads_freely", lambda _: False)
-    config = config_of(name, params, options)
-    with imagined_world(1, 1) as world:
-        usage = Planner(config, world, None).as_asked().usage
-    assert usage.total == pytest.approx(taken(config), rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "how"),
-    [
-        *(
-            ("cvrp", {**ROUTES, "baseline": name}, "a step of shapes")
-            for name in ("rollout", "shared", "ema", "critic")
-        ),
-        *(("vecrl", {"environment": name}, "a real step on the CPU") for name in ("cartpole", "snake", "bandit")),
-    ],
-)
-@pytest.mark.parametrize("options", [{}, {"strategy": "fsdp", "precision": "fp32", "compile": True}])
-def test_every_baseline_and_every_environment_can_be_planned(name, params, how, options):
-    config = config_of(name, params, options)
-    found = json.loads(plan(config, Namespace(world=2, local=2, memory=80 * GIB)))
-    assert (found["how"], found["job"]["fits"]) == (how, True)
-    assert found["job"]["bytes"]["activations"] > 0
-    assert found["job"]["peak"] in {"forward pass", "backward pass", "update"}
 
 
 def test_a_frozen_copy_is_the_network_bit_for_bit_and_learns_nothing():

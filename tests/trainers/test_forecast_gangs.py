@@ -6,10 +6,14 @@ from foretold import SIZES, WIDE, told
 pytestmark = pytest.mark.e2e
 
 
-def taken(yard, sizes, strategy, world, options, *, nodes=1):
+POLE = {"name": "vecrl", "params": {"environment": "cartpole", "environments": 8, "horizon": 16, "minibatches": 2}}
+
+
+def taken(yard, sizes, strategy, world, options, *, nodes=1, steps=3):
     """Bytes at most, as the first rank's tracker counts."""
     file = yard.root / "peak"
-    gang = yard.start({}, world, nodes=nodes, function=("little_lm:measure", [sizes, strategy, options, str(file)]))
+    given = [sizes, strategy, options, steps, str(file)]
+    gang = yard.start({}, world, nodes=nodes, function=("foretold:measure", given))
     assert gang.wait() == [0] * world, gang.output()
     return int(file.read_text())
 
@@ -48,3 +52,18 @@ def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, str
     """To a fiftieth: there is nothing that rounds the difference between one copy of the gradients and two."""
     usage = told(strategy, (world, world), options, WIDE)
     assert usage.total == pytest.approx(taken(yard, WIDE, strategy, world, options), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "params"),
+    [
+        ("ddp", 2, {"width": 256, "evalEpisodes": 4}),  # where the acting policy is renewed
+        ("ddp", 2, {"width": 64, "evalEpisodes": 600}),  # where it is evaluated
+        ("fsdp", 2, {"width": 256, "evalEpisodes": 4}),
+    ],
+)
+def test_what_follows_a_rollout_is_what_it_takes_in_a_gang(yard, strategy, world, params):
+    sizes = {**POLE, "params": {**POLE["params"], **params}}
+    options = {"precision": "fp32", "microBatchSize": 4}
+    usage = told(strategy, (world, world), options, sizes)
+    assert usage.total == pytest.approx(taken(yard, sizes, strategy, world, options, steps=9), rel=0.02)

@@ -117,3 +117,18 @@ def test_what_cannot_be_spread_is_a_mistake_of_the_configuration(yard, world, no
     gang = yard.start(settings(**parallelism), world, nodes=nodes, function=TRAIN)
     assert gang.wait()[0] == 64, gang.output()
     assert message in yard.failure()["message"]
+
+
+def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
+    """It may be too large for any one GPU; and it must be saved when it is trained."""
+    file = yard.root / "gathered"
+    sizes = {"width": 64, "layers": 6, "vocabulary": 100}
+    gang = yard.start({}, 2, nodes=2, function=("foretold:gather", [sizes, str(file)]))
+    assert gang.wait() == [0, 0], gang.output()
+    told = json.loads(file.read_text())
+    one, everything = max(told["sizes"]), sum(told["sizes"])
+    assert 2 * one < everything / 4
+    shards = everything / 2
+    assert told["host"][1] < shards + 2 * one
+    assert max(told["copied"]) < shards + everything + 2 * one  # what is copied into is there as well
+    assert told["host"][0] < shards + everything + 2 * one  # of a GPU's it would take no more than that of the other

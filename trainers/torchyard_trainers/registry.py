@@ -1,4 +1,7 @@
-"""The built-in workloads by name. Nothing heavy is imported before a workload is chosen."""
+"""Workloads by name: the built-in ones, and `MODULE:CLASS` of a program's own.
+
+Nothing heavy is imported before a workload is chosen.
+"""
 
 import json
 from importlib import import_module
@@ -60,9 +63,8 @@ def judge(config: Config) -> None:
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
     name = config.trainer.name
-    params = _params(name)
-    task = getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
-    work = task(params.settle(config.trainer.params, config.parallelism))
+    settings = _params(name).settle(config.trainer.params, config.parallelism)
+    work = _made_outside(name, settings) if ":" in name else _built_in(name)(settings)
     if config.evaluation is not None and config.evaluation.every_steps is not None:
         work.eval_every = config.evaluation.every_steps
     return work
@@ -80,12 +82,54 @@ def require(name: str) -> None:
     """Refuse an unknown workload."""
     if name in WORKLOADS:
         return
+    module, _, kind = name.partition(":")
+    if module and kind:
+        return
     if name in KNOWN:
         raise ConfigError(f"trainer.name: {name} is not implemented in this version; use {_EITHER}")
-    raise ConfigError(f"trainer.name: {name!r} is unknown; use {_EITHER}")
+    raise ConfigError(f"trainer.name: {name!r} is unknown; use {_EITHER}, or MODULE:CLASS for a workload of your own")
 
 
 def _params(name: str) -> Any:
-    """Give a workload's parameters, a module without torch."""
+    """Give the module that a workload's parameters are in; without torch, if it is a built-in one."""
     require(name)
-    return import_module(f"torchyard_trainers.{name}.params")
+    return _outside(name) if ":" in name else import_module(f"torchyard_trainers.{name}.params")
+
+
+def _built_in(name: str) -> Any:
+    return getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
+
+
+def _outside(name: str) -> Any:
+    """Import MODULE of `MODULE:CLASS`.
+
+    Raises:
+        ConfigError: it is not there, or lacks CLASS or `settle`.
+    """
+    path, _, kind = name.partition(":")
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # it is there, and what it imports is not
+        where = "start the job in its folder (workingDir), or name that in PYTHONPATH"
+        raise ConfigError(f"trainer.name: {name!r}, but there is no module {error.name!r}; {where}") from error
+    lacking = [each for each in (kind, "settle") if not callable(getattr(module, each, None))]
+    if lacking:
+        raise ConfigError(
+            f"trainer.name: {name!r}, but {path} has no {' and no '.join(lacking)}; it needs the class and "
+            "settle(params, parallelism), which gives what the class is made from"
+        )
+    return module
+
+
+def _made_outside(name: str, settings: Any) -> Any:
+    from torchyard_trainers.core.workload import MEMBERS
+
+    work = getattr(_outside(name), name.partition(":")[2])(settings)
+    if lacking := [each for each in MEMBERS if not hasattr(work, each)]:
+        raise ConfigError(
+            f"trainer.name: {name!r} has no {', '.join(lacking)}; see torchyard_trainers.core.workload.Workload, which "
+            "has something to inherit for most of them"
+        )
+    return work

@@ -27,6 +27,7 @@ GPUS = {
 }
 
 # Parts that every forecast tells, even of nothing.
+EVALUATION = "evaluation between steps"
 ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
 
 
@@ -131,6 +132,9 @@ def told(found: dict[str, Any], gpu: str | None) -> str:
     if change is not None:
         sets = " ".join(f"--set {field}={_word(value)}" for field, value in change["set"].items())
         lines += [f"The cheapest change that fits, with {_gib(change['bytes']['total'])}: {sets}", _way(change, 0)]
+    elif not job["fits"] and job["peak"] == EVALUATION:
+        less = "trainer.params.evalBatch or evalEpisodes"
+        lines.append(f"No change of spec.parallelism makes its evaluation fit: evaluate less at once ({less}).")
     elif not job["fits"]:
         lines.append("No change of spec.parallelism makes it fit: use more GPUs, larger ones, or a smaller model.")
     return "\n".join(lines)
@@ -155,7 +159,7 @@ def _table(sizes: dict[str, int]) -> list[str]:
 
 def _moment(job: dict[str, Any]) -> str:
     peak = f"That is the moment of most need, in the {job['peak']}"
-    if job["bytes"]["gradients"]:
+    if job["bytes"]["gradients"] or job["peak"] == EVALUATION:
         return f"{peak}."
     return f"{peak}: there are no gradients yet, and later, when there are, less of the rest."
 

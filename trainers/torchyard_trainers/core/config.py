@@ -1,9 +1,12 @@
 """What a trainer is told: `TORCHYARD_CONFIG` as frozen values, or a message that names field, value and fix."""
 
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+import msgspec.inspect
 from msgspec import Meta, Struct, field
 
 from torchyard_trainers.core.exits import ConfigError
@@ -152,7 +155,7 @@ def convert(tree: Any, into: type[T], *, at: str) -> T:
         full = ".".join(part for part in (at, path) if part) or "config"
         value = _lookup(tree, path)
         shown = "" if isinstance(value, dict | list) or value is None else f" (is {value!r})"
-        raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}") from error
+        raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}{_instead(text, into, path)}") from error
 
 
 def _check_interval(interval: Interval | None) -> None:
@@ -163,6 +166,27 @@ def _check_interval(interval: Interval | None) -> None:
 def _check_offload(parallelism: Parallelism) -> None:
     if parallelism.cpu_offload and parallelism.precision == "fp16":  # its scaler looks at gradients on the device
         raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
+
+
+def _instead(text: str, into: Any, path: str) -> str:
+    """Say what can stand where a field is unknown or a word is none of those that may."""
+    kinds = _kinds(msgspec.inspect.type_info(into))
+    for part in path.split(".") if path else ():
+        fields = {field.encode_name: field.type for kind in kinds for field in getattr(kind, "fields", ())}
+        kinds = _kinds(fields[part]) if part in fields else []
+    wrong = re.search(r"unknown field `(.*)`|Invalid enum value '(.*)'", text)
+    known = [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
+    known = known or [str(value) for kind in kinds for value in getattr(kind, "values", ())]
+    if wrong is None or not known:
+        return ""
+    meant = get_close_matches(wrong[1] or wrong[2] or "", known, n=1)
+    return f"; did you mean {meant[0]}?" if meant else f"; use {', '.join(known)}"
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """Give what a type may be; `X | None` is an X where something stands."""
+    kind = kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
+    return [each for part in kind.types for each in _kinds(part)] if hasattr(kind, "types") else [kind]
 
 
 def _lookup(tree: Any, path: str) -> Any:

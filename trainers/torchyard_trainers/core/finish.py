@@ -17,7 +17,7 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
     """Write `final/model.safetensors`, `final/summary.json`, what the workload shows beside them, and DONE."""
     session.reporter.phase("export")
     illustrate(work, session, root / "final", root / "metrics.jsonl")
-    weights = session.parallel.full_state()
+    weights = session.parallel.on_host(keep=session.world.leads)
 
     def publish() -> None:
         from safetensors.torch import save_file
@@ -25,7 +25,7 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
         final = root / "final"
         final.mkdir(exist_ok=True)
         scratch = final / ".model.safetensors.tmp"
-        save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, scratch)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, scratch)
         scratch.replace(final / "model.safetensors")
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))

@@ -8,9 +8,8 @@ libraries and a context, for which `room_on` leaves space; kernels of attention 
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,8 +28,8 @@ from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
-from torchyard_trainers.core.world import World
+from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.world import T, World
 
 CPU = torch.device("cpu")
 GIB = 1024**3
@@ -48,7 +47,7 @@ class Usage(NamedTuple):
     activations: int  # kept for the backward pass, and what is there only for a moment
     buffers: int  # of collectives: gathered parameters, gradients on their way, buckets for them
     host: int = 0  # of parameters, gradients and optimizer, what is kept in host memory
-    peak: str = "forward pass"  # when that is: or `backward pass`, or `update`
+    peak: str = "forward pass"  # when that is: or `backward pass`, `update`, `evaluation between steps`
 
     @property
     def total(self) -> int:
@@ -62,6 +61,14 @@ def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
     return int(IN_TENSORS * min(left, fraction * memory))
 
 
+class Imagined(World):
+    """Ranks of which this one alone is there."""
+
+    def gather(self, value: T) -> list[T]:
+        """Let all say what this one says: a group that is not there cannot carry what they would."""
+        return [value] * self.size
+
+
 @contextmanager
 def imagined_world(size: int, local_size: int) -> Iterator[World]:
     """Be rank 0 of a gang that is not there: its collectives return at once."""
@@ -69,7 +76,7 @@ def imagined_world(size: int, local_size: int) -> Iterator[World]:
 
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        yield World(0, size, 0, CPU, grouped=True, local_size=local_size)
+        yield Imagined(0, size, 0, CPU, grouped=True, local_size=local_size)
     finally:
         distributed.destroy_process_group()
 
@@ -85,7 +92,10 @@ def forecast(
     real: bool,
     on_gpu: bool,
 ) -> Usage:
-    """Give what a step takes at most once there is optimizer state; the first step of a job has none yet.
+    """Give what a step, or what follows it, takes at most once there is optimizer state; a first step has none yet.
+
+    What follows is what a workload does after its last step: there it evaluates. With tensors of no content it is
+    followed as far as it looks at a number, which is after a batch as a rule: batches are equally large.
 
     Args:
         make: gives the workload; its own tensors have no content either.
@@ -165,21 +175,23 @@ def _measure(
     alike = not (sharded or real)
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
     ids = samples_of_step(0, work.global_batch)
-
-    def loss(session: Session, batch: MicroBatch) -> Terms:
-        tracker.reset_mod_stats()  # it refuses a second pass through a sharded module that it has seen
-        return work.loss(session, batch)
-
-    seen: Any = SimpleNamespace(loss=loss, global_batch=work.global_batch)
     with tracking(tracker):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on
         if not (alike and accumulates):
             optimizer.zero_grad(set_to_none=True)
         tracker.forget()
-        accumulate(seen, session, ids, slots)
+        sums = accumulate(work, session, ids, slots)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tracker.beside = "evaluation between steps"
+        # Whoever looks at a number that is not there gets one of these.
+        with nullcontext() if real else suppress(RuntimeError, TypeError):
+            work.after_step(session, work.total_steps, dict.fromkeys([*sums, "gradNorm"], 0.0))
+        if not real:  # a baseline may have looked at a number before there was an evaluation
+            with suppress(RuntimeError, TypeError):
+                work.evaluate(session)
     return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
 
 

@@ -23,7 +23,8 @@ OFFLOADED = frozenset({"SHARDED_PARAM", "SHARDED_GRAD", "OPT"})
 def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offloads: bool, over_gloo: bool) -> Any:
     """Make a tracker that can begin anew (`forget`), knows when the peak was (`moment`) and takes frozen networks.
 
-    It leaves out the peaks of modules, which take most of its time.
+    What it shall call a moment outside of a step is said in `beside`. It leaves out the peaks of modules, which take
+    most of its time.
 
     Args:
         model: `FSDPMemTracker` tells kinds of memory of a sharded one apart.
@@ -83,7 +84,7 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
                 self._peak_mem[device] = size
                 self._peak_mem_snap[device] = dict(now)
                 in_pass = "backward pass" if self._mod_tracker.is_bw else "forward pass"
-                self.moment = "update" if self._in_opt else in_pass
+                self.moment = self.beside or ("update" if self._in_opt else in_pass)
 
     def forget(self: Any) -> None:
         self._peak_mem.clear()
@@ -96,13 +97,22 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
         sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
         return sizes
 
-    def enter(self: Any, module: nn.Module, inputs: Any) -> None:
+    def begin_anew(self: Any, module: nn.Module) -> None:
+        """Or a second pass is refused: a rollout has one for each of its times, an evaluation for each batch."""
         if not self._mod_tracker.is_bw and module in self.memory_tracking:
-            del self.memory_tracking[module]  # or it refuses a second pass: a rollout has one for each of its times
+            del self.memory_tracking[module]
+
+    def enter(self: Any, module: nn.Module, inputs: Any) -> None:
+        begin_anew(self, module)
         before_pass(self, module, inputs)
 
-    replaced: dict[str, Any] = {"_update_peak_stats": update, "forget": forget, "paused": False}
+    def enter_sharded(self: Any, module: Any, gather: Callable[..., Any]) -> Callable[..., Any]:
+        gathers = attrgetter("_fsdp_state_pre_forward")(tracker)(self, module, gather)
+        return lambda *inputs, **more: (begin_anew(self, module), gathers(*inputs, **more))[1]
+
+    replaced: dict[str, Any] = {"_update_peak_stats": update, "forget": forget, "paused": False, "beside": ""}
     replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}
+    replaced |= {"_fsdp_state_pre_forward": enter_sharded}
     return type(tracker.__name__, (tracker,), replaced | {"__torch_dispatch__": _seen_by(tracker)})
 
 

@@ -7,9 +7,10 @@ beside the checkpoints, since another accumulation would have other bits.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,16 +31,50 @@ GROWTH = 8
 NEAR = 0.05
 
 
-def largest_that_fits(most: int, share: Callable[[int], float]) -> int:
-    """Give about the largest size of at most `most` that needs no more than all the memory; 1 if none does.
+def largest_that_fits(per_rank: int, most: int, share: Callable[[int, int], float]) -> int:
+    """Give about the largest micro-batch that `per_rank` samples can be split into and that fits; 1 if none does.
 
-    Memory grows in a straight line with the size, so a few tries say where it ends.
+    First it is asked whether all samples fit at once. Then there are no gradients of an earlier micro-batch to keep, so
+    that may fit where nothing does that accumulates. Memory grows in a straight line with the size, and as steeply
+    whether it accumulates or not: one more try tells what accumulating takes.
 
     Args:
+        per_rank: samples of a step on a rank.
         most: the largest size of use.
-        share: tries a size and gives the part of the memory that it took, 1.0 being all of it.
+        share: tries a size, one micro-batch alone (1) or one after another (2), and gives the part of the memory that
+            it took, 1.0 being all of it.
     """
-    tried: dict[int, float] = {}
+    alone: dict[int, float] = {}
+    if most >= per_rank:
+        if _search(per_rank, lambda size: share(size, 1), alone, worth=per_rank) == per_rank:
+            return per_rank
+        if per_rank == 1 or alone[1] > 1.0:
+            return 1
+    within = min(most, per_rank - 1)
+    fits = _search(within, lambda size: share(size, 2), {}, alone=alone, usable=lambda size: _even(per_rank, size))
+    return max(fits, 1)
+
+
+def _search(
+    most: int,
+    share: Callable[[int], float],
+    tried: dict[int, float],
+    *,
+    worth: int = 0,
+    alone: Mapping[int, float] = MappingProxyType({}),
+    usable: Callable[[int], int] = lambda size: size,
+) -> int:
+    """Give about the largest size that fits; 0 if none does.
+
+    Args:
+        most: the largest.
+        share: tries a size.
+        tried: to be filled with what each size took.
+        worth: the search ends when this size is foreseen not to fit.
+        alone: what micro-batches alone took, if these accumulate.
+        usable: gives the largest usable size up to one.
+    """
+    near = 0.0 if worth else NEAR
     fits, fails, size = 0, most + 1, 1
     while fits < size < fails:
         tried[size] = share(size)
@@ -47,20 +82,27 @@ def largest_that_fits(most: int, share: Callable[[int], float]) -> int:
             fails = size
         else:
             fits = size
-        size = _next(tried, fits, fails)
-    return max(fits, 1)
+        reach = _reach(tried, alone)
+        if not fits or fails - fits <= max(1.0, near * fits) or reach * (1 + NEAR) < worth:
+            break
+        fitted = max([fits, *(each for each, taken in alone.items() if taken <= 1.0)])
+        size = usable(math.floor(min(reach, GROWTH * fitted, fails - 1)))
+        if size < usable(fails - 1) and size <= (1 + near) * fits:  # there is nothing to gain
+            break
+    return fits
 
 
-def _next(tried: dict[int, float], fits: int, fails: int) -> int:
-    """Give the size to try next; one that is not between `fits` and `fails` if there is nothing to gain."""
-    if not fits or fails - fits <= max(1.0, NEAR * fits):
-        return fits
-    smallest, largest = min(tried), max(tried)
-    reach = math.inf
-    if largest > smallest and (slope := (tried[largest] - tried[smallest]) / (largest - smallest)) > 0:
-        reach = smallest + (1.0 - tried[smallest]) / slope
-    size = math.floor(min(reach, GROWTH * fits, fails - 1))
-    return size if size == fails - 1 or size > (1 + NEAR) * fits else fits
+def _reach(tried: Mapping[int, float], alone: Mapping[int, float]) -> float:
+    """Give the size that takes all memory, on a line through what was tried; infinite if that says nothing yet."""
+    line = tried if len(tried) > 1 else alone
+    first, last = min(tried), max(line, default=1)
+    rise = line[last] - line[min(line)] if line else 0.0
+    return first + (1.0 - tried[first]) * (last - min(line)) / rise if rise > 0 else math.inf
+
+
+def _even(per_rank: int, size: int) -> int:
+    """Give the size of equally large micro-batches of at most `size`, as `batching.split` makes them."""
+    return -(-per_rank // -(-per_rank // max(size, 1)))
 
 
 def settle(
@@ -109,13 +151,13 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
     ids = samples_of_step(step, work.global_batch)
     fitted = 0
 
-    def share(size: int) -> float:
+    def share(size: int, count: int) -> float:
         nonlocal fitted
-        slots = split(work.global_batch, world.size, world.rank, size)
+        (slots,) = split(min(size * world.size, work.global_batch), world.size, world.rank)
         memory.start()
         try:
-            # Two micro-batches at most: the second one finds gradients there, and there is nothing new in a third.
-            accumulate(work, session, ids, [slots[0], slots[-1]] if len(slots) > 1 else slots)
+            # Two at most: the second one finds gradients there, and there is nothing new in a third.
+            accumulate(work, session, ids, [slots, slots._replace()][-count:])
         except torch.OutOfMemoryError as error:
             raise GpuMemoryError(
                 f"GPU out of memory while micro-batches of {size} were tried; {fitted} fit", fitted
@@ -128,7 +170,12 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
 
     # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
     with torch.compiler.set_stance("force_eager" if compiled else "default"):
-        found = largest_that_fits(most, share)
+        if session.parallel.strategy == "ddp":
+            # Its buckets are laid out anew at the second forward pass, and for a moment there are twice as many: once
+            # in a run, and no part of what a size takes.
+            share(1, 1)
+            share(1, 1)
+        found = largest_that_fits(-(-work.global_batch // world.size), most, share)
     if not fitted:
         session.reporter.warn(
             "a micro-batch of 1 takes more than the memory that is left; set activationCheckpointing or strategy fsdp"

@@ -56,9 +56,24 @@ class Parallel:
                     module.reshard()
         return list(self.module.parameters())
 
-    def full_state(self) -> dict[str, Tensor]:
-        """Give a copy of all weights, unsharded, on every rank. Collective if sharded."""
-        return {name: _whole(tensor).detach().clone() for name, tensor in self.module.state_dict().items()}
+    def copy_to(self, other: nn.Module) -> None:
+        """Copy all weights into an unsharded network of the same names, one tensor at a time. Collective if sharded."""
+        into = other.state_dict()
+        with torch.no_grad():
+            for name, tensor in self._weights():
+                into.pop(name).copy_(tensor)
+        assert not into, f"there is nothing to copy into {', '.join(into)}"
+
+    def on_host(self, *, keep: bool) -> dict[str, Tensor]:
+        """Give all weights, unsharded, in host memory to whoever keeps them, {} to others. Collective if sharded.
+
+        A model that is sharded may be too large for any one GPU, so never more than one tensor is gathered at a time.
+        """
+        # Copies, also of what is on the host: safetensors takes no two names for one memory.
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self._weights() if keep}
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, _whole(tensor.detach())) for name, tensor in self.module.state_dict().items())
 
 
 def choose_strategy(parallelism: Parallelism, world_size: int) -> str:

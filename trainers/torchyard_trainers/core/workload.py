@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
@@ -42,54 +42,72 @@ class Session:
 
 
 class Workload(Protocol):
-    """A thing to train. Each step's loss must be a pure function of (parameters, workload state, sample ids)."""
+    """A thing to train. Each step's loss must be a pure function of (parameters, workload state, sample ids).
+
+    Who inherits from it says what is to be learned, `total_steps`, `global_batch`, `identity`, `build`, `learning_rate`
+    and `loss`, and has the rest from here.
+    """
 
     total_steps: int
     global_batch: int
-    log_every: int
-    eval_every: int  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
-    max_grad_norm: float
+    log_every: int = 20  # optimizer steps between two lines of output
+    eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
+    max_grad_norm: float = 1.0
     identity: Mapping[str, str | int | float]  # what the data and the model depend on; a resumed run must agree
-    architecture: Sequence[str]  # names of `identity` that weights of the same shapes mean nothing without
+    architecture: Sequence[str] = ()  # names of `identity` that weights of the same shapes mean nothing without
 
     def build(self) -> nn.Module:
         """Make the model on the CPU; the same weights in every process."""
 
-    def blocks(self, model: nn.Module) -> list[nn.Module]:
-        """Give the units of sharding, in order of use."""
+    def blocks(self, _model: nn.Module) -> list[nn.Module]:
+        """Give the units of sharding, recomputation and compilation, in order of use; none: the model is one."""
+        return []
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Make the optimizer over (possibly sharded) parameters."""
+        return AdamW(parameters, lr=self.learning_rate(0), fused=True)
 
     def learning_rate(self, step: int) -> float:
         """Give the rate of a step (0 is the first)."""
 
-    def begin(self, session: Session) -> dict[str, float]:
+    def begin(self, _session: Session) -> dict[str, float]:
         """Act once before the first step of a run (not of a resumed one); give metrics."""
+        return {}
 
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
         """Run the forward pass."""
 
-    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+    def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """Act after `step` finished steps (evaluate, renew a baseline); give new metrics, the same on every rank.
 
         `means` are those of the last step over the global batch: its loss, its statistics, its gradient norm.
         """
+        if step % self.eval_every and step != self.total_steps:
+            return {}
+        session.reporter.phase("eval")
+        return self.evaluate(session)
 
-    def evaluate(self, session: Session) -> dict[str, float]:
-        """Measure the model on the fixed evaluation set, the same on every rank."""
+    def evaluate(self, _session: Session) -> dict[str, float]:
+        """Measure the model on the fixed evaluation set, the same on every rank. Collective."""
+        return {}
 
-    def score(self, metrics: Mapping[str, float]) -> float | None:
+    def score(self, _metrics: Mapping[str, float]) -> float | None:
         """Give how good the model is by what `after_step` just measured, lower is better; None if it did not."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """Give further tensors that a resumed run needs, replicated; a restore fills them in place.
 
         Evaluation and export load the weights alone.
         """
+        return {}
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Say what was learned."""
+        """Say what was learned; `text` is a sentence."""
+        return {**metrics, "text": f"loss {metrics['loss']:.4g} after {self.total_steps} steps"}
+
+
+MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))})
 
 
 @runtime_checkable

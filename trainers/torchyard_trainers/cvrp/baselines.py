@@ -152,7 +152,7 @@ class Rollout:
         session.reporter.phase("eval")
         costs = self._measure(session, session.parallel.module)
         if significantly_shorter(costs, self._costs):
-            self._frozen.load_state_dict(session.parallel.full_state())
+            session.parallel.copy_to(self._frozen)
             self._renewals += 1
             self._costs.copy_(self._measure(session, self._frozen))
         return {"baselineCost": float(self._costs.mean()), "baselineRenewals": float(self._renewals)}
@@ -169,7 +169,9 @@ class Rollout:
         }
 
     def _measure(self, session: Session, policy: nn.Module) -> Tensor:
-        stream = f"t-test/{int(self._renewals)}"
+        # A forecast does not know how many there were, and any set takes as much.
+        renewals = int(self._renewals) if reads_freely(self._renewals) else 0
+        stream = f"t-test/{renewals}"
         return tour_lengths(session, policy, self._settings, stream, self._settings.baseline_instances)
 
 

@@ -58,6 +58,7 @@ class Collector:
         Collective when it is played: all ranks ask for it at the same point.
         """
         if self._collected is None or self._collected[0] != number:
+            self._collected = None  # never two at once
             rollout = self.play(session, number)
             facts = session.world.total(rollout.facts.clone()).tolist()
             self._collected = (number, rollout, dict(zip(FACTS, facts, strict=True)))
@@ -72,7 +73,7 @@ class Collector:
         count = self._settings.environments
         self._state = {name: everywhere(tensor, session.world, count) for name, tensor in rollout.path.state.items()}
         self._running = everywhere(rollout.running, session.world, count)
-        self.actor.load_state_dict(session.parallel.full_state())
+        session.parallel.copy_to(self.actor)
         self._collected = None
         return facts
 

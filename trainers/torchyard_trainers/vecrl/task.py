@@ -118,7 +118,7 @@ class VecRL:
         """Mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
         environment = self.collector.environment(session)
         policy = Policy(self.settings, environment).to(session.world.device)
-        policy.load_state_dict(session.parallel.full_state())
+        session.parallel.copy_to(policy)
         with session.precision.forward():
             found = qualities(policy, environment, session.world, self.settings.eval_episodes)
         return {environment.measure: float(found.mean())}

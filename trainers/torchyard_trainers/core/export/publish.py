@@ -52,10 +52,9 @@ def export(
         ExportError: a format does not hold what the model is; it is not published, those before it are.
     """
     session.reporter.phase("export")
-    gathered = session.parallel.full_state()
+    whole = session.parallel.on_host(keep=session.world.leads)
 
     def write_all() -> None:
-        whole = {name: tensor.cpu() for name, tensor in gathered.items()}
         programs = any(FORMATS[name].needs is not None for name in formats)
         material = prepare(fresh(), whole, facts, programs=programs)
         for name in formats:

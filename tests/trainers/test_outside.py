@@ -1,0 +1,72 @@
+"""A workload that lies outside of the package trains like one of its own, in every mode."""
+
+import json
+import signal
+from argparse import Namespace
+
+import pytest
+from gangs import until
+
+from torchyard_trainers import registry
+from torchyard_trainers.core.config import Config, Trainer
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.plan import plan
+
+
+def config(mode="train", **sections):
+    sections.setdefault("parallelism", {"precision": "fp32"})
+    trainer = {"name": "char_lm:CharLm", "mode": mode, "params": sections.pop("params", {})}
+    return {"trainer": trainer, "device": "cpu", "logging": {"tensorboard": False}, **sections}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_every_strategy_learns_the_same_and_tied_weights_are_saved(yard, calm, strategy):
+    calm.train(config(), 1)
+    yard.train(config(parallelism={"strategy": strategy, "precision": "fp32"}), 2)
+    assert yard.losses() == pytest.approx(calm.losses(), abs=1e-5)
+    assert yard.metrics()[-1]["evalLoss"] == pytest.approx(calm.metrics()[-1]["evalLoss"], abs=1e-5)
+    assert yard.metrics()[-1]["evalLoss"] < yard.metrics()[3]["evalLoss"]
+    assert (yard.checkpoints / "final" / "model.safetensors").exists()
+
+
+@pytest.mark.e2e
+def test_it_goes_on_after_a_kill_with_the_same_bits(yard, calm):
+    given = config(params={"steps": 400}, checkpoint={"interval": {"steps": 5}})
+    calm.train(given, 2)
+    gang = yard.start(given, 2)
+    until(yard.committed)
+    gang.kill()
+    assert gang.wait() == [-signal.SIGKILL] * 2
+    yard.train(given, 2)
+    assert yard.weights() == calm.weights()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("mode", ["eval", "bench", "export"])
+def test_the_other_modes_need_nothing_more(yard, mode):
+    yard.train(config(), 1)
+    yard.train(config(mode), 1)
+    assert yard.report()["metrics"]
+
+
+def test_its_memory_is_planned():
+    found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), Namespace(world=2, local=2, memory=2**32)))
+    assert (found["how"], found["job"]["fits"]) == ("a step of shapes", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere:CharLm", "there is no module 'nowhere'; start the job in its folder"),
+        ("char_lm:Missing", "char_lm has no Missing; it needs the class and settle"),
+        ("foretold:make", "foretold has no settle; it needs"),
+        ("char_lm:Model", "has no after_step, architecture, begin"),
+        ("char_lm", "'char_lm' is unknown; use cvrp or vecrl, or MODULE:CLASS for a workload of your own"),
+    ],
+)
+def test_a_name_that_is_no_workload_is_refused_in_a_sentence(monkeypatch, name, says):
+    monkeypatch.setattr("char_lm.Model.__init__", lambda self, _: super(type(self), self).__init__())
+    with pytest.raises(ConfigError, match=r"^trainer\.name: ") as refused:
+        registry.build(Config(trainer=Trainer(name=name)))
+    assert says in str(refused.value)
