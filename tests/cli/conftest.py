@@ -24,6 +24,7 @@ class CommandLine:
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TORCHYARD_")},
             "TORCHYARD_HOME": str(self.home),
+            "KUBECONFIG": str(folder / "no-kubeconfig"),  # the cluster of whoever runs the tests is none of ours
             "OMP_NUM_THREADS": "1",
             "TERM": "xterm",
         }
