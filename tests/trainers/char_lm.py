@@ -1,4 +1,4 @@
-"""A workload of a newcomer's own, all of it: characters of a text that is made as it is needed, learned by a small network."""
+"""A workload of a newcomer's own, all of it: characters of texts that are made as needed, and a small network."""
 
 import torch
 from msgspec import Struct
