@@ -16,7 +16,7 @@ ALLOWED_EVERYWHERE = {
     ("torchyard.dev", "trainingjobs", "list"),
     ("torchyard.dev", "trainingjobs", "watch"),
     ("torchyard.dev", "trainingjobs", "delete"),
-    ("torchyard.dev", "trainingjobs/status", "patch"),
+    ("torchyard.dev", "trainingjobs/status", "update"),
     ("", "pods", "get"),
     ("", "pods", "list"),
     ("", "pods", "watch"),

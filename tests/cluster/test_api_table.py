@@ -138,6 +138,17 @@ async def test_the_status_has_a_resource_of_its_own_that_leaves_the_spec_alone(a
     assert kept["metadata"]["generation"] == stored["metadata"]["generation"]
 
 
+async def test_an_edit_cannot_pass_for_a_status_write(api, jobs, post):
+    """Status writes are known by their `lastUpdateTime`, and spared the rules of what may change."""
+    await post({"script": "1", "suspend": True}, params=STRICT)
+    written = {"status": {"state": "Suspended", "lastUpdateTime": "2026-11-21T06:30:00Z"}}
+    await api.request("PATCH", f"{jobs}/table/status", body=written, content_type=MERGE_PATCH)
+    for forged in ({"lastUpdateTime": "2026-11-21T06:30:01Z"}, {"lastUpdateTime": None}, None):
+        patch = {"status": forged, "spec": {"script": "2"}}
+        with pytest.raises(Rejected, match=r"changed spec\.script: it cannot change once the job exists"):
+            await api.request("PATCH", f"{jobs}/table", params=DRY, body=patch, content_type=MERGE_PATCH)
+
+
 @pytest.mark.parametrize("suspended", [False, True])
 async def test_scaling_a_running_job_is_refused_with_what_to_do_instead(api, jobs, post, suspended):
     await post({"script": "1", "nodes": 2, "suspend": suspended}, params=STRICT)

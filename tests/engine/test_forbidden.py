@@ -12,11 +12,11 @@ def test_a_status_that_may_not_be_written_is_told_in_the_log_once(caplog):
         world = World(1)
         async with controlled(world) as (controller, ports):
             ports.failing["write_status"] = [
-                Refused("Forbidden", "patch trainingjobs/status", retry_after=1.0) for _ in range(5)
+                Refused("Forbidden", "update trainingjobs/status", retry_after=1.0) for _ in range(5)
             ]
             controller.enqueue(KEY)
             await pass_time(world, 30)
 
     in_virtual_time(main)
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["default/job: Forbidden: patch trainingjobs/status"]
+    assert told == ["default/job: Forbidden: update trainingjobs/status"]

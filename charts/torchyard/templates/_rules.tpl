@@ -5,7 +5,7 @@
   verbs: [get, list, watch, delete]
 - apiGroups: [torchyard.dev]
   resources: [trainingjobs/status]
-  verbs: [patch]
+  verbs: [update]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]

@@ -1,7 +1,8 @@
 """The rules as `x-kubernetes-validations`: put into a schema for the API server.
 
 It judges every rule of a spec whenever a status is written, and makes a map of all fields of a section for each access
-to one of them (docs/decisions/0017-what-a-status-write-costs.md). So a rule is put as far down as it can be.
+to one of them (docs/decisions/0017-what-a-status-write-costs.md). So a rule is put as far down as it can be, but for
+those of changes: at the object itself they can tell a status write, which changes no spec, by `lastUpdateTime`.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ from torchyard.api.rules import RULES
 from torchyard.api.schema import Schema
 
 VALIDATIONS = "x-kubernetes-validations"
+# An edit cannot touch the status, and a status write cannot touch the rest: two of one second are judged as edits.
+_STATUS_WRITE = (
+    "has(self.status) && has(self.status.lastUpdateTime) && (!has(oldSelf.status)"
+    " || !has(oldSelf.status.lastUpdateTime) || self.status.lastUpdateTime != oldSelf.status.lastUpdateTime)"
+)
 
 
 def with_rules(spec_schema: Schema) -> Schema:
@@ -30,24 +36,32 @@ def with_rules(spec_schema: Schema) -> Schema:
     for gap in GAPS:
         leaf = _node(schema, gap.field)
         _add(leaf, _allowed(leaf, gap), f"{WHAT}: {gap.fix}")
-    for unless_suspended in (False, True):
-        _add_fixed(schema, [each for each in FIXED if each.in_cel and each.unless_suspended is unless_suspended])
     return schema
 
 
-def _add_fixed(schema: Schema, fields: list[Fixed]) -> None:
-    """Forbid changes of all these fields by one rule, which names those that changed.
+def change_rules(spec_schema: Schema) -> list[dict[str, str]]:
+    """Give the rules, of the whole object, of what may change in a spec that exists.
 
     One rule a field was the most costly part of a status write. So many fields are compared at once first, and the
-    words are put together where a rule is broken.
+    words, which name those that changed, are put together where a rule is broken.
     """
-    unchanged = {each.field: _unchanged(schema, each.field) for each in fields}
-    rule = " && ".join(f"({term})" for term in unchanged.values())
-    said = f"{fields[0].what}: {fields[0].fix}"
-    changed = " + ".join(f"({term} ? '' : ' spec.{field}')" for field, term in unchanged.items())
+    kinds = ([each for each in FIXED if each.in_cel and each.unless_suspended is kind] for kind in (False, True))
+    return [_unchanged(spec_schema, fields) for fields in kinds]
+
+
+def _unchanged(schema: Schema, fields: list[Fixed]) -> dict[str, str]:
+    same = {each.field: _same(schema, each.field) for each in fields}
+    rule = " && ".join(f"({term})" for term in same.values())
     if fields[0].unless_suspended:
-        rule = f"oldSelf.suspend || self == oldSelf || ({rule})"
-    _add(schema, rule, said, messageExpression=f"'changed' + {changed} + ': {said}'")
+        rule = f"oldSelf.spec.suspend || self.spec == oldSelf.spec || ({rule})"
+    said = f"{fields[0].what}: {fields[0].fix}"
+    changed = " + ".join(f"({term} ? '' : ' spec.{field}')" for field, term in same.items())
+    return {
+        "rule": f"({_STATUS_WRITE}) || {rule}",
+        "message": said,
+        "messageExpression": f"'changed' + {changed} + ': {said}'",
+        "fieldPath": ".spec",
+    }
 
 
 def _add_for(field: str, node: Schema, rule: str, said: str) -> None:
@@ -70,12 +84,12 @@ def _allowed(leaf: Schema, gap: Gap) -> str:
     return "size(self) == 0" if leaf["type"] == "array" else "false"
 
 
-def _unchanged(schema: Schema, fixed: str) -> str:
+def _same(schema: Schema, fixed: str) -> str:
     """CEL that a field is as it was, absence included: `self.?a == oldSelf.?a` is estimated as too dear."""
-    terms = [f"self.{fixed} == oldSelf.{fixed}"]
+    terms = [f"self.spec.{fixed} == oldSelf.spec.{fixed}"]
     for field in reversed(list(_optional(schema, fixed))):
-        terms = [f"(!has(self.{field}) || {' && '.join(terms)})"]
-        terms.insert(0, f"has(self.{field}) == has(oldSelf.{field})")
+        terms = [f"(!has(self.spec.{field}) || {' && '.join(terms)})"]
+        terms.insert(0, f"has(self.spec.{field}) == has(oldSelf.spec.{field})")
     return " && ".join(terms)
 
 

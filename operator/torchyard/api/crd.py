@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from torchyard.api.cel import with_rules
+from torchyard.api.cel import VALIDATIONS, change_rules, with_rules
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
@@ -89,12 +89,14 @@ def crd() -> dict[str, Any]:
 
 
 def _object() -> dict[str, Any]:
-    spec = with_rules(spec_schema())
+    plain = spec_schema()
+    spec = with_rules(plain)
     spec.pop("default", None)
     return {
         "type": "object",
         "description": "A training job: a gang of pods that trains until it is done, through every failure.",
         "required": ["spec"],
+        VALIDATIONS: change_rules(plain),
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},

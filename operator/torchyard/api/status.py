@@ -6,9 +6,9 @@ the description.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from torchyard.api.forms import by_key, doc
+from torchyard.api.forms import doc
 
 State = Literal[
     "Pending", "Queued", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed"
@@ -201,9 +201,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     state: Annotated[State | Literal[""], doc("Where the job is in its life; empty only before the first visit.")] = ""
     reason: Annotated[str, doc("One CamelCase code from the catalogue when something needs saying.")] = ""
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
-    conditions: Annotated[
-        list[Condition], Meta(description="All set on the first visit.", extra_json_schema=by_key("type"))
-    ] = field(default_factory=list)
+    conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
     round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
     incarnation: Annotated[int, doc("Grows when a pod is replaced; part of pod names.")] = 0
@@ -217,10 +215,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds.")] = field(default_factory=list)
-    artifacts: Annotated[list[Artifact], Meta(description="What the job made.", extra_json_schema=by_key("name"))] = (
-        field(default_factory=list)
-    )
+    artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
     gang: Annotated[Gang | None, doc("Who places the gang.")] = None
+    last_update_time: Annotated[str | None, doc("When this status was last written.")] = None
     start_time: Annotated[str | None, doc("When the first round opened.")] = None
     completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0

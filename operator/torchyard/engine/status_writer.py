@@ -8,7 +8,10 @@ same reason the first status of a job whose pods are there already gives way to 
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from torchyard.api.resource import TrainingJob
+from torchyard.api.times import rfc3339
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.ports import Cluster
 
@@ -48,7 +51,7 @@ class StatusWriter:
         # A clock that was set back must not silence a job.
         if not action.urgent and 0 <= age < pause:
             return pause - age
-        await self._cluster.write_status(job, action.status)
+        await self._cluster.write_status(job, replace(action.status, last_update_time=rfc3339(now)))
         self._written[job.metadata.uid] = self._clock()
         return 0.0 if action.urgent else None  # a plan makes one transition; the next one may be due already
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.codec import status_document
 from torchyard.api.columns import with_columns
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
-from torchyard.cluster.kube import status as status_write
-from torchyard.cluster.kube.client import MERGE_PATCH, METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.jobs import Jobs, job_path
@@ -24,6 +24,7 @@ from torchyard.cluster.kube.manifest.service import service as service_manifest
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import KubePod, Seen
 from torchyard.cluster.kube.pods import Pods
+from torchyard.cluster.kube.status import replace_status
 from torchyard.cluster.kube.why.refused import forbidden, refused
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.agentless import is_agentless
@@ -154,16 +155,8 @@ class KubeCluster:
             Unavailable: to be tried again.
         """
         path, status = job_path(job.key), with_columns(status)
-        body = status_write.patch(job, status)
         try:
-            answer = await self._api.request(
-                "PATCH",
-                f"{path}/status",
-                params=UNCHECKED,
-                body=body,
-                content_type=MERGE_PATCH,
-                accept=METADATA_OF_ONE,
-            )
+            answer = await replace_status(self._api, job.metadata, status_document(status))
         except NotFound as error:
             self.jobs.missed(job.key, job.metadata.uid, error)
         except Conflict:

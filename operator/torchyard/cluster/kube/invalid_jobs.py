@@ -1,5 +1,6 @@
 """Objects that cannot be run say so on themselves, `Stalled: InvalidSpec`, and touch nobody else."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -8,9 +9,11 @@ from msgspec.structs import replace
 
 from torchyard.api.codec import status_document
 from torchyard.api.received import InvalidJob
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.api.times import rfc3339
+from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.jobs import job_path
+from torchyard.cluster.kube.status import replace_status
 from torchyard.engine.conditions import stalled
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.engine.queue import WorkQueue
@@ -64,10 +67,11 @@ class InvalidJobs:
             status = replace(status, reason=REASON, message=said)
         if status == job.status:
             return
-        # The uid is a precondition: another object of this name is none of our business.
-        body = {"metadata": {"uid": job.metadata.uid}, "status": status_document(status)}
+        told = status_document(replace(status, last_update_time=rfc3339(self._clock())))
         try:
-            await self._api.request("PATCH", f"{job_path(key)}/status", body=body, content_type=MERGE_PATCH)
+            # What of the status we cannot read is there for whoever can: another version of us.
+            there = json.loads(await self._api.request("GET", job_path(key)))
+            await replace_status(self._api, job.metadata, {**(there.get("status") or {}), **told})
         except (NotFound, Gone, Conflict):
             return  # there will be news of it
         except Unavailable as error:

@@ -1,31 +1,29 @@
-"""The body of a status write: a JSON merge patch with the differences (docs/decisions/0007-status-write.md)."""
+"""A write of a status: the whole of it, to the version that was read (docs/decisions/0023-a-status-is-replaced.md)."""
 
 from typing import Any
 
-from torchyard.api.codec import status_document
-from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TrainingJobStatus
-
-Document = dict[str, Any]
+from torchyard.api.resource import API_VERSION, KIND, ObjectMeta
+from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.cluster.kube.jobs import job_path
 
 
-def patch(job: TrainingJob, status: TrainingJobStatus) -> Document:
-    """What turns the status of `job` into `status`, provided that it is still the version we read."""
-    meta = job.metadata
-    return {
-        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-        "status": difference(status_document(job.status), status_document(status)),
+async def replace_status(api: Api, meta: ObjectMeta, status: dict[str, Any]) -> bytes:
+    """Give the job of this uid and version this status, and change nothing else of it; gives its metadata as it is now.
+
+    Raises:
+        Conflict: it is another object, or another version of it.
+        NotFound, Gone, Rejected, Unavailable: it was not written.
+    """
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "status": status,
     }
-
-
-def difference(before: Document, after: Document) -> Document:
-    """The JSON merge patch (RFC 7386) that turns one document into the other: null removes, lists are replaced."""
-    changed: Document = {name: None for name in before if name not in after}
-    for name, value in after.items():
-        old = before.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            if below := difference(old, value):
-                changed[name] = below
-        elif value != old or name not in before:
-            changed[name] = value
-    return changed
+    path = f"{job_path((meta.namespace, meta.name))}/status"
+    return await api.request("PUT", path, params=UNCHECKED, body=body, accept=METADATA_OF_ONE)
