@@ -6,9 +6,11 @@ from pathlib import Path
 from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.codec import read_job
 from torchyard.api.exits import EXITS, meaning
+from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import agent_env, trainer_config
 from torchyard_trainers.core.config import load
 from torchyard_trainers.core.exits import Exit
+from torchyard_trainers.registry import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +40,10 @@ def test_a_trainer_reads_the_config_of_the_smallest_and_of_a_full_job(tmp_path):
         path = tmp_path / "config.json"
         path.write_text(json.dumps(trainer_config(job(**spec), str)))
         assert load(path).trainer.name == "cvrp"
+
+
+def test_what_may_be_named_is_there():
+    assert set(BUILT_IN) == set(WORKLOADS)
 
 
 def test_every_exit_code_of_a_trainer_has_its_own_meaning():

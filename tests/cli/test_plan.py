@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeyp
     }
     change = {**way, "strategy": "fsdp", "fits": True, "set": {"parallelism.strategy": "fsdp"}}
     found = {"ranks": 4, "room": 70 * plan.GIB, "job": way, "change": change}
-    monkeypatch.setattr(plan, "forecast", lambda *_: found)
+    monkeypatch.setattr(plan, "forecast", lambda *_, **__: found)
     assert main(["plan", str(job), "--gpu", "H100-80GB"]) == 1
     text = capsys.readouterr().out
     assert "It does not fit H100-80GB with room for 70.00 GiB" in text
@@ -95,7 +95,7 @@ def test_every_part_of_the_memory_is_told_and_when_it_is_needed(job, capsys, mon
         "peak": "backward pass",
         "fits": None,
     }
-    monkeypatch.setattr(plan, "forecast", lambda *_: {"ranks": 1, "room": None, "job": way, "change": None})
+    monkeypatch.setattr(plan, "forecast", lambda *_, **__: {"ranks": 1, "room": None, "job": way, "change": None})
     assert main(["plan", str(job)]) == 0
     text = capsys.readouterr().out
     assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == [
@@ -135,4 +135,4 @@ def test_a_program_of_ones_own_has_no_step_that_is_known(tmp_path, capsys):
     file = tmp_path / "job.yaml"
     file.write_text(re.sub("trainer: .*", 'script: "1"', JOB))
     assert main(["plan", str(file)]) == 64
-    assert "plan knows the step of built-in trainers only" in capsys.readouterr().err
+    assert "plan knows the step of a spec.trainer only" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchyard.api.forms import FORMS, TEXT_PATTERN
+from torchyard.api.forms import BUILT_IN, FORMS, TEXT_PATTERN, TRAINER_PATTERN
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
@@ -156,7 +156,8 @@ def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
         not re.search(pattern, value) or value.endswith("\n") or len(value) < schema.get("minLength", 0)
     ):
         noun, fix = FORMS.get(pattern, (f"text of the form {pattern}", "write it in that form"))
-        yield f"{shown(value)} is not {noun}", fix
+        meant = nearest(value, BUILT_IN) if pattern == TRAINER_PATTERN else None
+        yield f"{shown(value)} is not {noun}", f"did you mean {meant}? {fix}" if meant else fix
 
 
 def _number_faults(schema: Schema, value: float) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ from msgspec import Struct
 
 # Field -> the values that exist in this version; no values: the field must be left at its default.
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "trainer.name": ("cvrp", "vecrl"),
     "elastic": (),
     "health.straggler": (),
     "scheduling.queue": (),

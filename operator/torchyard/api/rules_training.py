@@ -17,10 +17,8 @@ def _micro_fits(parallelism: Parallelism) -> bool:
     return isinstance(micro, str) or whole is None or micro <= whole
 
 
-def _has_the_format(spec: TrainingJobSpec) -> bool:
-    if spec.export is None or spec.trainer is None:
-        return True
-    return "hf" not in spec.export.formats or spec.trainer.name in {"vlm", "vla", "lm"}
+def _has_the_formats(spec: TrainingJobSpec) -> bool:
+    return spec.export is None or spec.trainer is None or "hf" not in spec.export.formats
 
 
 def _only_built_in(field: str) -> Rule:
@@ -131,11 +129,10 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="export.formats",
-        what="hf is for models of transformers, which this trainer has none of",
+        what="hf is for models of transformers, which no trainer of this version has",
         fix="use safetensors, onnx, pt2 or web",
-        holds=_has_the_format,
-        cel="!has(self.export) || !has(self.export.formats) || !('hf' in self.export.formats) || !has(self.trainer)"
-        " || self.trainer.name in ['vlm', 'vla', 'lm']",
-        reads=("trainer.name",),
+        holds=_has_the_formats,
+        cel="!has(self.export) || !has(self.export.formats) || !('hf' in self.export.formats) || !has(self.trainer)",
+        reads=("trainer",),
     ),
 )

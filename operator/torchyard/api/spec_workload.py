@@ -4,19 +4,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, Duration, EnvName, Model, Reference, doc
+from torchyard.api.forms import Argument, Duration, EnvName, Model, Reference, TrainerName, doc
 
 
 class Trainer(Model, frozen=True, kw_only=True):
-    """A workload that comes with TorchYard."""
+    """A workload that comes with TorchYard, or one of your own on the same core."""
 
-    name: Annotated[Literal["cvrp", "vecrl", "vlm", "vla", "lm"], doc("Built-in workload.")]
+    name: Annotated[TrainerName, doc("cvrp, vecrl, or MODULE:CLASS of a workload of your own.")]
     mode: Annotated[
         Literal["train", "eval", "bench", "export", "preflight"],
         doc("What the workload does; train writes checkpoints."),
     ] = "train"
     params: Annotated[
-        dict[str, Any], doc("Parameters of the workload, checked against its own schema by `torchyard validate`.")
+        dict[str, Any], doc("Parameters of the workload; those of a built-in one are checked by `torchyard validate`.")
     ] = field(default_factory=dict)
 
 

@@ -10,8 +10,8 @@ import msgspec
 from torchyard.api.changes import forbidden_changes
 from torchyard.api.check import UNSOUND, check
 from torchyard.api.codec import read_job
+from torchyard.api.forms import BUILT_IN
 from torchyard.api.judge import judge
-from torchyard.api.not_yet import NOT_YET
 from torchyard.api.overrides import override
 from torchyard.api.params import check_params
 from torchyard.api.problems import Problem, nearest, shown
@@ -117,7 +117,7 @@ class _Checked:
             return
         for path, what, fix in judge(spec, faulty):
             self._report(path, self._find(path), what, fix)
-        if spec.trainer is not None and spec.trainer.name in NOT_YET["trainer.name"]:
+        if spec.trainer is not None and spec.trainer.name in BUILT_IN:
             params = self._find("spec.trainer.params")
             if isinstance(params.value, dict) and "spec.trainer.params" not in faulty:
                 self._check_params(spec.trainer.name, params)

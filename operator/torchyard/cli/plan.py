@@ -53,13 +53,13 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     job = job_of(file, sets)
     spec = job.spec
     if spec.trainer is None:
-        raise RefusalError(f"{file} runs a program of its own", "plan knows the step of built-in trainers only")
+        raise RefusalError(f"{file} runs a program of its own", "plan knows the step of a spec.trainer only")
     size = gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
     memory = bytes_of(size) if size else None
     procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
     field = "--gpu" if gpu else "spec.gpu.minMemory"
     with waiting():
-        found = forecast(job, spec.nodes * procs, procs, memory, field)
+        found = forecast(job, file.parent, ranks=spec.nodes * procs, local=procs, memory=memory, field=field)
     if output is not None:
         emit(found, output)
     else:
@@ -95,11 +95,12 @@ def bytes_of(gpu: str) -> int:
     return size
 
 
-def forecast(job: Any, ranks: int, local: int, memory: int | None, field: str) -> dict[str, Any]:
+def forecast(job: Any, folder: Path, *, ranks: int, local: int, memory: int | None, field: str) -> dict[str, Any]:
     """Let the trainer make its forecast.
 
     Args:
         job: to plan.
+        folder: of the job file.
         ranks: of all nodes.
         local: ranks of one node.
         memory: bytes of a rank's GPU, or None for a CPU.
@@ -114,7 +115,7 @@ def forecast(job: Any, ranks: int, local: int, memory: int | None, field: str) -
 
     limit = ["--memory", str(memory)] if memory is not None else []
     try:
-        answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit)
+        answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit, folder=folder)
     except RefusalError as error:
         raise RefusalError(error.sentence.replace("--memory:", f"{field}:"), error.fix, error.code) from error
     found: dict[str, Any] = json.loads(answer)

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
+from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import trainer_config
 from torchyard.api.problems import Problem
 from torchyard.api.resource import TrainingJob
@@ -16,8 +18,18 @@ from torchyard.cli.errors import FAILED, INVALID, RefusalError
 _PACKAGE = "torchyard_trainers"
 
 
-def ask(job: TrainingJob, *arguments: str) -> str:
+def is_outside(job: TrainingJob) -> bool:
+    """Whether the job's workload is MODULE:CLASS of a program that we do not know."""
+    return job.spec.trainer is not None and job.spec.trainer.name not in BUILT_IN
+
+
+def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
     """What the trainer of a job answers to a command of its own command line.
+
+    Args:
+        job: with a trainer.
+        arguments: of the trainer's command line.
+        folder: of the job file, in which, or in its `workingDir`, a workload of one's own is looked for.
 
     Raises:
         RefusalError: in the trainer's words.
@@ -27,7 +39,8 @@ def ask(job: TrainingJob, *arguments: str) -> str:
         config.flush()
         command = [sys.executable, "-m", _PACKAGE, "--config", config.name, *arguments]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         what, _, fix = words[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
@@ -38,9 +51,10 @@ def ask(job: TrainingJob, *arguments: str) -> str:
 def fault(job: TrainingJob, file: str) -> Problem | None:
     """What the job's own trainer will refuse of parameters that are right one by one, None: nothing.
 
-    Without trainers on this machine there is nobody to ask; then the job itself will say it.
+    Without trainers on this machine there is nobody to ask; then the job itself will say it. Nor is a program of
+    somebody's own started to have a job looked through.
     """
-    if job.spec.trainer is None or importlib.util.find_spec(_PACKAGE) is None:
+    if job.spec.trainer is None or is_outside(job) or importlib.util.find_spec(_PACKAGE) is None:
         return None
     try:
         ask(job, "check")

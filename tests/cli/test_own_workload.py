@@ -1,0 +1,58 @@
+"""`spec.trainer.name: MODULE:CLASS`: a workload beside the job file is planned and trained like a built-in one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine
+
+WORKLOAD = Path(__file__).parents[1] / "trainers" / "char_lm.py"
+JOB = """
+apiVersion: torchyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: chars}
+spec:
+  trainer: {name: "char_lm:CharLm", params: {steps: 8}}
+  workingDir: src
+  nodes: 2
+  parallelism: {strategy: fsdp, precision: fp32}
+"""
+
+
+@pytest.fixture
+def own(torchyard: CommandLine) -> CommandLine:
+    (torchyard.folder / "src").mkdir()
+    shutil.copy(WORKLOAD, torchyard.folder / "src")
+    (torchyard.folder / "job.yaml").write_text(JOB)
+    return torchyard
+
+
+@pytest.mark.e2e
+def test_it_is_trained_and_then_evaluated(own: CommandLine) -> None:
+    run = own("run", "job.yaml", "-o", "json", timeout=120)
+    assert run.returncode == 0, run.stderr
+    status = json.loads(run.stdout)["status"]
+    assert (status["progress"]["step"], status["metrics"]["evalLoss"] > 0) == (8, True)
+    sets = ("metadata.name=measured", "spec.trainer.mode=eval", "spec.checkpoint.resumeFrom=chars")
+    measured = own("run", "job.yaml", *(word for each in sets for word in ("--set", each)), "-o", "json", timeout=120)
+    assert measured.returncode == 0, measured.stderr
+    found = json.loads(measured.stdout)["status"]["metrics"]["evalLoss"]
+    assert found == pytest.approx(status["metrics"]["evalLoss"], rel=1e-3)  # figures of a status are rounded
+
+
+@pytest.mark.e2e
+def test_a_wrong_parameter_ends_the_job_with_what_was_meant(own: CommandLine) -> None:
+    run = own("run", "job.yaml", "--set", "spec.trainer.params.stesp=4", timeout=120)
+    assert run.returncode != 0
+    assert "exit code 64" in run.stderr
+    assert "did you mean steps?" in run.stderr
+
+
+def test_it_is_planned_from_anywhere_and_not_started_by_being_looked_at(own: CommandLine, tmp_path: Path) -> None:
+    found = own("plan", tmp_path / "job.yaml", "-o", "json")
+    assert json.loads(found.stdout)["job"]["strategy"] == "fsdp", found.stderr
+    (tmp_path / "src" / "char_lm.py").write_text("raise SystemExit('started')")
+    looked_at = own("validate", "job.yaml")
+    assert (looked_at.returncode, "started" in looked_at.stderr) == (0, False)
+    assert "started" in own("plan", "job.yaml").stderr
