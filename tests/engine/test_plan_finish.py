@@ -95,8 +95,23 @@ def test_a_finished_job_is_deleted_after_its_ttl_and_not_before():
     assert plan(world.view()).actions == (DeleteJob(uid="job-uid"),)
 
 
-def test_a_deleted_job_is_left_alone():
+@pytest.mark.parametrize("finalizers", [[], ["orphan"], ["foregroundDeletion", "example.com/books"]])
+def test_a_deleted_job_is_left_alone(finalizers):
     world = World(2).to_running()
     world.vanish(world.at(1))
-    world.job = replace(world.job, metadata=replace(world.job.metadata, deletion_timestamp=rfc3339(world.now)))
+    _delete(world, finalizers)
     assert plan(world.view()).actions == ()
+
+
+def test_the_pods_of_a_job_that_somebody_keeps_from_going_are_deleted():
+    world = World(2, grace_period="40s").to_running()
+    _delete(world, ["example.com/books"])
+    assert [(each.uid, each.grace_seconds) for each in plan(world.view()).actions] == [
+        (world.at(0), 40.0),
+        (world.at(1), 40.0),
+    ]
+
+
+def _delete(world, finalizers):
+    gone = replace(world.job.metadata, deletion_timestamp=rfc3339(world.now), finalizers=finalizers)
+    world.job = replace(world.job, metadata=gone)

@@ -24,6 +24,7 @@ class ObjectMeta(Struct, frozen=True, omit_defaults=True, rename="camel", kw_onl
     resource_version: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    finalizers: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
 

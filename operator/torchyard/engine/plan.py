@@ -26,13 +26,13 @@ from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
+COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # how the garbage collector was told what to do with pods
 
 
 def plan(view: View) -> Plan:
     """What to do now. An unchanged view whose plan took effect has an empty plan."""
     if view.job.metadata.deletion_timestamp is not None:
-        # Owner references take the pods down; whatever is written now would only race with that.
-        return Plan()
+        return Plan(actions=_kept_back(view))
     if is_agentless(view.job.spec):
         view = witnessed(view)
     before = view.job.status
@@ -66,6 +66,17 @@ def plan(view: View) -> Plan:
     else:
         actions = (*write, *news, *deletes, *creates, *decided.events)
     return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
+
+
+def _kept_back(view: View) -> tuple[Action, ...]:
+    """What to do for a job that is being deleted: nothing, since its going takes the pods down.
+
+    But where a finalizer of somebody else's keeps the object, they would train on, on GPUs that nobody wants to hold.
+    """
+    finalizers = set(view.job.metadata.finalizers)
+    if not finalizers or finalizers & COLLECTORS:
+        return ()
+    return empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is being deleted")
 
 
 def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
