@@ -9,7 +9,7 @@ from world import World
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_reliability import Backoff, Restart
-from torchyard.api.status import CONDITION_TYPES, MAX_STATUS_BYTES, TERMINAL_STATES, TrainingJobStatus
+from torchyard.api.status import CONDITION_TYPES, MAX_STATUS_BYTES, TERMINAL_STATES, Rendezvous, TrainingJobStatus
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -67,6 +67,13 @@ class AnyHistory(RuleBasedStateMachine):
         self.strays |= set(self.world.training)
         self.world.job = self.before = replace(self.world.job, status=TrainingJobStatus())
         self.world.restart_operator()
+
+    @precondition(lambda self: self.world.job is not None)
+    @rule()
+    def members_are_forgotten(self):
+        """Somebody edited the status, or an older CRD pruned it, while agents train."""
+        status = replace(self.world.status, rendezvous=Rendezvous())
+        self.world.job = self.before = replace(self.world.job, status=status)
 
     @rule(delayed=st.booleans())
     def watch_lags_or_catches_up(self, delayed):

@@ -173,8 +173,12 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
     """What members of the newest round are to do, level-triggered: `run` while it is open, `stop` once it is not."""
     meet, present = status.rendezvous, {pod.uid for pod in view.pods if pod.alive}
     if not meet.open:
+        # A status that somebody edited, or another CRD pruned, may have forgotten who trains.
+        trains = (uid for uid in sorted(present) if _trains(view.agents.get(uid), status.round))
         return tuple(
-            CommandAgent(pod_uid=uid, verb="stop", round=status.round) for uid in meet.members if uid in present
+            CommandAgent(pod_uid=uid, verb="stop", round=status.round)
+            for uid in dict.fromkeys((*meet.members, *trains))
+            if uid in present
         )
     return tuple(
         CommandAgent(
@@ -191,6 +195,10 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
         for rank, uid in enumerate(meet.members)
         if uid in present
     )
+
+
+def _trains(agent: Agent | None, newest: int) -> bool:
+    return agent is not None and agent.state == "running" and agent.round <= newest
 
 
 def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
