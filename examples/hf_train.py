@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 hf_train.py
 """
 
 import argparse
+import shutil
 from pathlib import Path
 
 import torch
@@ -52,6 +53,10 @@ def main() -> None:
     trainer = Trainer(model=model, args=settings, train_dataset=Counting(4096, 16, vocabulary))
     checkpoint = get_last_checkpoint(args.output) if args.output.is_dir() else None
     trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(str(args.output / "model"))
+    if trainer.is_world_process_zero():
+        for done in args.output.glob("checkpoint-*"):
+            shutil.rmtree(done)  # the next run is another one
 
 
 if __name__ == "__main__":

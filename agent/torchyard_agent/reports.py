@@ -19,7 +19,7 @@ _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "t
 # What a report file may hold; see docs/protocol.md.
 _REQUIRED = ("round", "rank", "step")
 _KINDS: Dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps"), is_whole),
+    **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps", "roundSteps"), is_whole),
     **dict.fromkeys(("time", "epoch", "phaseSince"), is_number),
     **dict.fromkeys(("metrics", "throughput"), lambda value: isinstance(value, dict)),
     "phase": is_text,

@@ -5,6 +5,8 @@ import re
 import pytest
 from chart import NAMESPACE, ROOT, needs_helm, one, rendered
 
+from torchyard.cli.remote.doctor import OPERATORS
+
 pytestmark = needs_helm
 
 MOST_RIGHTS = 30
@@ -47,6 +49,13 @@ def rights(role):
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def test_doctor_asks_for_rights_that_the_chart_gives():
+    """What it asks for in every namespace is in the rules; it would call each healthy installation broken."""
+    everywhere, _, _ = operators(rendered())
+    asked = {(group, resource, verb) for verb, group, resource in OPERATORS}
+    assert asked <= everywhere
 
 
 def operators(documents):

@@ -1,7 +1,7 @@
 """What the status says of a job, and which events are told."""
 
 import pytest
-from deeds import fail, recover
+from deeds import condition, fail, recover
 from msgspec.structs import replace
 from world import START, World
 
@@ -21,16 +21,34 @@ def test_progress_rate_and_time_left_are_what_the_ranks_report():
     assert world.status.metrics == {"loss": pytest.approx(1 / 21)}
 
 
-def test_a_program_that_reports_no_rate_gets_the_average_of_its_round():
+@pytest.mark.parametrize(("made", "rate"), [(None, 3.0), (20, 2.0), (0, None), (-1, None)])
+def test_a_program_that_reports_no_rate_gets_the_average_of_its_round(made, rate):
+    """The steps that a checkpoint brought, which is all that is there when it is only measured, are none of it."""
     world = World(1).to_running()
     opened = world.status.attempts[-1].start_time
     world.now = unix(opened) + 10
     uid = world.at(0)
     world.agents[uid] = replace(
-        world.agents[uid], reports=(RankReport(round=1, step=30, phase="step", time=world.now),)
+        world.agents[uid], reports=(RankReport(round=1, step=30, round_steps=made, phase="step", time=world.now),)
     )
     world.settle()
-    assert world.status.throughput.steps_per_second == 3.0
+    assert world.status.throughput.steps_per_second == rate
+
+
+def test_a_new_operator_has_no_pods_unready_that_had_no_time_to_call():
+    world = World(2).to_running()
+    assert (world.status.nodes.ready, condition(world, "PodsReady").status) == (2, "True")
+    heard, world.agents = world.agents, {}
+    world.restart_operator()
+    world.now += 11
+    world.settle()
+    assert (world.status.nodes.ready, condition(world, "PodsReady").status) == (2, "True")
+    world.agents = {world.at(0): heard[world.at(0)]}
+    world.settle()
+    assert world.status.nodes.ready == 2
+    world.now += 2
+    world.settle()
+    assert (world.status.nodes.ready, condition(world, "PodsReady").status) == (1, "False")
 
 
 def test_figures_alone_are_not_urgent_and_tell_no_events():

@@ -121,7 +121,7 @@ _RUNNING = (
     ("ExportNotVerified", "the exported formats were not compared with the model", "set spec.export.verify to true"),
     ("ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"),
     ("Suspending", "the gang saves a checkpoint and stops", ""),
-    ("Suspended", "the job is suspended", "set spec.suspend to false to go on"),
+    ("Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, lets it go on"),
     ("Resumed", "the job goes on after a suspend", ""),
     ("NotFinished", "the job is not over", ""),
     ("NotFailed", "the job has not failed", ""),
@@ -168,7 +168,16 @@ _OVER = (
 )
 _OPERATOR = (
     ("PodInvalid", "the cluster refuses the pods as invalid", "correct the field that the message names"),
-    ("InvalidSpec", "the spec breaks a rule", "correct it; `torchyard validate` names every fault"),
+    (
+        "InvalidSpec",
+        "the spec breaks a rule",
+        "correct it or make the job anew; `torchyard validate` names every fault",
+    ),
+    (
+        "UnreadableStatus",
+        "this version of the operator cannot read the status",
+        "upgrade the operator, or correct it with `kubectl edit --subresource=status`",
+    ),
     ("NotImplemented", "the spec asks for what this version does not do", "leave the field out"),
     ("ReconcileFailed", "the controller failed on this job and tries again", "see the controller's log"),
     ("FolderNotWritable", "the folder of the run takes no writes", "free disk space, the run then goes on"),

@@ -30,6 +30,7 @@ class InvalidJob(Struct, frozen=True, kw_only=True):
     """As it is there; the default if it cannot be read."""
     problem: str
     """Field, value and fix, in one sentence."""
+    reason: str = "InvalidSpec"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -55,7 +56,8 @@ def received(
     try:
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
-        return _invalid(metadata, _status(document), _problem(error))
+        reason = "UnreadableStatus" if "`$.status" in str(error) else "InvalidSpec"
+        return _invalid(metadata, _status(document), _problem(error), reason)
     fault = next(judge(job.spec), None)
     if fault is not None:
         path, what, fix = fault
@@ -101,5 +103,5 @@ def _status(document: Mapping[str, Any]) -> TrainingJobStatus:
         return TrainingJobStatus()
 
 
-def _invalid(metadata: ObjectMeta, status: TrainingJobStatus, problem: str) -> InvalidJob:
-    return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM])
+def _invalid(metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: str = "InvalidSpec") -> InvalidJob:
+    return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM], reason=reason)

@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def command(name: str, context: str | None, namespace: str | None) -> int:
-    """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`."""
+    """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
     if not on_cluster(name, context, namespace):
         from torchyard.cli.rm import command as remove
 

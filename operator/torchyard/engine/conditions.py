@@ -23,6 +23,7 @@ STALLING = frozenset(
         "NameConflict",
         "PodSecurityViolation",
         "QuotaNeedsLimits",
+        "UnreadableStatus",
     }
 )
 

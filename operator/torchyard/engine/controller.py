@@ -8,15 +8,16 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob
-from torchyard.engine.actions import CreatePod, WriteStatus
+from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
 from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
 from torchyard.engine.plan import plan
-from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Refused, Unavailable
+from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Refused, StatusRefused, Unavailable
 from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
 from torchyard.engine.refusals import Refusals
 from torchyard.engine.status_writer import StatusWriter
 from torchyard.engine.view import View
+from torchyard.engine.wording import say
 
 MAX_EVIDENCE = 300
 _log = logging.getLogger(__name__)
@@ -141,6 +142,11 @@ class Controller:
         except Conflict:
             self._queue.fail(key)
             return "conflict"
+        except StatusRefused as error:
+            self._queue.fail(key, at_least=error.retry_after)
+            if self._say_once(key, f"its status cannot be written: {error}"):
+                await self._warn(key, error)
+            return "refused"
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
@@ -162,11 +168,20 @@ class Controller:
             self._queue.add_after(key, due)
         return "done"
 
-    def _say_once(self, key: Key, trouble: str) -> None:
-        """Agents bring news of a job every few seconds, and each of them is a try."""
-        if self._silent.get(key) != trouble:
-            self._silent[key] = trouble
-            _log.warning("%s/%s: %s", *key, trouble)
+    def _say_once(self, key: Key, trouble: str) -> bool:
+        """Agents bring news of a job every few seconds, and each of them is a try. Whether it was news."""
+        if self._silent.get(key) == trouble:
+            return False
+        self._silent[key] = trouble
+        _log.warning("%s/%s: %s", *key, trouble)
+        return True
+
+    async def _warn(self, key: Key, error: StatusRefused) -> None:
+        """What the status cannot say, an event may: `kubectl describe` shows it beside what is out of date."""
+        job = self._cluster.job(key)
+        if job is not None:
+            told = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
+            await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=told))
 
     def _refused(self, key: Key, error: Refused) -> float:
         """Remember it for the next plan; seconds until that is due."""

@@ -38,6 +38,10 @@ class Refused(Exception):  # noqa: N818
         self.reason, self.message, self.permanent, self.retry_after = reason, message, permanent, retry_after
 
 
+class StatusRefused(Refused):
+    """The refusal concerns the status alone: it stands in no pod's way, and cannot be told there."""
+
+
 class Cluster(Protocol):
     """Jobs, pods and events of one cluster.
 

@@ -23,6 +23,7 @@ from torchyard.engine.view import Agent, GpuReport, RankReport, View
 BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
 SILENT_START_SECONDS = 30.0
+RETURN_SECONDS = 12.0  # how long agents may take to call a new operator: they try at least every ten
 MAX_NAME = 64
 
 
@@ -142,8 +143,9 @@ def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> fl
     if not status.attempts:
         return 0.0
     attempt = status.attempts[-1]
+    made = step - attempt.start_step if lead.round_steps is None else lead.round_steps
     elapsed = lead.time - since(attempt.start_time, lead.time)
-    return max(0.0, (step - attempt.start_step) / elapsed) if elapsed > 0 else 0.0
+    return max(0.0, made / elapsed) if elapsed > 0 else 0.0
 
 
 def _throughput(told: Mapping[str, float]) -> Throughput:
@@ -190,6 +192,9 @@ def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
     held = seats(view, status)
     agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < size(view, status)]
     ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
+    if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
+        # A new operator hears of members one by one: those that have not called yet are where they were.
+        ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
     return Nodes(desired=size(view, status), ready=ready, lost=status.nodes.lost)
 
 

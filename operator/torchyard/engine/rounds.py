@@ -14,12 +14,11 @@ from torchyard.engine.budget import Charge, charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.gang import seats
 from torchyard.engine.moments import moment, since
-from torchyard.engine.progress import newest_step, round_reports, started
+from torchyard.engine.progress import RETURN_SECONDS, newest_step, round_reports, started
 from torchyard.engine.view import Agent, Pod, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
-RETURN_SECONDS = 12.0  # how long agents may take to call a new operator: they try at least every ten
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop what did not save in time
 
 

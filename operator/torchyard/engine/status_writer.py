@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torchyard.api.resource import TrainingJob
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import WriteStatus
-from torchyard.engine.ports import Cluster
+from torchyard.engine.ports import Cluster, Refused, StatusRefused
 
 WAITING_SECONDS = 30.0
 LOOK_SECONDS = 5.0  # whether pods of others still have to wait
@@ -51,7 +51,10 @@ class StatusWriter:
         # A clock that was set back must not silence a job.
         if not action.urgent and 0 <= age < pause:
             return pause - age
-        await self._cluster.write_status(job, replace(action.status, last_update_time=rfc3339(now)))
+        try:
+            await self._cluster.write_status(job, replace(action.status, last_update_time=rfc3339(now)))
+        except Refused as error:
+            raise StatusRefused(error.reason, error.message, retry_after=error.retry_after) from error
         self._written[job.metadata.uid] = self._clock()
         return 0.0 if action.urgent else None  # a plan makes one transition; the next one may be due already
 

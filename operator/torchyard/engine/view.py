@@ -81,6 +81,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     time: float = 0.0
     step: int = 0
     total_steps: int | None = None
+    round_steps: int | None = None  # made in this round; None: it does not say
     epoch: float | None = None
     phase: str = ""
     phase_since: float = 0.0

@@ -31,6 +31,7 @@ class _Report(Struct, rename="camel"):
     counter: Integer = 0
     time: float = 0.0
     total_steps: Integer | None = None
+    round_steps: Integer | None = None
     epoch: float | None = None
     phase: Annotated[str, Meta(max_length=32)] = ""
     phase_since: float = 0.0
@@ -84,6 +85,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         time=read.time,
         step=read.step,
         total_steps=read.total_steps,
+        round_steps=read.round_steps,
         epoch=read.epoch,
         phase=read.phase,
         phase_since=read.phase_since,

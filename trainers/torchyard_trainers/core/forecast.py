@@ -110,7 +110,7 @@ def forecast(
     Raises:
         LooksAtNumbersError: the workload needs real numbers.
     """
-    mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode()
+    mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     mesh = mesh_of(strategy, world) if strategy in SHARDED else None
     try:
         with mode, warnings.catch_warnings(action="ignore"):

@@ -28,7 +28,7 @@ USERS = (
 )
 OPERATORS = (
     *((verb, GROUP, PLURAL) for verb in ("get", "list", "watch")),
-    ("patch", GROUP, f"{PLURAL}/status"),
+    ("update", GROUP, f"{PLURAL}/status"),
     *((verb, "", "pods") for verb in ("create", "delete", "list", "watch")),
     ("create", "", "events"),
     ("list", "", "nodes"),

@@ -1,14 +1,16 @@
-"""Objects that cannot be run say so on themselves, `Stalled: InvalidSpec`, and touch nobody else."""
+"""Objects that cannot be run say so on themselves (`Stalled`), and touch nobody else."""
 
 import json
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
 from torchyard.api.codec import status_document
 from torchyard.api.received import InvalidJob
+from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
@@ -18,7 +20,7 @@ from torchyard.engine.conditions import stalled
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.engine.queue import WorkQueue
 
-REASON = "InvalidSpec"
+Document = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
@@ -59,19 +61,19 @@ class InvalidJobs:
         job = self._jobs.get(key)
         if job is None or job.metadata.deletion_timestamp is not None:
             return
-        status = stalled(
-            job.status, self._clock(), generation=job.metadata.generation, evidence=job.problem, reason=REASON
-        )
+        now = self._clock()
+        status = stalled(job.status, now, generation=job.metadata.generation, evidence=job.problem, reason=job.reason)
         if job.status.state == "":
             said = next(each.message for each in status.conditions if each.type == "Stalled")
-            status = replace(status, reason=REASON, message=said)
+            status = replace(status, reason=job.reason, message=said)
         if status == job.status:
             return
-        told = status_document(replace(status, last_update_time=rfc3339(self._clock())))
         try:
-            # What of the status we cannot read is there for whoever can: another version of us.
-            there = json.loads(await self._api.request("GET", job_path(key)))
-            await replace_status(self._api, job.metadata, {**(there.get("status") or {}), **told})
+            there = json.loads(await self._api.request("GET", job_path(key))).get("status") or {}
+            after = _told(there, status)
+            if after == there:
+                return
+            await replace_status(self._api, job.metadata, {**after, "lastUpdateTime": rfc3339(now)})
         except (NotFound, Gone, Conflict):
             return  # there will be news of it
         except Unavailable as error:
@@ -82,3 +84,23 @@ class InvalidJobs:
         else:
             self._queue.succeed(key)
             _log.warning("%s/%s is invalid: %s", *key, job.problem)
+
+
+def _told(there: Document, status: TrainingJobStatus) -> Document:
+    """The status as it is there, saying that the job is stalled.
+
+    What else it holds, and perhaps we alone cannot read, is for whoever can: another version of us goes on from it.
+    """
+    ours = status_document(status)
+    conditions = there.get("conditions") or ours["conditions"]
+    new = next(each for each in ours["conditions"] if each["type"] == "Stalled")
+    old = next((each for each in conditions if each["type"] == "Stalled"), new)
+    if old["status"] == new["status"]:
+        new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}
+    said = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
+    return {
+        **there,
+        **said,
+        "state": there.get("state") or ours["state"],
+        "conditions": [each for each in conditions if each["type"] != "Stalled"] + [new],
+    }
