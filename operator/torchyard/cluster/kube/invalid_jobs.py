@@ -97,7 +97,7 @@ def _told(there: Document, status: TrainingJobStatus) -> Document:
     old = next((each for each in conditions if each["type"] == "Stalled"), new)
     if old["status"] == new["status"]:
         new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}
-    said = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
+    said: Document = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
     return {
         **there,
         **said,
