@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from torchyard.api.received import InvalidJob, received
 from torchyard.cluster.kube.invalid_jobs import InvalidJobs
 
@@ -62,6 +64,12 @@ async def test_a_status_of_another_version_is_kept_but_for_what_stalls_the_job()
     assert "`$.status.state`" in status["message"]
     assert "kubectl edit --subresource=status" in status["message"]
     assert status["lastUpdateTime"]
+
+
+@pytest.mark.parametrize("status", ["x", {"conditions": ["x", {}, 3]}, {"conditions": "x"}])
+async def test_a_status_that_is_none_at_all_stops_nobody(status):
+    told_of = await told(Server(spec=SPEC, status=status))
+    assert [each["reason"] for each in told_of["conditions"] if each.get("type") == "Stalled"] == ["UnreadableStatus"]
 
 
 async def test_a_spec_that_breaks_a_rule_gets_every_condition_and_is_told_once():

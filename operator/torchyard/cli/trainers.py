@@ -40,6 +40,8 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
         command = [sys.executable, "-m", _PACKAGE, "--config", config.name, *arguments]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
+        if cwd is not None and not cwd.is_dir():
+            raise RefusalError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

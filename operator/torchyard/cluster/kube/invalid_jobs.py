@@ -69,8 +69,8 @@ class InvalidJobs:
         if status == job.status:
             return
         try:
-            there = json.loads(await self._api.request("GET", job_path(key))).get("status") or {}
-            after = _told(there, status)
+            there = json.loads(await self._api.request("GET", job_path(key))).get("status")
+            after = _told(there if isinstance(there, dict) else {}, status)
             if after == there:
                 return
             await replace_status(self._api, job.metadata, {**after, "lastUpdateTime": rfc3339(now)})
@@ -92,15 +92,17 @@ def _told(there: Document, status: TrainingJobStatus) -> Document:
     What else it holds, and perhaps we alone cannot read, is for whoever can: another version of us goes on from it.
     """
     ours = status_document(status)
-    conditions = there.get("conditions") or ours["conditions"]
+    listed = there.get("conditions")
+    conditions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    conditions = conditions or ours["conditions"]
     new = next(each for each in ours["conditions"] if each["type"] == "Stalled")
-    old = next((each for each in conditions if each["type"] == "Stalled"), new)
-    if old["status"] == new["status"]:
+    old = next((each for each in conditions if each.get("type") == "Stalled"), new)
+    if old.get("status") == new["status"]:
         new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}
     said: Document = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
     return {
         **there,
         **said,
         "state": there.get("state") or ours["state"],
-        "conditions": [each for each in conditions if each["type"] != "Stalled"] + [new],
+        "conditions": [each for each in conditions if each.get("type") != "Stalled"] + [new],
     }
