@@ -4,6 +4,7 @@ import json
 import signal
 from argparse import Namespace
 
+import char_lm
 import pytest
 import torch
 from gangs import until
@@ -53,7 +54,6 @@ def test_the_other_modes_need_nothing_more(yard, mode):
 
 def test_its_memory_is_planned_with_a_corpus_that_was_read_before(monkeypatch):
     """A tensor of real numbers at the top of a module, which a step of shapes looks things up in."""
-    char_lm = pytest.importorskip("char_lm")
     corpus = torch.zeros(100, char_lm.LENGTH, dtype=torch.int64)
     monkeypatch.setattr(char_lm, "_surprise", lambda model, ids, _: model(corpus[ids % 100]).mean((1, 2)))
     found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), Namespace(world=2, local=2, memory=2**32)))

@@ -150,7 +150,7 @@ class Controller:
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
-            if error.reason == "Forbidden":  # perhaps to write that into the status
+            if error.reason == "Forbidden":  # whoever can grant the right reads the log, not the job
                 self._say_once(key, str(error))
             return "refused"
         except Unavailable as error:

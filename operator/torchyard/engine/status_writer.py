@@ -1,9 +1,9 @@
 """When a status is written: only if it differs, a change of state at once, mere figures once an interval.
 
 Each write costs the API server about what a pod costs it until it runs. So what a job that makes no steps waits for is
-told anew less often, as long as the reason stays the same; and a process that just started, which does not know when
-the last write was, writes no figures at once: those of a thousand jobs would stand before what users wait for. For the
-same reason the first status of a job whose pods are there already gives way to pods that are still to be made.
+told anew less often, as long as the reason stays the same; and a process that just started writes no figures at once:
+those of a thousand jobs would stand before what users wait for. For the same reason the first status of a job whose
+pods are there already gives way to pods that are still to be made.
 """
 
 from collections.abc import Callable
