@@ -44,9 +44,10 @@ def test_it_is_trained_and_then_evaluated(own: CommandLine) -> None:
 @pytest.mark.e2e
 def test_a_wrong_parameter_ends_the_job_with_what_was_meant(own: CommandLine) -> None:
     run = own("run", "job.yaml", "--set", "spec.trainer.params.stesp=4", timeout=120)
-    assert run.returncode != 0
+    assert run.returncode == 64
     assert "exit code 64" in run.stderr
     assert "did you mean steps?" in run.stderr
+    assert own("wait", "chars").returncode == 64
 
 
 def test_it_is_planned_from_anywhere_and_not_started_by_being_looked_at(own: CommandLine, tmp_path: Path) -> None:

@@ -1,12 +1,25 @@
-"""The last words of `run`: what failed, where things are, what to type next."""
+"""The end of a job in this terminal: its exit code, and the last words of `run`."""
 
 from pathlib import Path
 
+from torchyard.api.exits import EXITS
 from torchyard.api.resource import TrainingJob
+from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.picture import OPTIMIZER_METRICS, headline, progress_words
 from torchyard.cli.words import clean
 
 MAX_LINES = 20
+
+
+def exit_code(job: TrainingJob) -> int:
+    """0 succeeded, 64 the workload refused its configuration, 75 suspended, 1 anything else.
+
+    What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
+    """
+    state = job.status.state
+    if state == "Failed" and job.status.reason == EXITS[INVALID].reason:
+        return INVALID
+    return {"Succeeded": SUCCEEDED, "Suspended": STOPPED}.get(state, FAILED)
 
 
 def ending(job: TrainingJob, folder: Path) -> list[str]:

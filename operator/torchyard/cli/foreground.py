@@ -11,7 +11,7 @@ from pathlib import Path
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import History
 from torchyard.cli.drawing import drawn
-from torchyard.cli.errors import FAILED, INTERRUPTED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.picture import Picture
 from torchyard.cli.ranks import Rank, freshen, ranks_of, read_reports
@@ -56,7 +56,7 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
     Raises:
         RefusalError: another process controls it, or it cannot be controlled here.
     """
-    from torchyard.cli.ending import ending
+    from torchyard.cli.ending import ending, exit_code
     from torchyard.cli.journal import journal
 
     watching = Watching(folder)
@@ -74,16 +74,8 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
         emit(job_document(job), output)
     for line in ending(job, folder.path):
         say(line)
-    return exit_code(job, killed=watching.kill.is_set())
-
-
-def exit_code(job: TrainingJob, *, killed: bool) -> int:
-    """0 succeeded, 1 failed or deleted, 75 saved and stopped, 130 stopped at once."""
-    if job.status.state == "Succeeded":
-        return SUCCEEDED
-    if killed:
-        return INTERRUPTED
-    return STOPPED if job.status.state == "Suspended" else FAILED
+    killed = watching.kill.is_set() and job.status.state != "Succeeded"
+    return INTERRUPTED if killed else exit_code(job)
 
 
 class Watching:

@@ -40,7 +40,8 @@ def duration(text: str) -> float:
 def command(name: str, context: str | None, namespace: str | None, goal: str, timeout: float | None) -> int:
     """Wait until a job is over, or got somewhere else.
 
-    Exit codes: 0 it got there, 1 it cannot any more, 75 it is suspended instead, 124 the time is up.
+    Exit codes: 0 it got there, 1 it cannot any more (64: its workload refused its configuration), 75 it is suspended
+    instead, 124 the time is up.
     """
     import asyncio
 
@@ -92,7 +93,8 @@ async def _within(timeout: float | None, name: str, look: "Look", goal: str) -> 
 async def _until(name: str, look: "Look", goal: str) -> int:
     import asyncio
 
-    from torchyard.cli.remote.follow import LOOK_SECONDS, exit_code, is_over
+    from torchyard.cli.ending import exit_code
+    from torchyard.cli.remote.follow import LOOK_SECONDS, is_over
 
     while True:
         job = await look()

@@ -7,8 +7,8 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.curve import History
 from torchyard.cli.drawing import drawn
-from torchyard.cli.ending import last_lines
-from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
+from torchyard.cli.ending import exit_code, last_lines
+from torchyard.cli.errors import FAILED
 from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
 from torchyard.cli.picture import OPTIMIZER_METRICS, Picture, headline, progress_words
@@ -32,13 +32,7 @@ async def follow(remote: Remote, name: str) -> int:
         await following.until_over()
     for line in ending(following.job, remote, gone=following.gone):
         say(line)
-    return exit_code(following.job)
-
-
-def exit_code(job: TrainingJob | None) -> int:
-    """0 succeeded, 75 suspended, 1 anything else."""
-    state = job.status.state if job is not None else ""
-    return SUCCEEDED if state == "Succeeded" else STOPPED if state == "Suspended" else FAILED
+    return exit_code(following.job) if following.job is not None else FAILED
 
 
 def is_over(job: TrainingJob) -> bool:
