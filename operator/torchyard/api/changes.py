@@ -7,6 +7,7 @@ has one size and one environment. Time-outs, budgets and `suspend` itself may ch
 from msgspec import Struct
 
 from torchyard.api.codec import resolved
+from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 
 WHAT = "it cannot change once the job exists"
@@ -97,6 +98,13 @@ def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed
         for fixed in FIXED
         if not (fixed.unless_suspended and old.suspend) and _get(before, fixed.field) != _get(after, fixed.field)
     )
+
+
+def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:
+    """Whether `job`, as another run, may go on from the checkpoint of `before`; its trainer judges the parameters."""
+    old, new = before.spec.trainer, job.spec.trainer
+    alike = old is not None and new is not None and old.name == new.name and new.mode == "train"
+    return alike and before.status.checkpoint is not None
 
 
 def _get(document: object, field: str) -> object:

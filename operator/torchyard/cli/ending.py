@@ -1,12 +1,11 @@
 """The end of a job in this terminal: its exit code, and the last words of `run`."""
 
-from pathlib import Path
-
 from torchyard.api.exits import EXITS
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.picture import OPTIMIZER_METRICS, headline, progress_words
 from torchyard.cli.words import clean
+from torchyard.cluster.local.folder import RunFolder
 
 MAX_LINES = 20
 
@@ -22,7 +21,7 @@ def exit_code(job: TrainingJob) -> int:
     return {"Succeeded": SUCCEEDED, "Suspended": STOPPED}.get(state, FAILED)
 
 
-def ending(job: TrainingJob, folder: Path) -> list[str]:
+def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == "Succeeded":
@@ -32,9 +31,10 @@ def ending(job: TrainingJob, folder: Path) -> list[str]:
                 *(f"{clean(key)} {value}" for key, value in headline(job).items() if key not in OPTIMIZER_METRICS),
             ]
         )
+        kept = folder.checkpoints.is_dir() and any(folder.checkpoints.iterdir())
         return [
             f"{name} succeeded" + (f": {told}" if told else ""),
-            f"checkpoints and results: {folder / 'checkpoints'}",
+            *([f"checkpoints and results: {folder.checkpoints}"] if kept else []),
         ]
     if state == "Suspended":
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
@@ -46,7 +46,7 @@ def ending(job: TrainingJob, folder: Path) -> list[str]:
             *last_lines(job),
             f"more: `torchyard status {name}`, `torchyard logs {name}`",
         ]
-    if not folder.exists():
+    if not folder.path.exists():
         return [f"{name} was deleted while it ran"]
     return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import time
 from collections import deque
@@ -41,13 +42,25 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
     folder = named(name or job.metadata.name)
     try:
         expire_runs()
-        create_run(folder, job, file.absolute().parent)
+        create_run(folder, job, file.absolute().parent, lambda before, old: say(set_aside(file, job, before, old)))
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
     except OSError as error:
         fix = "set TORCHYARD_HOME to a folder you can write to"
         raise RefusalError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
     return folder
+
+
+def set_aside(file: Path, job: TrainingJob, before: TrainingJob, old: RunFolder) -> str:
+    """What became of the finished run whose name `job` takes, and how to go on from it where that is possible."""
+    from torchyard.api.changes import can_go_on_from
+
+    told = f"torchyard: run {old.name!r} was over and starts anew; until the next time what it left is in {old.path}"
+    if not can_go_on_from(before, job):
+        return told
+    resumed = ("run", str(file), "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
+    more = f", given more than {before.status.progress.step} steps" if before.status.state == "Succeeded" else ""
+    return f"{told}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
 
 
 def watch(folder: RunFolder, output: Format | None = None) -> int:
@@ -72,7 +85,7 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
         from torchyard.api.codec import job_document
 
         emit(job_document(job), output)
-    for line in ending(job, folder.path):
+    for line in ending(job, folder):
         say(line)
     killed = watching.kill.is_set() and job.status.state != "Succeeded"
     return INTERRUPTED if killed else exit_code(job)

@@ -6,12 +6,13 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api.changes import can_go_on_from
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
@@ -49,10 +50,11 @@ class RunBusyError(ValueError):
 class RunExistsError(ValueError):
     """A run of that name is under way with another spec; `fields`: what differs."""
 
-    def __init__(self, name: str, fields: list[str]) -> None:
+    def __init__(self, name: str, fields: list[str], resumable: bool) -> None:
+        resumed = f" (and `--set checkpoint.resumeFrom={name}` to go on from its checkpoint)" if resumable else ""
         super().__init__(
             f"Run `{name}` is not finished and differs in {', '.join(f'`spec.{field}`' for field in fields)}: start "
-            f"this one under another name with `--name`, or remove the old one with `torchyard rm {name}`."
+            f"this one under another name with `--name NEW`{resumed}, or remove the old one with `torchyard rm {name}`."
         )
         self.fields = fields
 
@@ -131,7 +133,12 @@ def discard_run(folder: RunFolder, uid: str) -> None:
         shutil.rmtree(condemned, ignore_errors=True)
 
 
-def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
+def create_run(
+    folder: RunFolder,
+    job: TrainingJob,
+    source_folder: Path,
+    on_aside: Callable[[TrainingJob, RunFolder], None] = lambda _before, _old: None,
+) -> TrainingJob:
     """Make the run that a job file asks for, or go on with the one that is there.
 
     An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
@@ -142,6 +149,7 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
         folder: of the run; its name becomes the job's.
         job: a valid job.
         source_folder: where the job file is.
+        on_aside: told of a finished run that was moved, and where it is now.
 
     Raises:
         RunExistsError: the run is unfinished and has another spec.
@@ -160,7 +168,7 @@ def create_run(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Trai
                 return _go_on(folder, before, job)
             with control(folder):
                 _end_pods(folder)
-                _put_aside(folder)
+                on_aside(before, _put_aside(folder))
 
 
 def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
@@ -265,16 +273,16 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> Training
     old, new = comparable(before.spec), comparable(job.spec)
     differing = sorted(field for field in old.keys() | new.keys() if old.get(field) != new.get(field))
     if differing:
-        raise RunExistsError(folder.name, differing)
+        raise RunExistsError(folder.name, differing, can_go_on_from(before, job))
     with control(folder):  # or it would cancel the stop that its controller is busy with
         return change_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
 
 
-def _put_aside(folder: RunFolder) -> None:
+def _put_aside(folder: RunFolder) -> RunFolder:
     old = folder.home / "old" / folder.name
     shutil.rmtree(old, ignore_errors=True)
     old.parent.mkdir(parents=True, exist_ok=True)
-    folder.path.rename(old)
+    return RunFolder(folder.path.rename(old))
 
 
 def _deleted(job: TrainingJob) -> TrainingJob:

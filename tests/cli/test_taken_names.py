@@ -1,0 +1,73 @@
+"""The end of a run and what comes after it: last words, and a name that is taken."""
+
+import json
+import re
+import shlex
+
+import pytest
+from tests.cli.conftest import CommandLine
+from tests.cli.recorded import FAILED, RUNNING, SUCCEEDED
+
+from torchyard.api.codec import status_document
+from torchyard.cli.commands import parser_of
+from torchyard.cli.ending import ending
+from torchyard.cli.foreground import start
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.run import read_run
+
+TRAINS = {"trainer": {"name": "cvrp"}}
+SCRIPT = {"script": "pass"}
+
+
+def job_file(torchyard: CommandLine, **spec: object) -> str:
+    path = torchyard.folder / "job.yaml"
+    kind = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob"}
+    path.write_text(json.dumps({**kind, "metadata": {"name": "cvrp"}, "spec": spec}))
+    return str(path)
+
+
+def test_a_place_is_named_once_something_is_there(tmp_path) -> None:
+    folder = RunFolder(tmp_path)
+    assert len(ending(SUCCEEDED, folder)) == 1
+    folder.checkpoints.mkdir()
+    assert len(ending(SUCCEEDED, folder)) == 1
+    (folder.checkpoints / "plot.png").touch()
+    assert ending(SUCCEEDED, folder)[1] == f"checkpoints and results: {folder.checkpoints}"
+
+
+def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(torchyard, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
+    status = {**status_document(SUCCEEDED.status), "checkpoint": {"step": 1000}}
+    (torchyard.record("cvrp", status) / "checkpoints").mkdir()
+    start(torchyard.folder / job_file(torchyard, **TRAINS), None, [])
+    said = capsys.readouterr().err
+    old = torchyard.home / "old" / "cvrp"
+    assert (old / "job.yaml").exists()
+    assert f"what it left is in {old};" in said
+    assert "given more than 1000 steps" in said
+    (command,) = re.findall("`torchyard (.*)`", said)
+    _, *words = shlex.split(command.replace("NEW", "k2"))
+    asked = parser_of("run").parse_args(words)
+    goes_on = read_run(start(asked.file, asked.name, asked.sets))
+    assert goes_on is not None
+    assert (goes_on.metadata.name, goes_on.spec.checkpoint.resume_from) == ("k2", str(old / "checkpoints"))
+    assert capsys.readouterr().err == "", "nothing was in the way of a new name"
+
+
+@pytest.mark.parametrize(("state", "spec"), [(FAILED, TRAINS), (SUCCEEDED, SCRIPT)], ids=["no checkpoint", "a script"])
+def test_nobody_is_sent_to_a_checkpoint_that_is_none(torchyard, monkeypatch, capsys, state, spec) -> None:
+    monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
+    torchyard.record("cvrp", status_document(state.status))
+    start(torchyard.folder / job_file(torchyard, **spec), None, [])
+    said = capsys.readouterr().err
+    assert said.endswith(f" what it left is in {torchyard.home / 'old' / 'cvrp'}\n")
+
+
+@pytest.mark.parametrize(("spec", "advised"), [(TRAINS, True), (SCRIPT, False)], ids=["a trainer", "a script"])
+def test_another_spec_is_sent_to_another_name_and_to_the_checkpoint_there_is(torchyard, spec, advised) -> None:
+    torchyard.record("cvrp", status_document(RUNNING.status))
+    done = torchyard("run", job_file(torchyard, **spec, procsPerNode=2))
+    assert done.returncode == 64
+    assert "`spec.procsPerNode`" in done.stderr
+    assert "with `--name NEW`" in done.stderr
+    assert ("`--set checkpoint.resumeFrom=cvrp`" in done.stderr) is advised
