@@ -78,6 +78,9 @@ def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
 def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> None:
     torchyard.record("cvrp", status_document(RUNNING.status))
     text = torchyard("status", "cvrp").stdout
+    assert text.split()[:2] == ["cvrp", "Interrupted"]
+    assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["cvrp", "Interrupted"]
+    assert "eta" not in text, "nobody knows how fast it is now"
     assert "No process controls this run" in text
     assert "next: torchyard resume cvrp" in text
 

@@ -19,6 +19,7 @@ STATE_STYLES = {
     "Recovering": "bold yellow",
     "Suspending": "bold yellow",
     "Suspended": "bold yellow",
+    "Interrupted": "bold yellow",
 }
 MAX_WIDTH = 110
 MAX_RANKS = 8

@@ -47,7 +47,12 @@ def interrupted(job: TrainingJob, controlled: bool) -> bool:
     return not controlled and job.status.state not in {"Succeeded", "Failed", "Suspended"}
 
 
-def progress_words(job: TrainingJob) -> list[str]:
+def state_word(job: TrainingJob, controlled: bool) -> str:
+    """The state as people read it: a status that nobody writes any more is not believed."""
+    return "Interrupted" if interrupted(job, controlled) else job.status.state or "Pending"
+
+
+def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
     """Step, share, loss, rate and time left, those that are known: `step 120/1000`, `12%`, `loss 1.93` ..."""
     progress, status = job.status.progress, job.status
     words: list[str] = []
@@ -60,7 +65,7 @@ def progress_words(job: TrainingJob) -> list[str]:
         words.append(f"loss {figure(status.metrics['loss'])}")
     if status.throughput.steps_per_second is not None:
         words.append(f"{figure(status.throughput.steps_per_second)} step/s")
-    if progress.eta_seconds is not None and status.state == "Running":
+    if progress.eta_seconds is not None and state_word(job, controlled) == "Running":
         words.append(f"eta {span(progress.eta_seconds)}")
     return words
 

@@ -11,14 +11,14 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
-from torchyard.cli.picture import age, headline, interrupted, progress_words, unix
+from torchyard.cli.picture import age, headline, interrupted, progress_words, state_word, unix
 from torchyard.cli.ranks import Rank
 from torchyard.cli.words import clean, clip, size
 
 
 def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, where things are, what to type next."""
-    parts: list[RenderableType] = [head(job, controlled, now), Text(), facts(job, ranks, now)]
+    parts: list[RenderableType] = [head(job, controlled, now), Text(), facts(job, controlled, ranks, now)]
     closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
     if closed:
         parts += [Text(), attempts(job.status.attempts)]
@@ -31,28 +31,29 @@ def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, 
 
 def head(job: TrainingJob, controlled: bool, now: float) -> RenderableType:
     """`cvrp  Running` and the sentence."""
-    state = job.status.state or "Pending"
+    state, reason = state_word(job, controlled), job.status.reason
+    sentence = clean(job.status.message)
+    if interrupted(job, controlled):
+        safe = "; its newest checkpoint is safe" if job.status.checkpoint is not None else ""
+        reason, sentence = "", f"No process controls this run any more{safe}."
     seconds = age(job, now)
     line = Text.assemble(
         (job.metadata.name, "bold"),
         "  ",
         (state, STATE_STYLES.get(state, "bold cyan")),
-        (f"  {job.status.reason}" if job.status.reason and job.status.reason != state else "", "yellow"),
+        (f"  {reason}" if reason and reason != state else "", "yellow"),
         (f"  {span(seconds)}" if seconds is not None else "", "dim"),
     )
-    sentence = clean(job.status.message)
-    if interrupted(job, controlled):
-        sentence = "No process controls this run any more; its newest checkpoint is safe."
     return Group(line, Text(sentence)) if sentence else line
 
 
-def facts(job: TrainingJob, ranks: tuple[Rank, ...], now: float) -> RenderableType:
+def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:
     """Progress, metrics, checkpoint, nodes and restarts, a line each."""
     status = job.status
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    words = progress_words(job)
+    words = progress_words(job, controlled)
     if status.progress.phase and status.progress.phase != "step" and status.state == "Running":
         words.append(status.progress.phase)
     table.add_row("progress", "  ".join(words) or "no step yet")

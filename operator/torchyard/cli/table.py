@@ -3,7 +3,7 @@
 from torchyard.api.columns import columns
 from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.picture import age, interrupted
+from torchyard.cli.picture import age, state_word
 from torchyard.cli.words import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
@@ -23,7 +23,7 @@ def row(job: TrainingJob, controlled: bool, now: float, wide: bool) -> list[str]
     """The cells of one run in `ps`."""
     status = job.status
     seconds = age(job, now)
-    state = "Interrupted" if interrupted(job, controlled) else status.state or "Pending"
+    state = state_word(job, controlled)
     shown = columns(status)
     cells = [
         job.metadata.name,

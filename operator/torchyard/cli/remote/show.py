@@ -24,7 +24,7 @@ QUIET = frozenset({"Running", "Succeeded", "Suspended"})
 
 def status(job: TrainingJob, pods: Sequence[Pod], remote: Remote, now: float) -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, pods, what to type next."""
-    parts: list[RenderableType] = [head(job, True, now), Text(), facts(job, (), now)]
+    parts: list[RenderableType] = [head(job, True, now), Text(), facts(job, True, (), now)]
     if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
     said = last_lines(job) if job.status.state != "Succeeded" else []
