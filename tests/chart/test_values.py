@@ -90,6 +90,26 @@ def test_a_mistake_is_refused_by_name(values, word):
 
 
 @needs_helm
+def test_a_name_that_yaml_would_read_as_something_else_stays_a_name():
+    def named(names):
+        release, full, chart, account, secret, where = names
+        values = {
+            "fullnameOverride": full, "nameOverride": chart, "watchNamespaces": [where], "replicas": 2,
+            "serviceAccount": {"name": account}, "tls": {"existingSecret": secret}, "priorityClassName": account,
+            "networkPolicy": {"enabled": True},
+            "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+        }  # fmt: skip
+        return rendered(values, release)
+
+    ordinary = ("release-1", "full-1", "chart-1", "account-1", "secret-1", "where-1")
+    odd = ("123", "yes", "on", "null", "true", "off")
+    text = json.dumps(named(ordinary))
+    for old, new in zip(ordinary, odd, strict=True):
+        text = text.replace(old, new)
+    assert named(odd) == json.loads(text)
+
+
+@needs_helm
 def test_no_image_is_latest():
     for document in rendered({"replicas": 2}):
         pod = document["spec"].get("template", document)["spec"] if document["kind"] in {"Deployment", "Pod"} else {}

@@ -36,8 +36,8 @@
 {{- end }}
 
 {{- define "torchyard.selector" -}}
-app.kubernetes.io/name: {{ include "torchyard.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "torchyard.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 

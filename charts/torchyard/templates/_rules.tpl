@@ -32,7 +32,7 @@
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ include "torchyard.fullname" . }}]
+  resourceNames: [{{ include "torchyard.fullname" . | quote }}]
   verbs: [get, update]
 - apiGroups: [""]
   resources: [pods]
