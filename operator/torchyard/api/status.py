@@ -57,8 +57,8 @@ class Nodes(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
 class Restarts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """Rounds that ended before the job was done."""
 
-    total: Annotated[int, doc("All restarts.")] = 0
-    counted: Annotated[int, doc("Restarts charged to the budget.")] = 0
+    total: Annotated[int, doc("Rounds that ended early, also the one that ended the job.")] = 0
+    counted: Annotated[int, doc("Rounds charged to the restart budget.")] = 0
     no_progress: Annotated[
         int, doc("Rounds in a row that did not advance the newest checkpoint or, without one, the step.")
     ] = 0
