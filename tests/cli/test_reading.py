@@ -76,8 +76,9 @@ def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
 
 
 def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> None:
-    torchyard.record("cvrp", status_document(RUNNING.status))
+    torchyard.record("cvrp", {**status_document(RUNNING.status), "reason": "Training"})
     text = torchyard("status", "cvrp").stdout
+    assert "Training" not in text + torchyard("ps", "-o", "wide").stdout
     assert text.split()[:2] == ["cvrp", "Interrupted"]
     assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["cvrp", "Interrupted"]
     assert "eta" not in text, "nobody knows how fast it is now"

@@ -3,7 +3,7 @@
 from torchyard.api.columns import columns
 from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.picture import age, state_word
+from torchyard.cli.picture import age, interrupted, state_word
 from torchyard.cli.words import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
@@ -38,5 +38,6 @@ def row(job: TrainingJob, controlled: bool, now: float, wide: bool) -> list[str]
     ]
     if wide:
         saved = str(status.checkpoint.step) if status.checkpoint is not None else ""
-        cells += [str(status.round), saved, f"{status.nodes.ready}/{status.nodes.desired}", clean(status.reason)]
+        reason = "" if interrupted(job, controlled) else clean(status.reason)
+        cells += [str(status.round), saved, f"{status.nodes.ready}/{status.nodes.desired}", reason]
     return cells
