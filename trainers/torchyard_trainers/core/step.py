@@ -52,18 +52,17 @@ def optimize(
     except torch.OutOfMemoryError as error:
         raise out_of_memory(len(micro_batches[0].positions)) from error
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
-    facts = torch.stack(
-        [*(value.double() for value in sums.values()), *(norm.new_tensor(flag).double() for flag in flags.values())]
-    )
-    *totals, grad_norm = torch.cat([world.total(facts), norm.double().reshape(1)]).tolist()
-    metrics = {name: total / work.global_batch for name, total in zip(sums, totals, strict=False)}
+    raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=norm.device)
+    totals = world.total(torch.cat([torch.stack(list(sums.values())), raised]))
+    *counts, grad_norm = torch.cat([totals, norm.double().reshape(1)]).tolist()
+    metrics = {name: count / work.global_batch for name, count in zip(sums, counts, strict=False)}
     sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
     if sound:
         precision.step(optimizer)
     else:
         precision.leave_out()
     optimizer.zero_grad(set_to_none=True)
-    said = dict(zip(flags, (total > 0 for total in totals[len(sums) :]), strict=True))
+    said = dict(zip(flags, (count > 0 for count in counts[len(sums) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
     return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
 
@@ -73,7 +72,8 @@ def accumulate(
 ) -> dict[str, torch.Tensor]:
     """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
     device, world_size = session.world.device, session.world.size
-    sums: dict[str, torch.Tensor] = {}
+    names: tuple[str, ...] = ()
+    sums: torch.Tensor | None = None
     for slots in micro_batches:
         batch = micro_batch_of(ids, slots, device)
         with session.parallel.accumulating(last=slots is micro_batches[-1]):
@@ -81,9 +81,11 @@ def accumulate(
                 terms = work.loss(session, batch)
             assert terms.loss.shape == (), f"a loss is one number, not {tuple(terms.loss.shape)}"
             session.precision.backward(terms.loss * (world_size / work.global_batch))
-        for name, value in {"loss": terms.loss.detach(), **terms.statistics}.items():
-            sums[name] = sums[name] + value.double() if name in sums else value.double()
-    return sums
+        names = ("loss", *terms.statistics)
+        values = torch.stack([terms.loss.detach(), *terms.statistics.values()]).double()
+        sums = values if sums is None else sums + values
+    assert sums is not None, "a rank has samples of its own, or padding"
+    return dict(zip(names, sums.unbind(), strict=True))
 
 
 def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:
