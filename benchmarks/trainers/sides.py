@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 
@@ -18,11 +19,12 @@ class Side:
 
     def __init__(self, command: list[Any]) -> None:
         threads = os.environ.get("OMP_NUM_THREADS", "1")
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the program
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._complaints,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
         )
@@ -43,4 +45,6 @@ class Side:
         for line in self._process.stdout:
             if line.startswith('{"'):
                 return json.loads(line)
-        raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}; run it by hand to see why")
+        code = self._process.wait()
+        self._complaints.seek(0)
+        raise RuntimeError(f"{self._process.args} ended with {code}:\n{self._complaints.read()[-3000:]}")

@@ -14,7 +14,7 @@ from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import params, rollout
 from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Outcome
-from torchyard_trainers.vecrl.evaluation import qualities
+from torchyard_trainers.vecrl.evaluation import Examiner
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.rollout import returns_of
 from torchyard_trainers.vecrl.task import VecRL
@@ -159,7 +159,7 @@ class Countdown:
 def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one():
     environment = Countdown()
     policy = Policy(settled(), environment)
-    assert qualities(policy, environment, ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+    assert Examiner(policy, environment).qualities(ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
 
 
 def test_metrics_are_of_completed_episodes_and_count_them():

@@ -4,11 +4,11 @@ Only matrix products, convolutions and attention count (torch's FlopCounterMode)
 computed again to save memory does not, since it teaches nothing.
 """
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchyard_trainers.core.activations import keeping_activations
 from torchyard_trainers.core.batching import Slots
+from torchyard_trainers.core.graphs import plainly
 from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload
@@ -18,7 +18,7 @@ def flops_of_sample(work: Workload, session: Session) -> int:
     """Give the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
     ids = samples_of_step(0, work.global_batch)
     counter = FlopCounterMode(display=False)
-    with torch.compiler.set_stance("force_eager"), keeping_activations():
+    with plainly(compiled=True), keeping_activations():
         # What makes samples for many steps at once makes them here, where it does not count as one sample's.
         accumulate(work, session, ids, [Slots([0], [1.0])])
         with counter:

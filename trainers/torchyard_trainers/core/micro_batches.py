@@ -19,6 +19,7 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
+from torchyard_trainers.core.graphs import plainly
 from torchyard_trainers.core.memory import Memory, memory_of
 from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.step import accumulate
@@ -169,7 +170,7 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
         return taken
 
     # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
-    with torch.compiler.set_stance("force_eager" if compiled else "default"):
+    with plainly(compiled=compiled):
         if session.parallel.strategy == "ddp":
             # Its buckets are laid out anew at the second forward pass, and for a moment there are twice as many: once
             # in a run, and no part of what a size takes.

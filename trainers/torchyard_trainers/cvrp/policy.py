@@ -3,17 +3,25 @@
 The whole construction is one `forward`, so that data-parallel wrappers and sharding see one call a micro-batch.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional
 
 from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import split_keys, uniform
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.decoder import Decoder, DynamicDecoder, Memory
 from torchyard_trainers.cvrp.encoders import build_encoder
 from torchyard_trainers.cvrp.instances import Instances
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Routes(NamedTuple):
@@ -30,8 +38,12 @@ class Routes(NamedTuple):
 class Policy(nn.Module):
     """An encoder with a pointer decoder, and a critic if one is wanted."""
 
-    def __init__(self, model: str, width: int, heads: int, layers: int, *, critic: bool = False) -> None:
+    def __init__(
+        self, model: str, width: int, heads: int, layers: int, *, critic: bool = False, compiled: bool = False
+    ) -> None:
         super().__init__()
+        self._compiled = compiled
+        self._graphed: Graphed[..., tuple[Tensor, list[tours.Tours]]] | None = None
         self.encoder = build_encoder(model, width, heads, layers)
         self.decoder = (DynamicDecoder if model == "dgt" else Decoder)(width, heads)
         self.critic = Critic(width) if critic else None
@@ -50,33 +62,75 @@ class Policy(nn.Module):
         """
         nodes = self.encoder(instances)
         memory = self.decoder.remember(nodes)
-        moves, situations = self.construct(instances, memory.detach(), keys)
-        routes = Routes(tours.length(instances, moves), moves)
+        moves, situations = self._constructor()(instances, memory.detach(), keys)
+        routes = Routes(tours.length(instances, moves), moves.clone())  # a graph writes its next ones in the same place
         if not likelihood:
             return routes
-        logits = self.decoder(memory, instances, tours.join(situations))
-        chosen = logits.gather(-1, moves.flatten(1)[..., None])[..., 0] - logits.logsumexp(-1)
+        told = hastened(likelihood_of, memory.queries, compiled=self._compiled)
         expected = None if self.critic is None else self.critic(nodes.detach(), instances)
-        return routes._replace(log_likelihood=chosen.view(moves.shape).sum(-1), expected=expected)
+        chosen = told(self.decoder, memory, instances, tours.join(situations), moves)
+        return routes._replace(log_likelihood=chosen, expected=expected)
+
+    def _constructor(self) -> Callable[..., tuple[Tensor, list[tours.Tours]]]:
+        """Give `construct`, as a graph where weights keep their place: parts that are sharded are elsewhere each time.
+
+        A graph is no part of what is copied with a policy, so there is none before it is needed.
+        """
+        if isinstance(self, FSDPModule):
+            return self.construct
+        if self._graphed is None:
+            self._graphed = Graphed(self.construct, wanted=self._compiled)
+        return self._graphed
 
     @torch.no_grad()
     def construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
         """Give the moves [B, S, T] and the T situations they were made in."""
         most = tours.longest(instances.demand.shape[1] - 1)
-        noise = None if keys is None else uniform(split_keys(keys, most)).double()
+        noise = None if keys is None else uniform(split_keys(keys, most)).double().movedim(-1, 0).contiguous()
         state = tours.depart(instances, 1 if keys is None else keys.shape[1])
+        # Greedy routes are one an instance: too little work to be worth a compilation.
+        go = go_on if noise is None else hastened(go_on, memory.queries, compiled=self._compiled)
         moves, situations = [], []
         for step in range(most):
-            logits = self.decoder(memory, instances, state)
-            node = logits.argmax(-1) if noise is None else draw(logits, noise[..., step])
-            moves.append(node)
             situations.append(state)
-            state = tours.visit(instances, state, node)
+            node, state = go(self.decoder, memory, instances, state, None if noise is None else noise[step])
+            moves.append(node)
             # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
             # probability 1.
             if reads_freely(node) and bool((tours.served(state) & (state.node == 0)).all()):
                 break
         return torch.stack(moves, -1), situations
+
+
+def go_on(
+    decoder: Decoder, memory: Memory, instances: Instances, state: tours.Tours, noise: Tensor | None
+) -> tuple[Tensor, tours.Tours]:
+    """Choose the next node [B, S] of each vehicle and move there: the likeliest, or sampled at `noise` [B, S]."""
+    logits = decoder(memory, instances, state)
+    node = logits.argmax(-1) if noise is None else draw(logits, noise)
+    return node, tours.visit(instances, state, node)
+
+
+def likelihood_of(
+    decoder: Decoder, memory: Memory, instances: Instances, situations: tours.Tours, moves: Tensor
+) -> Tensor:
+    """Give the log-likelihood of moves [B, S, T] in their situations, S * T an instance: [B, S]."""
+    logits = decoder(memory, instances, situations)
+    surprise = functional.cross_entropy(logits.flatten(0, 1), moves.flatten(), reduction="none")
+    return -surprise.view(moves.shape).sum(-1)
+
+
+def hastened(act: Callable[P, T], tensor: Tensor, *, compiled: bool) -> Callable[P, T]:
+    """Give `act` compiled, if it is asked for and the tensor is on a GPU.
+
+    On a CPU routes have another number of moves each time, and each is compiled anew, for a few per cent.
+    """
+    return _compiled(act) if compiled and tensor.is_cuda else act
+
+
+@functools.cache
+def _compiled(act: Callable[P, T]) -> Callable[P, T]:
+    return torch.compile(act, dynamic=False)
 
 
 class Critic(nn.Module):
@@ -101,6 +155,9 @@ def draw(logits: Tensor, noise: Tensor) -> Tensor:
     Probabilities are counted in units of 2**-30: sums of whole numbers are exact, the same on every device, and what
     has none is never chosen.
     """
-    cumulated = (logits.softmax(-1) * 2**30).long().cumsum(-1)
-    threshold = (noise * cumulated[..., -1]).long()  # below the sum, since noise is below 1
+    # As a product with ones: exact as well, and `cumsum` over a few numbers takes a GPU twenty times as long.
+    count = logits.shape[-1]
+    ones = torch.ones(count, count, dtype=torch.float64, device=logits.device).triu()
+    cumulated = (logits.softmax(-1) * 2**30).floor().double() @ ones
+    threshold = (noise * cumulated[..., -1]).floor()  # below the sum, since noise is below 1
     return (cumulated > threshold[..., None]).int().argmax(-1)

@@ -64,7 +64,8 @@ class Cvrp:
         torch.manual_seed(stream_key(self.settings.seed, "weights") % 2**63)
         settings = self.settings
         critic = settings.baseline == "critic"
-        policy = Policy(settings.model, settings.embedding, settings.heads, settings.layers, critic=critic)
+        sizes = settings.embedding, settings.heads, settings.layers
+        policy = Policy(settings.model, *sizes, critic=critic, compiled=settings.compile)
         self._baseline = build_baseline(settings, policy)
         return policy
 

@@ -27,7 +27,7 @@ def depart(instances: Instances, samples: int) -> Tours:
     device = instances.demand.device
     return Tours(
         torch.zeros(batch, samples, dtype=torch.int64, device=device),
-        instances.capacity.expand(batch, samples),
+        instances.capacity.repeat(batch, samples),
         torch.zeros(batch, samples, nodes, dtype=torch.bool, device=device),
     )
 
@@ -50,7 +50,9 @@ def feasible(instances: Instances, tours: Tours) -> Tensor:
 def visit(instances: Instances, tours: Tours, node: Tensor) -> Tours:
     """Move each vehicle to `node` [B, S]; the depot fills it up."""
     load = torch.where(node == 0, instances.capacity, tours.load - instances.demand.gather(1, node))
-    return Tours(node, load, tours.visited.scatter(-1, node[..., None], (node != 0)[..., None]))
+    # A comparison with every node, since writing to a few places takes a GPU a sort if it shall be deterministic.
+    nodes = torch.arange(instances.demand.shape[1], device=node.device)
+    return Tours(node, load, tours.visited | ((nodes == node[..., None]) & (nodes != 0)))
 
 
 def join(situations: Sequence[Tours]) -> Tours:

@@ -4,6 +4,7 @@ A rollout is a function of (acting weights, state of the environments, number of
 and never the rollout itself: a run that resumes between two of its minibatches plays it again, bit for bit.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,15 +12,16 @@ from torch import Tensor
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.frozen import frozen
+from torchyard_trainers.core.graphs import Graphed, is_plain
+from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl.environment import Environment, State
 from torchyard_trainers.vecrl.environments import build_environment
 from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.player import Play, player
 from torchyard_trainers.vecrl.policy import Policy
-from torchyard_trainers.vecrl.rollout import FACTS, Rollout, judge, luck
+from torchyard_trainers.vecrl.rollout import FACTS, Rollout, Tick, act, judge, luck, moments_of, tick
 
 
 class Collector:
@@ -34,8 +36,9 @@ class Collector:
         self._state: State = environment.reset(uniform(split_keys(keys, environment.draws)))
         self._running = torch.zeros(settings.environments, environment.agents)
         self._environment: Environment | None = None
-        self._play: Play | None = None
-        self._collected: tuple[int, Rollout, dict[str, float]] | None = None
+        self._play = Graphed(self._played, wanted=settings.compile)
+        self._step: Callable[..., Tick] = tick
+        self._collected: tuple[tuple[int, bool], Rollout, dict[str, float]] | None = None
 
     def state(self) -> dict[str, Any]:
         """Give what a checkpoint must hold: where the newest rollout began. A restore fills it in place."""
@@ -49,7 +52,9 @@ class Collector:
             self.actor.to(device)
             self._state = {name: tensor.to(device) for name, tensor in self._state.items()}
             self._running = self._running.to(device)
-            self._play = player(self.actor, self._environment, compiled=self._settings.compile, device=device)
+            if self._settings.compile:
+                compile_blocks([])  # says so if there is no compiler
+                self._step = torch.compile(tick, dynamic=False)
         return self._environment
 
     def rollout(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
@@ -57,11 +62,13 @@ class Collector:
 
         Collective when it is played: all ranks ask for it at the same point.
         """
-        if self._collected is None or self._collected[0] != number:
+        # One that was played for passes that do not count may differ in its last bits from the one that does.
+        key = number, is_plain()
+        if self._collected is None or self._collected[0] != key:
             self._collected = None  # never two at once
             rollout = self.play(session, number)
             facts = session.world.total(rollout.facts.clone()).tolist()
-            self._collected = (number, rollout, dict(zip(FACTS, facts, strict=True)))
+            self._collected = (key, rollout, dict(zip(FACTS, facts, strict=True)))
         return self._collected[1:]
 
     def advance(self, session: Session, number: int) -> dict[str, float]:
@@ -80,22 +87,27 @@ class Collector:
     @torch.no_grad()
     def play(self, session: Session, number: int) -> Rollout:
         """Play rollout `number` of this rank's environments from where the newest one began."""
-        settings, world, environment = self._settings, session.world, self.environment(session)
+        settings, world = self._settings, session.world
+        self.environment(session)
         (slots,) = split(settings.environments, world.size, world.rank)
         ids = torch.tensor(slots.positions, device=world.device)
         state = {name: tensor[ids] for name, tensor in self._state.items()}
-        chance = luck(settings, environment, ids, number * settings.horizon)
+        moments = moments_of(settings, ids, number * settings.horizon)
         weights = torch.tensor(slots.weights, device=world.device)
         with session.precision.forward():
-            assert self._play is not None
-            path = self._play(state, chance)
-            return judge(self.actor, environment, path, running=self._running[ids], weights=weights, settings=settings)
+            return self._play(state, moments, self._running[ids], weights)
+
+    def _played(self, state: State, moments: Tensor, running: Tensor, weights: Tensor) -> Rollout:
+        environment, settings = self._environment, self._settings
+        assert environment is not None
+        path = act(self.actor, environment, state, luck(settings, environment, moments), step=self._step)
+        return judge(self.actor, environment, path, running=running, weights=weights, settings=settings)
 
 
 def everywhere(own: Tensor, world: World, count: int) -> Tensor:
     """Put the rows [rank::world] of all ranks together, on every rank: [n, ...] -> [count, ...], bit for bit."""
     if world.size == 1:
-        return own
+        return own.clone()  # a graph writes its next rollout in the same place
     real = len(range(world.rank, count, world.size))
     bits = own.view(torch.int32) if own.dtype == torch.float32 else own
     whole = torch.zeros(count, *own.shape[1:], dtype=torch.int64, device=own.device)

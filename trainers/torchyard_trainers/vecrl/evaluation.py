@@ -1,53 +1,85 @@
 """Greedy evaluation: the first episode of each agent of environments that no training run ever sees."""
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vecrl.environment import Environment
+from torchyard_trainers.vecrl.environment import Environment, State
 from torchyard_trainers.vecrl.policy import Policy
 
 # The episodes are the same for every seed, so that policies of different runs can be compared.
 EVALUATION_SEED = 1234
+STEPS_AT_ONCE = 25  # before anyone looks whether all episodes are over
 
 
-@torch.no_grad()
-def qualities(policy: Policy, environment: Environment, world: World, episodes: int) -> Tensor:
-    """Give the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
+class Episodes(NamedTuple):
+    """The first episodes of n environments with A agents, so far."""
 
-    Every agent's first episode counts, however long it takes; of episodes in the order they end, the short ones would
-    come first. What still goes on after the environment's limit is cut off there.
-    """
-    copies = -(-episodes // environment.agents)
-    (slots,) = split(copies, world.size, world.rank)
-    own = int(sum(slots.weights))
-    ids = torch.tensor(slots.positions, device=world.device)
-    found = _first_episodes(policy, environment, ids)[:own]
-    places = [
-        copy * environment.agents + agent for copy in slots.positions[:own] for agent in range(environment.agents)
-    ]
-    return world.merge(copies * environment.agents, places, found.flatten())[:episodes]
+    state: State
+    total: Tensor  # [n, A] return
+    over: Tensor  # [n, A] bool
+    died: Tensor  # [n, A] bool: over, and not cut off
 
 
-def _first_episodes(policy: Policy, environment: Environment, ids: Tensor) -> Tensor:
-    """Play environments `ids` [n] until every agent's first episode is over: quality [n, A]."""
-    keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
+class Examiner:
+    """Plays greedy episodes under a policy whose weights change in place."""
 
-    def numbers(step: int) -> Tensor:
-        return uniform(split_keys(split_keys(keys, 1, offset=step)[:, 0], environment.draws))
+    def __init__(self, policy: Policy, environment: Environment, *, graphs: bool = False) -> None:
+        """Take them on the device to play on; `graphs`: whether to use CUDA graphs there."""
+        self.policy, self._environment = policy, environment
+        self._go_on = Graphed(self._played, wanted=graphs)
 
-    state = environment.reset(numbers(0))
-    over = died = torch.zeros(len(ids), environment.agents, dtype=torch.bool, device=ids.device)
-    total = torch.zeros(over.shape, device=ids.device)
-    for step in range(1, environment.limit + 1):
-        action = policy.logits(environment.observe(state)).argmax(-1)
-        state, reward, terminated, truncated, _ = environment.step(state, action, numbers(step))
-        total = total + reward.masked_fill(over, 0)
-        died = died | (terminated & ~over)
-        over = over | terminated | truncated
-        # Only a CPU can look without waiting for a device.
-        if ids.device.type == "cpu" and bool(over.all()):
-            break
-    return environment.quality(total, died)
+    @torch.no_grad()
+    def qualities(self, world: World, episodes: int) -> Tensor:
+        """Give the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
+
+        Every agent's first episode counts, however long it takes; of episodes in the order they end, the short ones
+        would come first. What still goes on after the environment's limit is cut off there.
+        """
+        agents = self._environment.agents
+        copies = -(-episodes // agents)
+        (slots,) = split(copies, world.size, world.rank)
+        own = int(sum(slots.weights))
+        ids = torch.tensor(slots.positions, device=world.device)
+        found = self._first_episodes(ids)[:own]
+        places = [copy * agents + agent for copy in slots.positions[:own] for agent in range(agents)]
+        return world.merge(copies * agents, places, found.flatten())[:episodes]
+
+    def _first_episodes(self, ids: Tensor) -> Tensor:
+        """Play environments `ids` [n] until every agent's first episode is over: quality [n, A]."""
+        environment = self._environment
+        keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
+        none = torch.zeros(len(ids), environment.agents, dtype=torch.bool, device=ids.device)
+        (start,) = luck(keys, 0, 1, environment.draws)
+        so_far = Episodes(environment.reset(start), none.float(), none, none)
+        steps = math.gcd(environment.limit, STEPS_AT_ONCE)
+        for first in range(1, environment.limit + 1, steps):
+            so_far = self._go_on(so_far, luck(keys, first, steps, environment.draws))
+            if bool(so_far.over.all()):
+                break
+        return environment.quality(so_far.total, so_far.died)
+
+    def _played(self, so_far: Episodes, numbers: Tensor) -> Episodes:
+        """Take as many steps as there are `numbers` [steps, n, draws]."""
+        state, total, over, died = so_far
+        for each in numbers:
+            action = self.policy.logits(self._environment.observe(state)).argmax(-1)
+            state, reward, terminated, truncated, _ = self._environment.step(state, action, each)
+            total = total + reward.masked_fill(over, 0)
+            died = died | (terminated & ~over)
+            over = over | terminated | truncated
+            if reads_freely(over) and bool(over.all()):
+                break
+        return Episodes(state, total, over, died)
+
+
+def luck(keys: Tensor, first: int, steps: int, draws: int) -> Tensor:
+    """Give what is random in `steps` steps from `first` on, for environments with `keys` [n]: [steps, n, draws]."""
+    return uniform(split_keys(split_keys(keys, steps, offset=first), draws)).transpose(0, 1)

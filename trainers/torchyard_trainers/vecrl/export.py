@@ -10,7 +10,7 @@ from torchyard_trainers.core.export.program import CASES, Page, Program
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.vecrl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.policy import Linear, Picture, Policy
+from torchyard_trainers.vecrl.policy import STRIDES, Linear, Picture, Policy
 
 PROGRAM = "policy"
 # Cases are taken from this many games, and this many steps apart, so that they differ.
@@ -92,6 +92,7 @@ def _described(name: str, layer: nn.Module) -> list[dict[str, Any]]:
         return [{"kind": "linear", "name": name}]
     if isinstance(layer, Picture):
         names = [f"{name}.convolutions.{number}" for number in range(len(layer.convolutions))]
-        return [{"kind": "picture", "convolutions": names, "planes": layer.planes, "players": layer.players}]
+        sizes = {"planes": layer.planes, "players": layer.players, "strides": STRIDES}
+        return [{"kind": "picture", "convolutions": names, **sizes}]
     assert isinstance(layer, nn.Tanh)
     return [{"kind": "tanh"}]

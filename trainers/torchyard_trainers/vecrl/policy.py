@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from torchyard_trainers.vecrl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
 
-CHANNELS = (8, 16, 16)
+CHANNELS = (16, 32, 32)
+STRIDES = (2, 2, 1)  # a picture of 20 x 20 becomes 5 x 5: the first layers would take nearly all time and memory
 
 
 class Policy(nn.Module):
@@ -40,8 +41,9 @@ def network(settings: Settings, environment: Environment, outputs: int, *, gain:
     inputs = environment.observed
     if settings.model == "cnn":
         assert environment.planes is not None
-        parts.append(Picture(environment.planes, players))
-        inputs += (CHANNELS[-1] - environment.planes[0]) * environment.planes[1] * environment.planes[2]
+        picture = Picture(environment.planes, players)
+        parts.append(picture)
+        inputs += picture.features - math.prod(environment.planes)
     for _ in range(settings.layers):
         parts += [Linear(inputs, settings.width, players, gain=math.sqrt(2)), nn.Tanh()]
         inputs = settings.width
@@ -72,7 +74,7 @@ class Linear(nn.Module):
 class Picture(nn.Module):
     """Three 3 x 3 convolutions with ReLU over the planes an observation begins with; the rest of it is kept as it is.
 
-    [B, A, C * H * W + rest] -> [B, A, 16 * H * W + rest], edges padded with zeros.
+    [B, A, C * H * W + rest] -> [B, A, features + rest], edges padded with zeros.
     """
 
     def __init__(self, planes: tuple[int, int, int], players: int) -> None:
@@ -80,9 +82,13 @@ class Picture(nn.Module):
         self.planes, self.players = planes, players
         counts = (planes[0], *CHANNELS)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(players * before, players * after, 3, padding=1, groups=players)
-            for before, after in zip(counts, CHANNELS, strict=False)
+            nn.Conv2d(players * before, players * after, 3, stride=stride, padding=1, groups=players)
+            for before, after, stride in zip(counts, CHANNELS, STRIDES, strict=False)
         )
+        height, width = planes[1:]
+        for stride in STRIDES:
+            height, width = -(-height // stride), -(-width // stride)
+        self.features = CHANNELS[-1] * height * width
         for convolution in self.convolutions:
             for weight in convolution.weight.chunk(players):
                 nn.init.orthogonal_(weight, math.sqrt(2))
@@ -93,7 +99,8 @@ class Picture(nn.Module):
         batch, agents, _ = observations.shape
         size = math.prod(self.planes)
         picture = observations[..., :size].reshape(-1, self.players * self.planes[0], *self.planes[1:])
-        picture = _fed_to(self.convolutions[0].weight, picture)
+        # Channels together, as a GPU's convolutions want them: else it turns every picture before and after each.
+        picture = _fed_to(self.convolutions[0].weight, picture).to(memory_format=torch.channels_last)
         for convolution in self.convolutions:
             picture = F.relu(convolution(picture))
         features = picture.reshape(batch, agents, -1)

@@ -31,7 +31,7 @@ def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, set
         settings: of the run.
     """
     log_probabilities = F.log_softmax(logits, -1)
-    chosen = log_probabilities.gather(-1, batch.action[..., None])[..., 0]
+    chosen = likelihood_of(log_probabilities, batch.action)
     log_ratio = chosen - batch.log_probability
     ratio = log_ratio.exp()
     assert ratio.shape == batch.advantage.shape == value.shape == batch.target.shape
@@ -50,6 +50,14 @@ def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, set
         }
         statistics = {name: _summed(values, weights) for name, values in named.items()}
     return Terms(_summed(loss, weights), statistics)
+
+
+def likelihood_of(log_probabilities: Tensor, action: Tensor) -> Tensor:
+    """Pick the actions [...] out of log-probabilities [..., actions].
+
+    The gradient of `gather` adds up in any order, unless it sorts first; here each number is picked once.
+    """
+    return -F.nll_loss(log_probabilities.flatten(0, -2), action.flatten(), reduction="none").view(action.shape)
 
 
 def _summed(values: Tensor, weights: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchyard_trainers.core.device import reads_freely
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Environment, Outcome, State
@@ -54,10 +55,14 @@ VALUED_AT_ONCE = 2**17
 FACTS = ("episodes", "return", "advantage", "advantageSquared", "target", "targetSquared")
 
 
-def luck(settings: Settings, environment: Environment, ids: Tensor, first: int) -> Luck:
-    """Draw what is random for environments `ids` [n] in steps `first` to `first + horizon`, a function of those."""
+def moments_of(settings: Settings, ids: Tensor, first: int) -> Tensor:
+    """Number the steps `first` to `first + horizon` of environments `ids` [n], each of them by itself: [T, n]."""
     steps = torch.arange(first, first + settings.horizon, device=ids.device)
-    moments = steps[:, None] * settings.environments + ids
+    return steps[:, None] * settings.environments + ids
+
+
+def luck(settings: Settings, environment: Environment, moments: Tensor) -> Luck:
+    """Draw what is random at `moments` [T, n], a function of those."""
     numbers = split_keys(sample_keys(stream_key(settings.seed, "environment"), moments), environment.draws)
     choices = environment.agents * environment.actions
     noise = split_keys(sample_keys(stream_key(settings.seed, "actions"), moments), choices)
@@ -118,11 +123,9 @@ def judge(
     """
     everything = torch.cat([path.observation, environment.observe(path.state)[None]])
     values = values_of(policy, everything)
-    value, following = values[:-1], values[1:].clone()
+    value, following = values[:-1], values[1:]
     if path.reached is not None:
-        # Few steps are truncated, so only their states are valued a second time.
-        cut = path.truncated.any(-1)
-        following[cut] = policy.values(path.reached[cut])
+        following = torch.where(path.truncated, values_reached(policy, path.truncated, path.reached), following)
     advantage = advantages(
         path.reward,
         value,
@@ -148,6 +151,16 @@ def values_of(policy: Policy, observations: Tensor) -> Tensor:
     return torch.cat(
         [policy.values(part.flatten(0, 1)).unflatten(0, part.shape[:2]) for part in observations.split(times)]
     )
+
+
+def values_reached(policy: Policy, truncated: Tensor, reached: Tensor) -> Tensor:
+    """Value what truncated steps reached: [T, n, A], any number for others."""
+    if not reads_freely(truncated):  # to pick out the few would make the host wait
+        return values_of(policy, reached)
+    cut = truncated.any(-1)
+    values = torch.zeros(truncated.shape)
+    values[cut] = policy.values(reached[cut])
+    return values
 
 
 def returns_of(reward: Tensor, ended: Tensor, running: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.rollout import luck
+from torchyard_trainers.vecrl.rollout import luck, moments_of
 
 WARM_UP_RUNS = 2
 MEASURED_SECONDS = 2.0
@@ -23,7 +23,7 @@ def speeds(collector: Collector, session: Session, settings: Settings) -> dict[s
     """
     environment, device = collector.environment(session), session.world.device
     ids = torch.arange(session.world.rank, settings.environments, session.world.size, device=device)
-    chance = luck(settings, environment, ids, 0)
+    chance = luck(settings, environment, moments_of(settings, ids, 0))
     actions = chance.noise.argmax(-1)
     state = environment.reset(chance.numbers[0])
 

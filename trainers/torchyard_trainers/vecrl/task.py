@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from torch.optim import Adam, Optimizer
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.export.program import Page, Program
+from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.environments import build_environment
-from torchyard_trainers.vecrl.evaluation import qualities
+from torchyard_trainers.vecrl.evaluation import Examiner
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.ppo import Minibatch, losses
@@ -52,6 +53,8 @@ class VecRL:
         self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps; tells which minibatch is next
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._order: tuple[int, Tensor] | None = None
+        self._learn: Callable[[Minibatch, Tensor], tuple[Tensor, dict[str, Tensor]]] | None = None
+        self._examiner: Examiner | None = None
         self._clock = 0.0
         self._paces: deque[float] = deque(maxlen=100)
 
@@ -92,11 +95,25 @@ class VecRL:
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
         """PPO's loss on one share of the newest rollout."""
         minibatch = self._minibatch(session, batch.ids % self.global_batch)
-        shape = minibatch.action.shape
-        logits, value = session.parallel.forward(minibatch.observation.flatten(0, 1))
-        return losses(
-            logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, batch.weights, self.settings
-        )
+        if self._learn is None:
+            self._learn = self._learner(session)
+        return Terms(*self._learn(minibatch, batch.weights))
+
+    def _learner(self, session: Session) -> Callable[[Minibatch, Tensor], tuple[Tensor, dict[str, Tensor]]]:
+        """Give the way to PPO's loss on a minibatch; compiled, it is a graph where all gradients are one process's."""
+        model, settings = session.parallel.forward, self.settings
+        hastens = settings.compile and session.world.device.type == "cuda"
+        judge = torch.compile(losses, dynamic=False) if hastens else losses
+        alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
+
+        def learn(minibatch: Minibatch, weights: Tensor) -> Terms:
+            shape = minibatch.action.shape
+            logits, value = model(minibatch.observation.flatten(0, 1))
+            return judge(logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, weights, settings)
+
+        if settings.compile and alone:
+            return GraphedLoss(learn, list(session.parallel.module.parameters()))
+        return learn
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """After the last minibatch of a rollout: tell what it showed, renew the acting policy. Evaluate at times."""
@@ -117,10 +134,12 @@ class VecRL:
     def evaluate(self, session: Session) -> dict[str, float]:
         """Mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
         environment = self.collector.environment(session)
-        policy = Policy(self.settings, environment).to(session.world.device)
-        session.parallel.copy_to(policy)
+        if self._examiner is None:
+            policy = Policy(self.settings, environment).to(session.world.device)
+            self._examiner = Examiner(policy, environment, graphs=self.settings.compile)
+        session.parallel.copy_to(self._examiner.policy)
         with session.precision.forward():
-            found = qualities(policy, environment, session.world, self.settings.eval_episodes)
+            found = self._examiner.qualities(session.world, self.settings.eval_episodes)
         return {environment.measure: float(found.mean())}
 
     def score(self, metrics: Mapping[str, float]) -> float | None:

@@ -15,30 +15,32 @@ const LAYERS = {
     return output;
   },
   tanh: (_, input) => input.map(Math.tanh),
-  picture({ convolutions, planes, players }, input, agent) {
-    const [count, height, width] = planes;
-    const size = height * width;
-    let picture = input.subarray(0, count * size);
-    for (const { weight, bias } of convolutions) {
+  picture({ convolutions, strides, planes, players }, input, agent) {
+    let [count, height, width] = planes;
+    const seen = count * height * width;
+    let picture = input.subarray(0, seen);
+    convolutions.forEach(({ weight, bias }, layer) => {
+      const stride = strides[layer];
       const [outputs, inputs] = [weight.shape[0] / players, weight.shape[1]];
       const first = (players === 1 ? 0 : agent) * outputs;
-      const next = new Float32Array(outputs * size);
+      const [rows, columns] = [Math.ceil(height / stride), Math.ceil(width / stride)];
+      const next = new Float32Array(outputs * rows * columns);
       for (let o = 0; o < outputs; o++)
-        for (let y = 0; y < height; y++)
-          for (let x = 0; x < width; x++) {
+        for (let y = 0; y < rows; y++)
+          for (let x = 0; x < columns; x++) {
             let sum = bias.data[first + o];
             for (let i = 0; i < inputs; i++)
               for (let dy = -1; dy <= 1; dy++)
                 for (let dx = -1; dx <= 1; dx++) {
-                  const [row, column] = [y + dy, x + dx];
+                  const [row, column] = [stride * y + dy, stride * x + dx];
                   if (row < 0 || row >= height || column < 0 || column >= width) continue;
-                  sum += weight.data[(((first + o) * inputs + i) * 3 + dy + 1) * 3 + dx + 1] * picture[i * size + row * width + column];
+                  sum += weight.data[(((first + o) * inputs + i) * 3 + dy + 1) * 3 + dx + 1] * picture[(i * height + row) * width + column];
                 }
-            next[o * size + y * width + x] = Math.max(0, sum);
+            next[(o * rows + y) * columns + x] = Math.max(0, sum);
           }
-      picture = next;
-    }
-    return Float32Array.from([...picture, ...input.subarray(count * size)]);
+      [picture, height, width] = [next, rows, columns];
+    });
+    return Float32Array.from([...picture, ...input.subarray(seen)]);
   },
 };
 
