@@ -104,7 +104,9 @@ class Parallelism(Model, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0.01, le=1)],
         doc("Part of its GPU's memory, or on a CPU of the pod's, that a worker may use: what auto goes by."),
     ] = 1.0
-    compile: Annotated[bool, doc("Compile each block of the model with torch.compile.")] = False
+    compile: Annotated[
+        bool, doc("Compile each block of the model with torch.compile; on a GPU also use CUDA graphs.")
+    ] = False
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.memory import IN_TENSORS
 from torchyard_trainers.core.memory_tracker import KINDS, OFFLOADED, tracker_of, tracking
 from torchyard_trainers.core.order import samples_of_step
@@ -161,7 +162,7 @@ def _measure(
     for group in optimizer.param_groups:
         if on_gpu and not group.get("fused") and group.get("foreach") is None:
             group["foreach"] = True  # as PyTorch chooses there, with temporaries for all parameters at once
-    tracker = tracker_of(model, optimizer, sharded=sharded, offloads=settings.cpu_offload, over_gloo=not on_gpu)
+    tracker = tracker_of(model, optimizer, sharded=sharded, offloads=settings.cpu_offload, on_gpu=on_gpu)
     kept = [leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)]
     if sharded:  # its `track_external` does nothing
         tracker.track_inputs((kept,))
@@ -175,7 +176,7 @@ def _measure(
     alike = not (sharded or real)
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
     ids = samples_of_step(0, work.global_batch)
-    with tracking(tracker):
+    with tracking(tracker), as_on_gpu(wanted=on_gpu):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on
         if not (alike and accumulates):

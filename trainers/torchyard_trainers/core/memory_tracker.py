@@ -20,7 +20,7 @@ KINDS = {
 OFFLOADED = frozenset({"SHARDED_PARAM", "SHARDED_GRAD", "OPT"})
 
 
-def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offloads: bool, over_gloo: bool) -> Any:
+def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offloads: bool, on_gpu: bool) -> Any:
     """Make a tracker that can begin anew (`forget`), knows when the peak was (`moment`) and takes frozen networks.
 
     What it shall call a moment outside of a step is said in `beside`. It leaves out the peaks of modules, which take
@@ -31,14 +31,15 @@ def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offload
         optimizer: of its parameters.
         sharded: whether the model is.
         offloads: find the moment of most need of the device; what is offloaded is counted beside it.
-        over_gloo: collectives will go through gloo, which reduces a copy of the gradients.
+        on_gpu: count what kernels of a GPU take for themselves; otherwise collectives go through gloo, which reduces
+            a copy of the gradients.
     """
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
     tracker = _of_the_whole(FSDPMemTracker)(model, optimizer) if sharded else _of_the_whole(MemTracker)()
     tracker.on_host = OFFLOADED if offloads else frozenset()
-    tracker.over_gloo = over_gloo
+    tracker.on_gpu = on_gpu
     return tracker
 
 
@@ -119,12 +120,14 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
 def _seen_by(tracker: type[Any]) -> Callable[..., Any]:
     """Give what a tracker does at each operation, with the pauses and the copies of `tracker_of`."""
     dispatch, reduce_scatter = attrgetter("__torch_dispatch__")(tracker), torch.ops.c10d._reduce_scatter_base_.default
+    softmax_backward = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001 - an operator
 
     def act(self: Any, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused:
             return operation(*args, **(kwargs or {}))
         copied = None
-        if self.over_gloo and operation is reduce_scatter:
+        # Gradients, or on a GPU the product of a softmax's gradient and its result.
+        if operation is (softmax_backward if self.on_gpu else reduce_scatter):
             with self:
                 copied = args[1].clone()
         result = dispatch(self, operation, types, args, kwargs)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.instances import Instances
 
@@ -120,7 +121,7 @@ def rows(table: Tensor, node: Tensor) -> Tensor:
     GPU it sorts the nodes first, to add in order, and a product with a one in each row is cheaper than that.
     """
     batch, nodes, _ = table.shape
-    if table.is_cuda and table.requires_grad:
+    if table.requires_grad and not works_on_cpu(table):
         ones = torch.arange(nodes, device=node.device) == node[..., None]
         return ones.to(table.dtype) @ table
     first = torch.arange(0, batch * nodes, nodes, device=node.device)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.cvrp.instances import Instances, distances
 
 
@@ -41,7 +42,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -
     On a CPU in fp32: there the gradient in bf16 takes many times as long.
     """
     dtype = queries.dtype
-    on_cpu = queries.device.type == "cpu"
+    on_cpu = works_on_cpu(queries)
     at = torch.float32 if on_cpu else dtype
     with torch.autocast(queries.device.type, enabled=False) if on_cpu else nullcontext():
         mixed = F.scaled_dot_product_attention(
