@@ -153,6 +153,22 @@ def test_a_trainer_without_a_first_step_in_time_gets_another_round_then_fails():
     assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
 
 
+def test_a_trainer_whose_workers_are_never_heard_does_not_count_as_started():
+    world = World(2, trainer=Trainer(name="cvrp"), health=Health(start_timeout="5m"))
+    world.settle()
+    world.start_pods()
+    world.settle()
+    for _ in range(9):
+        world.now += 31
+        world.settle()
+        assert (world.status.state, world.status.reason) == ("Starting", "Starting"), "nothing trains"
+    assert plan(world.view()).requeue_after == pytest.approx(300 - 9 * 31, abs=1)
+    world.now += 31
+    world.settle()
+    assert world.status.attempts[0].reason == "StartTimeout"
+    assert "no worker has reported" in world.status.attempts[0].cause.exception
+
+
 def test_an_agent_that_never_gets_ready_ends_the_job_as_one_that_never_calls_does():
     world = World(2, health=Health(start_timeout="5m"))
     world.settle()

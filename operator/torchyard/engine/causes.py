@@ -269,7 +269,8 @@ def _lost(node_rank: int, pod: Pod | None, reason: str, message: str, now: float
 
 def overdue(limit: str, phase: str, now: float) -> Outcome:
     """A round whose first step did not come in time."""
-    message = f"no step within {limit}" + (f", rank 0 is in phase {phase}" if phase else "")
+    silent = "no worker has reported, and those of several nodes start only once their pods reach each other"
+    message = f"no step within {limit}, " + (f"rank 0 is in phase {phase}" if phase else silent)
     return Outcome(
         rank=0,
         state="failed",

@@ -45,7 +45,8 @@ def newest_step(view: View, status: TrainingJobStatus) -> int:
 def started(view: View, status: TrainingJobStatus) -> bool:
     """Whether the open round has made its first step. Once it is Running it stays so until it closes.
 
-    A program that reports nothing counts as started once its workers have run for half a minute.
+    A program that reports nothing counts as started once its workers have run for half a minute. Built-in workloads do
+    report, before anything else: where none is heard there is no worker yet, and health.startTimeout counts.
     """
     if not status.rendezvous.open:
         return False
@@ -53,7 +54,7 @@ def started(view: View, status: TrainingJobStatus) -> bool:
         return True
     reports = round_reports(view, status)
     first = status.attempts[-1].start_step if status.attempts else 0
-    if reports:
+    if reports or view.job.spec.trainer is not None:
         return any(_stepped(report, first) for report in reports)
     running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
     return running and view.now >= _silent_start(view, status)
@@ -61,7 +62,9 @@ def started(view: View, status: TrainingJobStatus) -> bool:
 
 def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
     """When a round without reports will count as started."""
-    if not status.rendezvous.open or started(view, status) or round_reports(view, status):
+    if view.job.spec.trainer is not None or not status.rendezvous.open:
+        return None
+    if started(view, status) or round_reports(view, status):
         return None
     due = _silent_start(view, status)
     return due if due > view.now else None
