@@ -78,6 +78,11 @@ WAITING = {
         "NodesCordoned",
         "2 of 4 nodes: node(s) were unschedulable",
     ),
+    "nodes are cordoned, and one has a taint that the scheduler does not name": (
+        pod(status=unplaced(nodes("1 node(s) had untolerated taint(s), 2 node(s) were unschedulable"))),
+        "NodesCordoned",
+        "2 of 4 nodes: node(s) were unschedulable",
+    ),
     "there are no nodes": (
         pod(status=unplaced("no nodes available to schedule pods")),
         "Unschedulable",

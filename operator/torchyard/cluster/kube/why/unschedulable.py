@@ -75,8 +75,9 @@ def _judge(fault: Fault) -> tuple[int, str] | None:
     if "affinity" in what or "selector" in what:
         return 3, "NoMatchingNode"
     if "taint" in what:
+        # Newer schedulers only count taints, and where other nodes failed another test it is the control plane's.
         taint = _TAINT.search(what)
-        return (0 if taint and taint["taint"].startswith(_CONTROL_PLANE) else 2), "Untolerated"
+        return (0 if taint is None or taint["taint"].startswith(_CONTROL_PLANE) else 2), "Untolerated"
     if "unschedulable" in what:
         return 1, "NodesCordoned"
     return None
