@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchyard_trainers.core.config import Config, Parallelism, Trainer
+from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
@@ -302,3 +303,22 @@ def test_no_number_of_the_loop_is_read_by_the_host(model, baseline):
     instances = make(work.settings, "t", batch.ids)
     routes = policy(instances)
     assert routes.moves.shape == (8, 1, 10)  # as many moves as a tour can need: nobody looked whether all are home
+
+
+@pytest.mark.parametrize("model", ["am", "gt", "dgt"])
+def test_what_a_gpu_does_in_another_way_comes_to_the_same(model):
+    found = []
+    for gpu in (False, True):
+        work = task(model=model)
+        policy = work.build()
+        instances = make(work.settings, "train", torch.arange(8))
+        with as_on_gpu(wanted=gpu):
+            routes = policy(instances, split_keys(torch.arange(8), 4), likelihood=True)
+            routes.log_likelihood.sum().backward()
+        found.append((routes.moves, routes.log_likelihood, [each.grad for each in policy.parameters()]))
+    (moves, likelihood, gradients), (others, another, slopes) = found
+    assert torch.equal(moves, others)
+    assert torch.allclose(likelihood, another, rtol=1e-5)
+    assert all(
+        torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4) for mine, theirs in zip(gradients, slopes, strict=True)
+    )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.cvrp.instances import Instances
 
 
@@ -50,7 +51,9 @@ def feasible(instances: Instances, tours: Tours) -> Tensor:
 def visit(instances: Instances, tours: Tours, node: Tensor) -> Tours:
     """Move each vehicle to `node` [B, S]; the depot fills it up."""
     load = torch.where(node == 0, instances.capacity, tours.load - instances.demand.gather(1, node))
-    # A comparison with every node, since writing to a few places takes a GPU a sort if it shall be deterministic.
+    if works_on_cpu(node):
+        return Tours(node, load, tours.visited.scatter(-1, node[..., None], (node != 0)[..., None]))
+    # To write to a few places takes a GPU a sort if it shall be deterministic, and comparing with all of them does not.
     nodes = torch.arange(instances.demand.shape[1], device=node.device)
     return Tours(node, load, tours.visited | ((nodes == node[..., None]) & (nodes != 0)))
 
