@@ -111,7 +111,8 @@ class GraphedLoss:
     def _with_gradient(self, *inputs: Any) -> tuple[Tensor, Any, list[Tensor | None]]:
         with torch.enable_grad():
             loss, beside = self._act(*inputs)
-            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            with torch.autocast(loss.device.type, enabled=False):  # types are those of the forward pass
+                gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         return loss.detach(), beside, list(gradients)
 
 

@@ -62,8 +62,8 @@ class Collector:
 
         Collective when it is played: all ranks ask for it at the same point.
         """
-        # One that was played for passes that do not count may differ in its last bits from the one that does.
-        key = number, is_plain()
+        # Code as it is written and what is compiled of it may differ in the last bits; a resumed run has the latter.
+        key = number, self._settings.compile and is_plain()
         if self._collected is None or self._collected[0] != key:
             self._collected = None  # never two at once
             rollout = self.play(session, number)
