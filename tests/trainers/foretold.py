@@ -65,7 +65,7 @@ def measure(sizes, strategy, options, steps, file):
         tracker = FSDPMemTracker(model, optimizer) if strategy in SHARDED else MemTracker()
         if settings.cpu_offload or "name" in sizes:  # there is no device but the host: what would be there is not added
             kinds = {"sharded": strategy in SHARDED, "offloads": settings.cpu_offload}
-            tracker = tracker_of(model, optimizer, **kinds, over_gloo=False)
+            tracker = tracker_of(model, optimizer, **kinds, on_gpu=True)
         if strategy not in SHARDED:
             state = [leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)]
             tracker.track_external(model, optimizer, *state)
