@@ -2,9 +2,9 @@
 
     python benchmarks/trainers/gpu.py [--only cartpole] [--steps 60] [--out FILE.json]
 
-Each row is mode `bench` of a job in a process of its own: as it is, without CUDA graphs, and with
-`parallelism.compile`. A row tells the workload's own rate, the utilisation of the device (MFU) and the memory that
-tensors took at most, beside what `torchyard plan` foretells of it where it can.
+Each row is mode `bench` of a job in a process of its own: as it is, with `parallelism.compile` but for CUDA graphs, and
+with all of it. A row tells the workload's own rate, the utilisation of the device (MFU) and the memory that tensors
+took at most.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 PROGRAM = """
 import sys
-from torchyard_trainers.core import graphs
 from torchyard_trainers.core.command import main
-graphs._SWITCH.off = sys.argv[1] == "plain"
-sys.exit(main(sys.argv[2:]))
+from torchyard_trainers.core.graphs import plainly
+with plainly(compiled=False):  # what is compiled stays so, and no graphs are made
+    sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -30,7 +30,6 @@ class Row(NamedTuple):
     name: str
     trainer: str
     params: dict[str, Any]
-    precision: str = "bf16"
     unit: int = 1  # things of interest in a step of one environment, or in a sample
 
     def config(self, steps: int, *, compiled: bool) -> dict[str, Any]:
@@ -45,7 +44,7 @@ class Row(NamedTuple):
             "trainer": {"name": self.trainer, "mode": "bench", "params": params},
             "device": "cuda",
             "parallelism": {
-                "precision": self.precision,
+                "precision": "bf16",
                 "compile": compiled,
                 "microBatchSize": params.get("batch") or params["environments"],
             },
@@ -66,19 +65,20 @@ ROWS = (
     Row("cartpole, 65536 environments", "vecrl", {**CARTS, "environments": 65_536}),
     Row("snake 20 x 20, 4 agents, cnn", "vecrl", SNAKES, unit=4),
 )
-WAYS = {"as it is": ("graphs", False), "no graphs": ("plain", False), "compiled": ("graphs", True)}
+ALL = ("-m", "torchyard_trainers")
+WAYS = {"as it is": (ALL, False), "no graphs": (("-c", PROGRAM), True), "compiled": (ALL, True)}
 
 
 def measure(row: Row, way: str, steps: int, limit: float) -> dict[str, Any]:
     """Run one job; give its figures, or why there are none."""
-    graphs, compiled = WAYS[way]
+    program, compiled = WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(row.config(steps, compiled=compiled)))
         where = ["--config", str(file), "--checkpoint-dir", f"{folder}/run"]
         try:
             done = subprocess.run(
-                [sys.executable, "-c", PROGRAM, graphs, *where],
+                [sys.executable, *program, *where],
                 check=False,
                 capture_output=True,
                 text=True,
@@ -112,6 +112,8 @@ def main() -> None:
     for row in (each for each in ROWS if options.only in each.name):
         for way in options.ways:
             told = found.setdefault(row.name, {})[way] = measure(row, way, options.steps, options.limit)
+            if options.out:
+                options.out.write_text(json.dumps(found, indent=1))
             if "fault" in told:
                 print(f"| {row.name} | {way} | {told['fault']} | | | |", flush=True)
                 continue
@@ -122,8 +124,6 @@ def main() -> None:
                 f"| {figures['memoryPeakBytes'] / 2**30:.2f} |",
                 flush=True,
             )
-            if options.out:
-                options.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

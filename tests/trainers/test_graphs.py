@@ -32,7 +32,36 @@ DEVICES = [
 ]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+class Rerun:
+    """Stands in for a graph on a CPU: does the work again, on the same inputs and into the same memory."""
+
+    def __init__(self, act, inputs, found):
+        self._act, self._inputs, self._found = act, inputs, found
+
+    def replay(self):
+        for own, new in zip(tree_leaves(self._found), tree_leaves(self._act(*self._inputs)), strict=True):
+            if isinstance(own, torch.Tensor):
+                with torch.no_grad():
+                    own.copy_(new)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request, monkeypatch):
+    """Give a device on which graphs are made; a CPU's have a graph's memory, if nothing else of it."""
+
+    def capture(act, inputs):
+        found = act(*inputs)
+        return Rerun(act, inputs, found), found
+
+    if request.param == "cpu":
+        monkeypatch.setattr(graphs, "_capture", capture)
+        monkeypatch.setattr(graphs, "_records", lambda _: not is_plain())
+        monkeypatch.setattr(policy, "reads_freely", lambda _: False)  # a graph always has the same moves
+        monkeypatch.setattr(torch, "compile", lambda act, **_: act)
+    make_deterministic(torch.device(request.param))
+    return torch.device(request.param)
+
+
 def test_a_graph_gives_what_the_function_gives_for_each_shape_and_for_new_numbers(device):
     weight = torch.randn(3, 3, device=device)
 
@@ -50,7 +79,6 @@ def test_a_graph_gives_what_the_function_gives_for_each_shape_and_for_new_number
     assert torch.equal(graphed(pair, None)["sum"], act(pair, None)["sum"])
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_more_shapes_than_are_kept_are_worked_on_all_the_same(device):
     graphed = Graphed(lambda numbers: numbers * 2, wanted=True)
     for size in range(1, 12):
@@ -58,7 +86,6 @@ def test_more_shapes_than_are_kept_are_worked_on_all_the_same(device):
         assert graphed(numbers).tolist() == [2.0] * size
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_added_up(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
@@ -93,37 +120,6 @@ def test_code_that_runs_plainly_knows_it():
     assert not is_plain()
 
 
-class Rerun:
-    """Stands in for a graph on a CPU: does the work again, on the same inputs and into the same memory."""
-
-    def __init__(self, act, inputs, found):
-        self._act, self._inputs, self._found = act, inputs, found
-
-    def replay(self):
-        for own, new in zip(tree_leaves(self._found), tree_leaves(self._act(*self._inputs)), strict=True):
-            if isinstance(own, torch.Tensor):
-                with torch.no_grad():
-                    own.copy_(new)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request, monkeypatch):
-    """Give a device on which graphs are made; a CPU's have a graph's memory, if nothing else of it."""
-
-    def capture(act, inputs):
-        found = act(*inputs)
-        return Rerun(act, inputs, found), found
-
-    if request.param == "cpu":
-        monkeypatch.setattr(graphs, "_capture", capture)
-        monkeypatch.setattr(graphs, "_records", lambda _: not is_plain())
-        monkeypatch.setattr(policy, "reads_freely", lambda _: False)  # a graph always has the same moves
-        monkeypatch.setattr(torch, "compile", lambda act, **_: act)
-    make_deterministic(torch.device(request.param))
-    return torch.device(request.param)
-
-
-@pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("model", ["am", "dgt"])
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 def test_routes_of_a_graph_are_the_routes_also_of_new_weights(model, half, device):
@@ -148,7 +144,6 @@ SHARED = Cvrp, routing, {"batch": 16, "samples": 4, "evalInstances": 40, "evalBa
 ROLLOUT = Cvrp, routing, {**SHARED[2], "baseline": "rollout", "baselineEvery": 3, "baselineInstances": 32}
 
 
-@pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("micro_batch", [None, 3], ids=["whole", "accumulated"])
 @pytest.mark.parametrize("workload", [CARTS, SNAKES, SHARED, ROLLOUT], ids=["carts", "snakes", "shared", "rollout"])
 def test_training_by_graphs_is_training(workload, micro_batch, device):

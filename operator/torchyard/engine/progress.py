@@ -52,22 +52,24 @@ def started(view: View, status: TrainingJobStatus) -> bool:
         return False
     if view.job.status.state == "Running" and view.job.status.round == status.round:
         return True
-    reports = round_reports(view, status)
-    first = status.attempts[-1].start_step if status.attempts else 0
-    if reports or view.job.spec.trainer is not None:
-        return any(_stepped(report, first) for report in reports)
+    if _tells(view, status):
+        first = status.attempts[-1].start_step if status.attempts else 0
+        return any(_stepped(report, first) for report in round_reports(view, status))
     running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
     return running and view.now >= _silent_start(view, status)
 
 
 def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
     """When a round without reports will count as started."""
-    if view.job.spec.trainer is not None or not status.rendezvous.open:
-        return None
-    if started(view, status) or round_reports(view, status):
+    if not status.rendezvous.open or _tells(view, status) or started(view, status):
         return None
     due = _silent_start(view, status)
     return due if due > view.now else None
+
+
+def _tells(view: View, status: TrainingJobStatus) -> bool:
+    """Whether the program of the open round says what steps it makes: it did, or it is one of ours."""
+    return view.job.spec.trainer is not None or bool(round_reports(view, status))
 
 
 def running(view: View, status: TrainingJobStatus) -> str:

@@ -4,8 +4,8 @@
 to compute, and computes again what is cheap: norms, activations, sums. Neither changes a bit of the result.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +13,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from torchyard_trainers.core.switch import Switch
+
+_KEEPS = Switch()
 _ATEN = torch.ops.aten
 # Products and attention, as they reach the dispatcher; kernels of attention differ by device and mask.
 _KEPT = frozenset(
@@ -43,26 +46,14 @@ def checkpoint_activations(blocks: Iterable[nn.Module], how: Literal["none", "se
         block.forward = _again(block.forward, options)  # type: ignore[method-assign]
 
 
-class _Switch:
-    keeps = False
-
-
-_SWITCH = _Switch()
-
-
-@contextmanager
-def keeping_activations() -> Iterator[None]:
+def keeping_activations() -> AbstractContextManager[None]:
     """Compute nothing again meanwhile: passes then cost what the model needs, and not what memory does."""
-    _SWITCH.keeps = True
-    try:
-        yield
-    finally:
-        _SWITCH.keeps = False
+    return _KEEPS.held()
 
 
 def _again(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def forward_again(*inputs: Any, **more: Any) -> Any:
-        if _SWITCH.keeps or not torch.is_grad_enabled():
+        if _KEEPS.on or not torch.is_grad_enabled():
             return forward(*inputs, **more)
         return checkpoint(forward, *inputs, **more, **options)
 

@@ -1,10 +1,13 @@
 """What a tensor's device allows, and how work is done there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+from torchyard_trainers.core.switch import Switch
+
+_GPU = Switch()
 
 
 def reads_freely(tensor: Tensor) -> bool:
@@ -12,23 +15,11 @@ def reads_freely(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor)
 
 
-class _Switch:
-    gpu = False
-
-
-_SWITCH = _Switch()
-
-
-@contextmanager
-def as_on_gpu(*, wanted: bool) -> Iterator[None]:
+def as_on_gpu(*, wanted: bool) -> AbstractContextManager[None]:
     """Do work on a CPU's tensors meanwhile as a GPU's would be done: for the forecast of a step there."""
-    before, _SWITCH.gpu = _SWITCH.gpu, wanted
-    try:
-        yield
-    finally:
-        _SWITCH.gpu = before
+    return _GPU.held(on=wanted)
 
 
 def works_on_cpu(tensor: Tensor) -> bool:
     """Whether work on the tensor is a CPU's, which is fast at other things than a GPU."""
-    return tensor.device.type == "cpu" and not _SWITCH.gpu
+    return tensor.device.type == "cpu" and not _GPU.on

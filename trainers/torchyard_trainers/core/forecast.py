@@ -189,7 +189,7 @@ def _measure(
         tracker.beside = "evaluation between steps"
         # Whoever looks at a number that is not there gets one of these.
         with nullcontext() if real else suppress(RuntimeError, TypeError):
-            work.after_step(session, work.total_steps, dict.fromkeys([*sums, "gradNorm"], 0.0))
+            work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
         if not real:  # a baseline may have looked at a number before there was an evaluation
             with suppress(RuntimeError, TypeError):
                 work.evaluate(session)

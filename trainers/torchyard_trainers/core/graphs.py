@@ -13,10 +13,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from torchyard_trainers.core.switch import Switch
+
 WARM_UP_RUNS = 3
 MOST_RECORDINGS = 6  # of one function; each keeps the memory of its shapes
 P = ParamSpec("P")
 T = TypeVar("T")
+_PLAIN = Switch()
 
 
 class _Recording(NamedTuple):
@@ -130,13 +133,6 @@ class _Known(torch.autograd.Function):
         return None, None, *(None if each is None else next(scaled) for each in ctx.gradients)
 
 
-class _Switch:
-    off = False
-
-
-_SWITCH = _Switch()
-
-
 @contextmanager
 def plainly(*, compiled: bool) -> Iterator[None]:
     """Run all code as it is written meanwhile, for passes that are made once or are counted.
@@ -144,23 +140,19 @@ def plainly(*, compiled: bool) -> Iterator[None]:
     `compiled`: whether there may be code that `torch.compile` made; looking for it takes seconds.
     """
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    before, _SWITCH.off = _SWITCH.off, True
-    try:
-        with stance:
-            yield
-    finally:
-        _SWITCH.off = before
+    with stance, _PLAIN.held():
+        yield
 
 
 def is_plain() -> bool:
     """Whether `plainly` holds."""
-    return _SWITCH.off
+    return _PLAIN.on
 
 
 def _records(inputs: Any) -> bool:
     """Whether graphs are made of work on these tensors: they are on a GPU and have numbers."""
     tensors = _tensors(tree_flatten(inputs)[0])
-    return not _SWITCH.off and all(each.is_cuda and not isinstance(each, FakeTensor) for each in tensors)
+    return not _PLAIN.on and all(each.is_cuda and not isinstance(each, FakeTensor) for each in tensors)
 
 
 def _tensors(leaves: Iterable[Any]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,13 @@ class Totals:
     metrics: dict[str, float]
     flags: dict[str, bool]
     fault: str  # what was not finite, so that no update was made; "" if all was well
+
+
+class Sums(NamedTuple):
+    """Loss and statistics, summed over the samples of this rank."""
+
+    names: tuple[str, ...]
+    values: torch.Tensor  # [names] float64
 
 
 def optimize(
@@ -53,23 +61,21 @@ def optimize(
         raise out_of_memory(len(micro_batches[0].positions)) from error
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
     raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=norm.device)
-    totals = world.total(torch.cat([torch.stack(list(sums.values())), raised]))
+    totals = world.total(torch.cat([sums.values, raised]))
     *counts, grad_norm = torch.cat([totals, norm.double().reshape(1)]).tolist()
-    metrics = {name: count / work.global_batch for name, count in zip(sums, counts, strict=False)}
+    metrics = {name: count / work.global_batch for name, count in zip(sums.names, counts, strict=False)}
     sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
     if sound:
         precision.step(optimizer)
     else:
         precision.leave_out()
     optimizer.zero_grad(set_to_none=True)
-    said = dict(zip(flags, (count > 0 for count in counts[len(sums) :]), strict=True))
+    said = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
     return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
 
 
-def accumulate(
-    work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots]
-) -> dict[str, torch.Tensor]:
+def accumulate(work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots]) -> Sums:
     """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
     device, world_size = session.world.device, session.world.size
     names: tuple[str, ...] = ()
@@ -85,7 +91,7 @@ def accumulate(
         values = torch.stack([terms.loss.detach(), *terms.statistics.values()]).double()
         sums = values if sums is None else sums + values
     assert sums is not None, "a rank has samples of its own, or padding"
-    return dict(zip(names, sums.unbind(), strict=True))
+    return Sums(names, sums)
 
 
 def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:
