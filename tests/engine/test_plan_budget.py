@@ -31,6 +31,7 @@ def test_rounds_in_a_row_without_progress_end_the_job():
         fail(world, message=f"boom {number}")
         recover(world, 1)
     assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
+    assert "(3 rounds, no newer step reported, last cause WorkerFailed, " in world.status.message
     assert "ValueError: boom 3" in world.status.message
     assert world.status.attempts[-1].cause.exception == "ValueError: boom 3"
     assert condition(world, "Failed").status == "True"

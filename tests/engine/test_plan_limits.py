@@ -137,7 +137,7 @@ def test_a_trainer_without_a_first_step_in_time_gets_another_round_then_fails():
     world.settle()
     world.start_pods()
     world.settle()
-    assert plan(world.view()).requeue_after == pytest.approx(300, abs=1) or plan(world.view()).requeue_after <= 30
+    assert plan(world.view()).requeue_after == 60, "then it says whose workers are not heard"
     world.now += 301
     world.agents[world.at(0)] = replace(
         world.agents[world.at(0)], reports=(RankReport(round=1, phase="init", time=world.now),)
@@ -158,10 +158,14 @@ def test_a_trainer_whose_workers_are_never_heard_does_not_count_as_started():
     world.settle()
     world.start_pods()
     world.settle()
-    for _ in range(9):
+    assert plan(world.view()).requeue_after == 60, "then silence says something"
+    for turn in range(9):
         world.now += 31
         world.settle()
-        assert (world.status.state, world.status.reason) == ("Starting", "Starting"), "nothing trains"
+        assert world.status.state == "Starting", "nothing trains"
+        assert world.status.reason == ("WorkersSilent" if turn else "Starting")
+    assert "(none in job-0-0, job-0-1 since " in world.status.message
+    assert [each.reason for each in world.events if each.type == "Warning"] == ["WorkersSilent"]
     assert plan(world.view()).requeue_after == pytest.approx(300 - 9 * 31, abs=1)
     world.now += 31
     world.settle()

@@ -103,6 +103,11 @@ _WAITING = (
 _RUNNING = (
     ("RoundOpened", "a round was opened", ""),
     ("Starting", "workers start and have not made a step yet", ""),
+    (
+        "WorkersSilent",
+        "workers were to start and have not reported yet",
+        "they may still import, or not reach each other: see `torchyard logs`, and network policies between the pods",
+    ),
     ("Training", "steps are being made", ""),
     (
         "StandingStill",
@@ -157,11 +162,7 @@ _OVER = (
     ("StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"),
     ("PendingTimeout", "pods were not placed in time", "free resources or raise spec.health.pendingTimeout"),
     ("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again; its checkpoints are kept"),
-    (
-        "NoProgress",
-        "rounds in a row ended without progress",
-        "fix the cause, see `torchyard logs`; a script that resumes by itself must report its own step",
-    ),
+    ("NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`"),
     ("MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"),
     ("RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"),
     ("RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"),

@@ -76,14 +76,18 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
     if begun:
         status = _note_recovery(view, status)
     silent, silence_due = timeouts.unheard(view, status)
+    idle, idle_due = timeouts.workers_unheard(view, status) if state != "Running" else ("", None)
     reason, evidence = {"Running": running(view, status), "Recovering": "Recovering"}.get(state, "Starting"), ""
     events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
     if silent:
         reason, evidence = "AgentSilent", silent
+    elif idle:
+        reason, evidence = "WorkersSilent", idle
     elif reason == "StandingStill":
         evidence = f"none after step {status.progress.step}, since {status.progress.last_step_time}"
     status = told(status, state, reason, evidence)
-    due = tuple(each for each in (start_due, silent_start_due(view, status), silence_due) if each is not None)
+    times = (start_due, silent_start_due(view, status), silence_due, idle_due)
+    due = tuple(each for each in times if each is not None)
     return Turn(status=status, events=(*(events if begun else ()), *troubled(view.job.status, status)), due=due)
 
 
@@ -140,7 +144,7 @@ def _verdict_evidence(verdict: str, status: TrainingJobStatus, cause: Outcome, p
     if verdict == cause.reason:
         return proof
     count = {
-        "NoProgress": f"{status.restarts.no_progress} rounds",
+        "NoProgress": f"{status.restarts.no_progress} rounds, no newer step reported",
         "MaxRestartsExceeded": f"{status.restarts.counted} counted restarts",
     }.get(verdict, "")
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)

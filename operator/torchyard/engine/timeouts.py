@@ -3,11 +3,12 @@
 from torchyard.api.durations import seconds
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.gang import seats
-from torchyard.engine.moments import moment
+from torchyard.engine.moments import moment, since
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 
 SILENT_AGENT_SECONDS = 30.0
+SILENT_WORKERS_SECONDS = 60.0
 
 
 def deadline(view: View, status: TrainingJobStatus) -> float | None:
@@ -78,6 +79,22 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     listening = 0.0 if view.job.status.reason == "AgentSilent" else view.since
     due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
     return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
+
+
+def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Members of a starting round whose agents are heard and whose workers are not: who, or when silence will count.
+
+    Only of a built-in workload is a report awaited: its workers write one before anything else.
+    """
+    agents = [view.agents.get(uid) for uid in status.rendezvous.members]
+    connected = [agent for agent in agents if agent is not None and agent.connected]
+    mute = {agent.pod_uid for agent in connected if all(each.round != status.round for each in agent.reports)}
+    if view.job.spec.trainer is None or len(connected) < len(agents) or not mute:
+        return "", None
+    begun = status.attempts[-1].start_time if status.attempts else None
+    due = since(begun, view.now) + SILENT_WORKERS_SECONDS
+    names = sorted(pod.name for pod in view.pods if pod.uid in mute)
+    return (f"none in {', '.join(names[:3])} since {begun}", None) if view.now >= due else ("", due)
 
 
 def _lack(view: View, pod: Pod) -> str:

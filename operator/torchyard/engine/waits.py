@@ -24,7 +24,7 @@ ORDINARY = frozenset(
 
 def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
-    if now.reason == before.reason or now.reason not in (WAITING - ORDINARY) | {"StandingStill"}:
+    if now.reason == before.reason or now.reason not in (WAITING - ORDINARY) | {"StandingStill", "WorkersSilent"}:
         return ()
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
