@@ -35,3 +35,4 @@ async def test_a_member_that_fails_takes_the_gang_along_and_is_named(api, namesp
     first, second = status["attempts"]
     assert (first["cause"]["pod"], second["cause"]["pod"]) == ("fails-0-1", "fails-1-1")
     assert (first["cause"]["exitCode"], first["cause"]["class"], first["cause"]["rank"]) == (1, "WorkerFailed", 1)
+    assert "no luck" in first["cause"]["lines"], "the end of its log outlives the pod"

@@ -197,6 +197,24 @@ def test_of_a_pod_without_an_agent_the_workers_are_judged_by_code_and_last_words
     assert (found.reason, found.message, found.exit_code) == (reason, message, code)
 
 
+def test_what_nobody_else_tells_is_kept_from_the_end_of_a_log():
+    plain = {**ON_NODE, "subdomain": "ty-cvrp"}
+    log = (
+        "\n".join(f"step {number}" for number in range(30))
+        + "\n\x1b[31mTraceback\x1b[0m\n\tin f\r\n\nValueError: no\x07 luck\n"
+    )
+    (*before, raised, place, error) = seen(pod(spec=plain, status=ended(1, "Error", log))).pod.lines
+    assert (raised, place, error) == ("Traceback", "    in f", "ValueError: no luck")
+    assert before[0] == "step 14", "twenty lines, an empty one among them"
+    assert seen(pod(spec=plain, status=ended(0, "Completed", log))).pod.lines == ()
+    assert seen(pod(spec=plain, status=ended(128, "StartError", "exec: not found"))).pod.lines == ()
+    assert seen(pod(spec=ON_NODE, status=ended(1, "Error", "Traceback\nMemoryError\n"))).pod.lines == (
+        "Traceback",
+        "MemoryError",
+    ), "an agent that crashed"
+    assert seen(pod(spec=ON_NODE, status=ended(1, "Error", told(1, exception="ValueError")))).pod.lines == ()
+
+
 def test_of_a_pod_without_an_agent_it_is_the_jobs_own_command_that_is_not_there():
     words = 'failed to create task: runc: exec: "nosuch": executable file not found in $PATH'
     found = seen(pod(spec={**ON_NODE, "subdomain": "ty-cvrp"}, status=ended(128, "StartError", words))).pod

@@ -150,7 +150,14 @@ def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
         lost_pod=True,
         time=pod.finished or now,
         message=pod.message,
-        cause=Cause(pod=pod.name, node=pod.node, exit_code=code, class_=reason, exception=pod.message[:MAX_EXCEPTION]),
+        cause=Cause(
+            pod=pod.name,
+            node=pod.node,
+            exit_code=code,
+            class_=reason,
+            exception=pod.message[:MAX_EXCEPTION],
+            lines=[line[:MAX_LINE] for line in pod.lines[-MAX_LINES:]],
+        ),
     )
 
 

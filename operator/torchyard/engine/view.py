@@ -34,6 +34,7 @@ class Pod(Struct, frozen=True, kw_only=True):
         ""  # catalogue code of why it waits, goes or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable)
     )
     message: str = ""
+    lines: tuple[str, ...] = ()  # the end of its log, where it ended and no agent told how
 
     @property
     def alive(self) -> bool:

@@ -84,9 +84,10 @@ def read(pod: KubePod) -> Facts | None:
 def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
     phase = _phase(pod)
     reason, message, started, finished, code = "", "", None, None, None
+    lines: tuple[str, ...] = ()
     if phase in {"Succeeded", "Failed"}:
         end = ended.how(pod)
-        reason, message, code = end.reason, end.message, end.exit_code
+        reason, message, code, lines = end.reason, end.message, end.exit_code, end.lines
         started, finished = _time(end.started), _time(end.finished)
     else:
         reason, message = ended.disruption(pod)
@@ -110,6 +111,7 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
         exit_code=code,
         reason=reason,
         message=message,
+        lines=lines,
     )
 
 

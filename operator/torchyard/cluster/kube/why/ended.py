@@ -6,10 +6,13 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api.exits import EXITS
+from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
 
 MAX_MESSAGE = 500
+MAX_LINES = 20
+MAX_LINE = 400
 # Conditions of type DisruptionTarget.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "PreemptedByPriority",
@@ -31,6 +34,7 @@ _ENDED_BY_KUBELET = {
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
 _LAUNCHER = "torch.distributed.elastic"
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+_NOT_STARTED = frozenset({"CommandNotFound", "ContainerCannotStart"})  # its words are the runtime's, no log
 _NOT_THERE = re.compile(r"executable file not found|no such file or directory")
 # What a pod is evicted for that filled its own volumes, in the kubelet's words; whatever node it gets, it fills them.
 _OWN_LIMIT = re.compile(
@@ -43,6 +47,7 @@ class End(Struct, frozen=True, kw_only=True):
 
     reason: str = ""
     message: str = ""
+    lines: tuple[str, ...] = ()  # the end of a log whose program nobody else tells of
     exit_code: int | None = None
     started: str | None = None
     finished: str | None = None
@@ -84,10 +89,12 @@ def how(pod: KubePod) -> End:
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
         return _not_begun(pod) or End(reason=taken or "PodLost", message=words or _short(pod.status.message))
     reason, message = _container(pod, trainer)
+    untold = reason == "AgentCrashed" or (_is_plain(pod) and trainer.exit_code and reason not in _NOT_STARTED)
     return End(
         # A pod that was told to go and then ended by itself went because of that.
         reason=taken or reason,
         message=words or message,
+        lines=_lines(trainer.message) if untold else (),
         exit_code=trainer.exit_code,
         started=trainer.started_at,
         finished=trainer.finished_at,
@@ -100,9 +107,13 @@ def _not_begun(pod: KubePod) -> End | None:
         ended = each.state.terminated
         if ended is not None and ended.exit_code:
             said = _last_line(ended.message) or f"exit code {ended.exit_code}"
-            if each.name == names.AGENT:
-                return End(reason="AgentNotInstalled", message=said, finished=ended.finished_at)
-            return End(reason="InitContainerFailed", message=f"{each.name}: {said}", finished=ended.finished_at)
+            ours = each.name == names.AGENT
+            return End(
+                reason="AgentNotInstalled" if ours else "InitContainerFailed",
+                message=said if ours else f"{each.name}: {said}",
+                lines=_lines(ended.message),
+                finished=ended.finished_at,
+            )
     return None
 
 
@@ -113,13 +124,13 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         return "OOMKilled", f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
     if ended.reason in _CANNOT_START:
         # Without an agent it is the job's own command that the container was to start with.
-        lacks_command = pod.spec.subdomain and _NOT_THERE.search(ended.message)
+        lacks_command = _is_plain(pod) and _NOT_THERE.search(ended.message)
         return "CommandNotFound" if lacks_command else "ContainerCannotStart", _short(ended.message)
     words = _words(ended.message)
     if words is not None:
         failure = words.failure or _Failure()
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
-    if pod.spec.subdomain:  # it has no agent: what ended are the workers themselves
+    if _is_plain(pod):  # what ended are the workers themselves
         unknown = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
         return ("WorkerFailed" if unknown else ""), _told(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
@@ -127,6 +138,11 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
     crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
     return ("AgentCrashed" if crashed else ""), _last_line(ended.message)
+
+
+def _is_plain(pod: KubePod) -> bool:
+    """Whether it has no agent."""
+    return bool(pod.spec.subdomain)
 
 
 def _in_words(log: str) -> str:
@@ -156,6 +172,13 @@ def _told(message: str) -> str:
     lines = [line for line in message.splitlines() if any(map(str.isalnum, line)) and _LAUNCHER not in line]
     raised = [line for line in lines if _RAISED.match(line)]
     return _short((raised or lines or [""])[-1])
+
+
+def _lines(log: str) -> tuple[str, ...]:
+    """What it said last, without what a terminal would obey; indented as it was."""
+    clean = ESCAPES.sub("", log).expandtabs(4).splitlines()
+    lines = ("".join(filter(str.isprintable, line))[:MAX_LINE] for line in clean[-MAX_LINES:])
+    return tuple(line for line in lines if line.strip())
 
 
 def _short(message: str) -> str:
