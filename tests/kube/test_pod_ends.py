@@ -175,18 +175,39 @@ def test_a_container_that_somebody_injected_does_not_keep_a_finished_pod_alive()
     assert (found.phase, found.exit_code, found.lingers) == ("Succeeded", 0, True)
 
 
+# torchrun of PyTorch 2.15; a kubelet keeps the last 2 KiB of it.
 TORCHRUN = """ValueError: no luck
-E1121 12:00:00 1 torch/distributed/elastic/multiprocessing/api.py:1000] failed (exitcode: 1) local_rank: 0 (pid: 8)
+E1121 12:00:00.6 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 8)
+Traceback (most recent call last):
+  File "/opt/bin/torchrun", line 10, in <module>
+    sys.exit(main())
+             ^^^^^^
+  File "/opt/torch/distributed/launcher/api.py", line 386, in launch_agent
+    raise ChildFailedError(
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-  exitcode  : 1 (pid: 8)
+============================================================
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 0)
+  exitcode  : 1 (pid: 13)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """
+CUT_OFF = TORCHRUN.partition("main())\n")[2]
 
 
 @pytest.mark.parametrize(
     ("code", "log", "reason", "message"),
     [
         (1, TORCHRUN, "WorkerFailed", "ValueError: no luck"),
+        (1, CUT_OFF, "WorkerFailed", ""),
+        (
+            1,
+            'Traceback\n  File "/x/torch/distributed/c10d.py", line 3, in reduce\nRuntimeError: peer\n' + CUT_OFF,
+            "WorkerFailed",
+            "RuntimeError: peer",
+        ),
         (3, "no luck\n----\n", "WorkerFailed", "no luck"),
         (64, "params.steps: must be positive\n", "", "params.steps: must be positive"),
         (137, "", "", ""),
@@ -206,6 +227,7 @@ def test_what_nobody_else_tells_is_kept_from_the_end_of_a_log():
     (*before, raised, place, error) = seen(pod(spec=plain, status=ended(1, "Error", log))).pod.lines
     assert (raised, place, error) == ("Traceback", "    in f", "ValueError: no luck")
     assert before[0] == "step 14", "twenty lines, an empty one among them"
+    assert seen(pod(spec=plain, status=ended(1, "Error", TORCHRUN))).pod.lines == ("ValueError: no luck",)
     assert seen(pod(spec=plain, status=ended(0, "Completed", log))).pod.lines == ()
     assert seen(pod(spec=plain, status=ended(128, "StartError", "exec: not found"))).pod.lines == ()
     assert seen(pod(spec=ON_NODE, status=ended(1, "Error", "Traceback\nMemoryError\n"))).pod.lines == (

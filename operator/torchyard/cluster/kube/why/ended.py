@@ -30,9 +30,15 @@ _ENDED_BY_KUBELET = {
     "Preempting": "PreemptedByPriority",
     "NodeLost": "NodeLost",
 }
-# How Python names what was raised; what torchrun adds of its own when a worker ended.
+# How Python names what was raised.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
-_LAUNCHER = "torch.distributed.elastic"
+# What torchrun adds of its own when a worker ended: lines of its log, and its own traceback with a table below it.
+_LAUNCHER = re.compile(
+    r"^[EWI]\d{4} .*torch/distributed/.*\n"
+    r"|^(?:Traceback \(most recent call last\):\n)?"
+    r"  File \".*(?:torchrun|torch/distributed/(?:run|launcher/api)\.py)\", [\s\S]*",
+    re.MULTILINE,
+)
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
 _NOT_STARTED = frozenset({"CommandNotFound", "ContainerCannotStart"})  # its words are the runtime's, no log
 _NOT_THERE = re.compile(r"executable file not found|no such file or directory")
@@ -167,16 +173,23 @@ def _last_line(message: str) -> str:
     return _short(lines[-1]) if lines else ""
 
 
-def _told(message: str) -> str:
-    """The line of a log's end that tells most: an exception, else the last one that is no ornament."""
-    lines = [line for line in message.splitlines() if any(map(str.isalnum, line)) and _LAUNCHER not in line]
-    raised = [line for line in lines if _RAISED.match(line)]
-    return _short((raised or lines or [""])[-1])
+def _told(log: str) -> str:
+    """The line of a log's end that tells most: an exception, else the last one of a worker that is no ornament."""
+    lines = [line for line in log.splitlines() if any(map(str.isalnum, line))]
+    raised = [line for line in lines if _RAISED.match(line) and "torch.distributed.elastic" not in line]
+    own = [line for line in _of_workers(log).splitlines() if line in lines]
+    return _short((raised or own or [""])[-1])
+
+
+def _of_workers(log: str) -> str:
+    """A log without what torchrun adds to the words of its workers."""
+    return _LAUNCHER.sub("", log)
 
 
 def _lines(log: str) -> tuple[str, ...]:
     """What it said last, without what a terminal would obey; indented as it was."""
-    clean = ESCAPES.sub("", log).expandtabs(4).splitlines()
+    own = _of_workers(log)
+    clean = ESCAPES.sub("", own if own.strip() else log).expandtabs(4).splitlines()
     lines = ("".join(filter(str.isprintable, line))[:MAX_LINE] for line in clean[-MAX_LINES:])
     return tuple(line for line in lines if line.strip())
 
