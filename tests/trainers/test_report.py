@@ -46,6 +46,36 @@ def test_time_moves_by_itself_and_the_counter_only_with_the_main_thread(tmp_path
     reporter.stop()
 
 
+HOURS = 7200.0
+
+
+@pytest.mark.parametrize(
+    ("news", "field", "told"),
+    [
+        (lambda reporter: reporter.made_step(41, 50, {}, {}), "roundSteps", 1),
+        (lambda reporter: reporter.checkpoint({"step": 40}), "checkpoint", {"step": 40}),
+    ],
+    ids=["the first step of a round", "a checkpoint"],
+)
+def test_what_decides_over_a_round_is_told_at_once(tmp_path, news, field, told):
+    reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=2, period=HOURS).start()
+    news(reporter)
+    until(lambda: read(tmp_path / "report.0.json").get(field) == told)
+    reporter.stop()
+
+
+def test_steps_after_the_first_one_wait_for_their_turn(tmp_path):
+    reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=2, period=HOURS).start()
+    reporter.made_step(41, 50, {}, {})
+    written = until(lambda: (found := read(tmp_path / "report.0.json"))["roundSteps"] and found)
+    for step in range(42, 50):
+        reporter.made_step(step, 50, {}, {})
+    reporter.checkpoint({"step": 49})
+    found = until(lambda: (found := read(tmp_path / "report.0.json")).get("checkpoint") and found)
+    assert (written["step"], found["step"]) == (41, 49)
+    reporter.stop()
+
+
 def test_numbers_that_are_not_finite_are_left_out(tmp_path):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=1).start()
     reporter.metrics({"loss": math.nan, "cost": 5.0})

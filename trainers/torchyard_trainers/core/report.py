@@ -1,6 +1,7 @@
 """`report.<local_rank>.json`: what the agent knows of this process, replaced atomically once a second by a thread.
 
-The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it moves.
+The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it moves. What is
+decided by does not wait for its second: the first step of a round (it runs) and each checkpoint (a failure is free).
 """
 
 import hashlib
@@ -37,6 +38,7 @@ class Reporter:
         self._period = period
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._keep_writing, name="report", daemon=True)
         self._facts: dict[str, Any] = {
             "round": round_number,
@@ -68,6 +70,7 @@ class Reporter:
     def stop(self) -> None:
         """Write the last report and end the thread."""
         self._stop.set()
+        self._news.set()
         if self._thread.is_alive():
             self._thread.join()
             self._write()
@@ -83,6 +86,9 @@ class Reporter:
         self.progress(step, total_steps)
         with self._lock:
             self._facts["roundSteps"] += 1
+            first = self._facts["roundSteps"] == 1
+        if first:
+            self._news.set()
 
     def progress(self, step: int, total_steps: int, epoch: float = 0.0) -> None:
         """Tell the number of finished optimizer steps."""
@@ -101,6 +107,7 @@ class Reporter:
     def checkpoint(self, values: Mapping[str, Any]) -> None:
         """Replace the checkpoint block: step, time, path, bytes, saveSeconds."""
         self._update({"checkpoint": dict(values)})
+        self._news.set()
 
     def artifact(self, name: str, path: Path, *, verified: bool | None = None) -> None:
         """Tell a file that is finished: name, place, size, SHA-256; `verified`: it was compared with the model."""
@@ -137,8 +144,11 @@ class Reporter:
             self._facts["counter"] += 1
 
     def _keep_writing(self) -> None:
-        while not self._stop.wait(self._period):
-            self._write()
+        while not self._stop.is_set():
+            self._news.wait(self._period)
+            self._news.clear()
+            if not self._stop.is_set():
+                self._write()
 
     def _write(self) -> None:
         assert self._path is not None
