@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import stat
 from collections import deque
 from pathlib import Path
 from typing import Deque, Dict, List, Mapping, Optional, Pattern, Sequence
@@ -13,6 +14,18 @@ KEPT_LINES = 200
 _LINE_CHARACTERS = 1000
 _CHUNK = 1 << 20
 ROTATE_BYTES = 64 << 20
+_STDERR_BYTES = 1 << 20
+
+
+def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
+    """Cut standard error to nothing beyond `most` bytes if it is a file: without a container runtime nobody else does.
+
+    Each failed round leaves a kilobyte of its launcher there. What we say ourselves is in `agent.log`, too.
+    """
+    with contextlib.suppress(OSError):
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_size > most:
+            os.ftruncate(descriptor, 0)
 
 
 class RankLog:

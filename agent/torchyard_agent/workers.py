@@ -12,6 +12,7 @@ from torchyard_agent import failure
 from torchyard_agent.command import Plain, Torchrun
 from torchyard_agent.echo import Echo
 from torchyard_agent.environment import REMOVED_FROM_WORKERS
+from torchyard_agent.logs import bound_stderr
 from torchyard_agent.ports import ReservedPort
 from torchyard_agent.process import kill_descendants, reaped
 from torchyard_agent.round_run import KILL_SECONDS, RoundRun, round_spec
@@ -161,4 +162,5 @@ class Workers:
         self._last_reports = run.reports.all()
         self.round = None
         self.reap()
+        bound_stderr()
         logger.info("round %d ended: code %d%s", run.number, self.exit["code"], f", {left} killed" if left else "")

@@ -1,6 +1,10 @@
 """Logs of the ranks: bounded whatever a program writes, and its last words kept."""
 
-from torchyard_agent.logs import RankLog
+import os
+
+import pytest
+
+from torchyard_agent.logs import RankLog, bound_stderr
 
 
 def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_the_round_starts(tmp_path, monkeypatch):
@@ -50,3 +54,25 @@ def test_a_log_written_faster_than_it_is_read_is_still_cut_and_what_is_skipped_i
         assert path.with_suffix(".log.1").stat().st_size <= 3 * MEBIBYTE
         assert lines[-1] == "7"
         assert "bytes skipped] " in lines[0]
+
+
+@pytest.mark.parametrize(("written", "left"), [(b"short\n", b"short\n"), (b"x" * 11, b"")])
+def test_standard_error_is_cut_where_it_is_a_file_and_long(tmp_path, written, left):
+    path = tmp_path / "pod.log"
+    with path.open("ab", buffering=0) as file:
+        file.write(written)
+        bound_stderr(file.fileno(), most=10)
+        assert path.read_bytes() == left
+        file.write(b"goes on\n")
+    assert path.read_bytes() == left + b"goes on\n"
+
+
+def test_standard_error_that_somebody_reads_is_left_alone():
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 11)
+    bound_stderr(writer, most=10)
+    assert os.read(reader, 100) == b"x" * 11
+    os.close(reader)
+    bound_stderr(writer, most=10)
+    os.close(writer)
+    bound_stderr(writer, most=10)

@@ -145,7 +145,7 @@ class LocalPod:
     def _spawn(
         self, command: Sequence[str], env: Mapping[str, str], cwd: Path, kept: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        with (self.folder / "logs" / "pod.log").open("wb") as log:
+        with (self.folder / "logs" / "pod.log").open("ab") as log:  # its agent cuts it when it is long
             return subprocess.Popen(
                 command,
                 env=dict(env),
