@@ -1,0 +1,298 @@
+"""A soak: faults of every kind, one after the other, on one training job; its weights must not differ by a bit.
+
+    python benchmarks/soak.py [--faults 1200] [--seed 1] [--strategy ddp] [--disk 256]
+
+`torchyard run` trains a small cvrp job. Whenever it has made progress since the last fault, the next is drawn, each
+kind once and then by weight. After each the status is held against what was done: cause, rank, pod, code, budget,
+counters, size. At the end nothing may be left of the run, no process may have grown, and the weights are those of a
+run that nobody disturbed. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
+there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run.
+"""
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from soak_checks import differences, leftovers
+from soak_faults import FAULTS, Expected, Scene, has_own_disk
+from soak_run import NAME, Run, StuckError, footprint, until
+
+FAULT_SECONDS = 90.0
+MAX_DESCRIPTORS_GAINED = 4
+
+
+def document(given: argparse.Namespace) -> dict[str, Any]:
+    small = {"customers": 5, "samples": 4, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
+    ranks = given.nodes * given.procs
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": NAME},
+        "spec": {
+            "trainer": {
+                "name": "cvrp",
+                "params": {"preset": "tiny", "steps": given.steps, "seed": given.seed, "evalEvery": 10**6, **small},
+            },
+            "device": "cpu",
+            "nodes": given.nodes,
+            "procsPerNode": given.procs,
+            "parallelism": {"strategy": given.strategy, "globalBatchSize": 2 * ranks},
+            "checkpoint": {"interval": {"steps": given.interval}},
+            "metrics": {"interval": "1s"},
+            "logging": {"tensorboard": False},
+            "gracePeriod": "20s",
+        },
+    }
+
+
+class Note(NamedTuple):
+    """One fault: how long until the job made durable progress again, and what events told of it."""
+
+    kind: str
+    seconds: float
+    told: str
+
+
+class Soak:
+    """Injects faults into one run, and holds what the status says against them."""
+
+    def __init__(self, run: Run, given: argparse.Namespace, console: Console) -> None:
+        self.run, self.given, self.console = run, given, console
+        self.draw = random.Random(given.seed)
+        self.notes: list[Note] = []
+        self.anomalies: list[str] = []
+        self.prints: dict[tuple[str, int], list[tuple[int, int, int]]] = collections.defaultdict(list)
+
+    def __call__(self) -> None:
+        kinds = {kind: each for kind, each in FAULTS.items() if not self.given.only or self.given.only in kind}
+        if not has_own_disk(self.run.home):
+            kinds.pop("disk full for a moment", None)
+        deadline = time.monotonic() + 60 * self.given.minutes
+        names, weights = [*kinds], [weight for _, weight in kinds.values()]
+        fresh = self.draw.sample(names, len(names))  # each of them once; then as often as they weigh
+        self.run.run()
+        before = self.steady(0)
+        with Progress(console=self.console) as progress:
+            task = progress.add_task("faults", total=self.given.faults)
+            while len(self.notes) < self.given.faults and time.monotonic() < deadline:
+                if before["progress"]["step"] > self.given.steps - self.given.reserve:
+                    self.console.print("the run nears its end: no more faults")
+                    break
+                kind = fresh.pop() if fresh else self.draw.choices(names, weights)[0]
+                before = self.fault(kind, before)
+                progress.update(
+                    task, advance=1, description=f"step {before['progress']['step']}, {len(self.anomalies)} anomalies"
+                )
+        self.finish(before)
+
+    def fault(self, kind: str, before: dict[str, Any]) -> dict[str, Any]:
+        """Inject one, wait until the job is well again, and compare; the status then."""
+        told = len(self.run.events())
+        scene = Scene(self.run, self.draw, before, self.run.workers(before["round"]), self.run.pods())
+        began = time.monotonic()
+        saved = self.run.saved()[-1]
+        try:
+            expected = FAULTS[kind][0](scene)
+        except AssertionError as error:
+            self.odd(kind, str(error), before)
+            expected = Expected()
+        after = self.steady(max(saved, before["checkpoint"]["step"]), before["round"] + bool(expected.reason))
+        events = self.run.events(told)
+        note = Note(kind, time.monotonic() - began, " ".join(event["reason"] for event in events))
+        self.notes.append(note)
+        if self.given.each:
+            self.console.print(f"{time.strftime('%X')} {note.seconds:5.1f} s  {kind}: {note.told}", markup=False)
+        for wrong in differences(before, after, expected, scene):
+            self.odd(kind, wrong, after)
+        warnings = self.run.warnings(after["round"])
+        if expected.warning and not any(expected.warning in warning for warning in warnings):
+            self.odd(kind, f"no warning {expected.warning!r} among {warnings}", after)
+        return after
+
+    def steady(self, saved: int, number: int = 1) -> dict[str, Any]:
+        """The status once round `number` or a later one trains with all its ranks, and has saved a newer step."""
+        ranks = self.given.nodes * self.given.procs
+        seen: dict[str, Any] = {}
+
+        def well() -> bool:
+            nonlocal seen
+            seen = self.run.status()
+            if seen.get("state") in {"Failed", "Succeeded"}:
+                raise StuckError(f"the run is over: {seen['state']}, {seen.get('message')}")
+            if seen.get("state") != "Running" or seen["round"] < number:
+                return False
+            workers = self.run.workers(seen["round"])
+            # A stop saves by itself: what pays for a restart is a step that this very round has saved.
+            least = max(saved, seen["attempts"][-1].get("startStep", 0))
+            return (
+                seen.get("checkpoint", {}).get("step", 0) > least
+                and len(workers) == ranks
+                and len(self.run.pods()) == self.given.nodes
+            )
+
+        try:
+            until(well, FAULT_SECONDS, f"round {number} trains and has saved a step after {saved}")
+        except StuckError as error:
+            self.odd("stuck", str(error), seen)
+            raise
+        for name, pid in self.run.processes().items():
+            self.prints[name, pid].append((seen["round"], *footprint(pid)))
+        return seen
+
+    def odd(self, kind: str, what: str, status: dict[str, Any]) -> None:
+        text = f"fault {len(self.notes) + 1}, {kind}: {what}"
+        self.anomalies.append(text)
+        self.console.print(text, style="red", markup=False)
+        attempts = [
+            {**each, "cause": {**each.get("cause", {}), "lines": []}} for each in status.get("attempts", [])[-3:]
+        ]
+        shown = {
+            name: status.get(name)
+            for name in ("state", "reason", "message", "round", "incarnation", "restarts", "checkpoint")
+        }
+        self.console.print(json.dumps({**shown, "attempts": attempts}, indent=1), markup=False, highlight=False)
+
+    def finish(self, before: dict[str, Any]) -> None:
+        """Let the job come to its end, and look at what is left."""
+        assert self.run.controller is not None
+        left = self.given.steps - before["progress"]["step"]
+        code = self.run.controller.wait(120 + left)
+        status = self.run.status()
+        if code or status["state"] != "Succeeded":
+            self.odd("end", f"exit code {code}, state {status['state']}", status)
+        for what, found in (("processes", self.run.left()), ("files", leftovers(self.run))):
+            if found:
+                self.odd("end", f"{what} left: {found}", status)
+        for (name, pid), prints in self.prints.items():
+            first = prints[min(2, len(prints) - 1)]
+            if prints[-1][2] - first[2] > MAX_DESCRIPTORS_GAINED:
+                grown = f"{first[2]} in round {first[0]}, {prints[-1][2]} in round {prints[-1][0]}"
+                self.odd("end", f"descriptors of {name} ({pid}): {grown}", status)
+
+
+@contextlib.contextmanager
+def home(prefix: str, megabytes: int) -> Iterator[Path]:
+    """A home of its own, on a disk in memory of its own if `megabytes` are given; that needs root."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        if megabytes:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", name], check=True)
+        try:
+            yield Path(name)
+        finally:
+            if megabytes:
+                subprocess.run(["umount", "--lazy", name], check=True)
+
+
+@contextlib.contextmanager
+def ended(run: Run) -> Iterator[Run]:
+    """The run, of which nothing lives afterwards."""
+    try:
+        yield run
+    finally:
+        if run.controller is not None and run.controller.poll() is None:
+            run.controller.send_signal(signal.SIGCONT)
+        run.say("rm", "--force", NAME)
+        if run.controller is not None:
+            run.controller.wait(60)
+
+
+def undisturbed(given: argparse.Namespace, console: Console) -> str:
+    """Digest of the weights of a run that nobody disturbs."""
+    with (
+        home("soak-calm-", given.disk) as folder,
+        ended(Run(folder, document(given))) as run,
+        console.status("the undisturbed run"),
+    ):
+        run.run()
+        assert run.controller is not None
+        code = run.controller.wait(600 + given.steps)
+        if code:
+            raise SystemExit(f"the undisturbed run ended with {code}:\n{(folder / 'out').read_text()[-2000:]}")
+        return digest(run)
+
+
+def digest(run: Run) -> str:
+    return hashlib.sha256(run.weights()).hexdigest()
+
+
+def tables(soak: Soak) -> Iterator[Table]:
+    table = Table(
+        title=f"{len(soak.notes)} faults, seed {soak.given.seed}, {soak.given.strategy}", title_justify="left"
+    )
+    for column in ("fault", "times", "median s", "worst s", "events, most often"):
+        table.add_column(column, justify="left" if column.startswith(("fault", "events")) else "right")
+    for kind in FAULTS:
+        notes = [note for note in soak.notes if note.kind == kind]
+        if notes:
+            times = [note.seconds for note in notes]
+            told = collections.Counter(note.told for note in notes).most_common(3)
+            words = "; ".join(f"{count} x {words or 'none'}" for words, count in told)
+            table.add_row(kind, str(len(notes)), f"{statistics.median(times):.1f}", f"{max(times):.1f}", words)
+    yield table
+    table = Table(title="processes that lived longest, KiB of their own and descriptors", title_justify="left")
+    for column in ("process", "looks", "KiB first", "last", "descriptors first", "last"):
+        table.add_column(column, justify="left" if column == "process" else "right")
+    for name in sorted({name for name, _ in soak.prints}):
+        prints = max((each for (other, _), each in soak.prints.items() if other == name), key=len)
+        first, last = prints[min(2, len(prints) - 1)], prints[-1]
+        table.add_row(name, *map(str, (len(prints), first[1], last[1], first[2], last[2])))
+    yield table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=1200, help="inject at most so many")
+    parser.add_argument("--minutes", type=float, default=90, help="inject for at most so long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=100_000, help="of the job; no faults in the last --reserve")
+    parser.add_argument("--reserve", type=int, default=500)
+    parser.add_argument("--interval", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--strategy", default="ddp", choices=("ddp", "fsdp", "hsdp"))
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--procs", type=int, default=1, help="workers of a node")
+    parser.add_argument("--only", default="", help="kinds whose name holds this")
+    parser.add_argument(
+        "--disk", type=int, default=0, help="MB of a disk in memory, so that it can be filled; needs root"
+    )
+    parser.add_argument("--each", action="store_true", help="a line for every fault")
+    parser.add_argument("--calm", default="", help="SHA-256 of the undisturbed run's weights, if it is known")
+    given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background ignores some of them
+        signal.signal(number, lambda *_: sys.exit(1))
+    console = Console(stderr=True)
+    with home("soak-", given.disk) as folder, ended(Run(folder, document(given))) as run:
+        soak = Soak(run, given, console)
+        try:
+            soak()
+            weights = digest(run)
+        except (StuckError, subprocess.TimeoutExpired) as error:
+            weights = ""
+            console.print(f"{error}\n{(folder / 'out').read_text()[-3000:]}", markup=False)
+            for log in sorted(run.folder.glob("pods/*/logs/*.log"))[-6:]:
+                console.print(f"--- {log}\n{log.read_text(errors='replace')[-2500:]}", markup=False)
+    for table in tables(soak):
+        Console().print(table)
+    if weights and weights != (calm := given.calm or undisturbed(given, console)):
+        soak.anomalies.append(f"the weights differ: {weights}, undisturbed {calm}")
+    print(f"{len(soak.anomalies)} anomalies; weights {weights or 'unknown'}")
+    print("\n".join(soak.anomalies))
+    sys.exit(bool(soak.anomalies) or not weights)
+
+
+if __name__ == "__main__":
+    main()
