@@ -12,6 +12,7 @@ import pytest
 
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import record
+from torchyard.cluster.local.pod import LocalPod
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
 from torchyard.engine.ports import Unavailable
 from torchyard.intake.book import Book
@@ -110,7 +111,31 @@ async def test_a_killed_pod_is_failed_with_137_and_leaves_nothing(bench, until, 
             getattr(pod.running, victim).kill(signal.SIGKILL)
         await until(lambda: bench.pods[0].phase == "Failed")
         assert bench.pods[0].exit_code == 137
+        if victim != "group":  # where both die, the keeper may have had the time to say so
+            words = {"agent": "its agent was killed by SIGKILL", "keeper": "killed from outside"}
+            assert words[victim] in bench.pods[0].message
         assert not bench.marked(pod)
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "said"),
+    [
+        (143, "2026-11-23 14:15:54,167 INFO torchyard_agent.agent: exit 143\n", ""),
+        (1, "ValueError: no\n\n2026-11-23 14:15:54,167 INFO torchyard_agent.agent: x\n", "ValueError: no"),
+        (64, "torchyard-agent: no command\n", "torchyard-agent: no command"),
+        (139, "ValueError: long ago\n", "its agent was killed by SIGSEGV"),
+    ],
+)
+async def test_what_is_said_of_a_pod_that_ended_is_no_line_of_its_daily_work(tmp_path, code, log, said):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "pod.log").write_text(log)
+    record.write(tmp_path / "exit.json", record.Exit(code=code, time=1.0))
+    written = record.PodRecord(
+        uid="u", job_uid="j", name="demo-0-0", index=0, incarnation=0, address="127.0.0.1", created=1.0, url="unix:/x"
+    )
+    pod = LocalPod(tmp_path, written)
+    await pod.adopt()
+    assert (pod.view().exit_code, pod.view().message) == (code, said)
 
 
 async def test_a_pod_outlives_its_controller_and_the_next_one_adopts_it(bench, until):

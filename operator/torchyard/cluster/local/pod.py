@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -24,8 +25,10 @@ from torchyard.cluster.local.waiting import ended, until, within
 from torchyard.engine.view import Pod
 
 KEEPER = Path(__file__).with_name("keeper.py")
-KILLED = 128 + signal.SIGKILL
+SIGNALLED = 128
+KILLED = SIGNALLED + signal.SIGKILL
 BAD_CONFIGURATION = 64
+_ALL_IS_WELL = re.compile(r"[\d-]+ [\d:,]+ INFO ")
 _KEEPER_START_SECONDS = 10.0
 _KEEPER_END_SECONDS = 5.0
 
@@ -237,15 +240,27 @@ class LocalPod:
         if self.exit is None:
             self.fail(KILLED, "PodLost", "The pod's processes vanished without a word: they were killed from outside.")
         elif self.exit.code != 0:
-            self.message = _last_words(self.folder / "logs" / "pod.log")
+            self.message = _killed_by(self.exit.code) or _last_words(self.folder / "logs" / "pod.log")
+
+
+def _killed_by(code: int) -> str:
+    """Which signal ended the agent; "" if it ended itself, which it also does with 143."""
+    if code <= SIGNALLED or code == SIGNALLED + signal.SIGTERM:
+        return ""
+    try:
+        name = signal.Signals(code - SIGNALLED).name
+    except ValueError:
+        name = f"signal {code - SIGNALLED}"
+    return f"its agent was killed by {name}"
 
 
 def _last_words(path: Path, most: int = 500) -> str:
-    """The last line that the agent wrote to its standard error."""
+    """The last line that the agent wrote to its standard error, but for what it says while all is well."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return next((text for line in reversed(lines) if (text := "".join(filter(str.isprintable, line)))), "")[:most]
+    said = ("".join(filter(str.isprintable, line)) for line in reversed(lines))
+    return next((text for text in said if text and not _ALL_IS_WELL.match(text)), "")[:most]
