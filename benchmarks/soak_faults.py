@@ -106,7 +106,7 @@ def kill_launcher(scene: Scene) -> Expected:
 def kill_agent(scene: Scene) -> Expected:
     pod = scene.draw.choice(scene.pods)
     os.kill(pod.agent, signal.SIGKILL)
-    return Expected("PodFailed", scene.ranks_of(pod)[:1], KILLED, new_pods=1)
+    return Expected("PodFailed", scene.ranks_of(pod)[:1], KILLED, "its agent was killed by SIGKILL", new_pods=1)
 
 
 def kill_keeper(scene: Scene) -> Expected:
@@ -134,7 +134,7 @@ def kill_operator_and_agent(scene: Scene) -> Expected:
     scene.run.end_controller(signal.SIGKILL)
     os.kill(pod.agent, signal.SIGKILL)
     scene.run.run()
-    return Expected("PodFailed", scene.ranks_of(pod)[:1], KILLED, new_pods=1)
+    return Expected("PodFailed", scene.ranks_of(pod)[:1], KILLED, "its agent was killed by SIGKILL", new_pods=1)
 
 
 def kill_any_two(scene: Scene) -> Expected:
