@@ -77,7 +77,8 @@ def kill_while_saving(scene: Scene) -> Expected:
 
 
 def spoil_newest_checkpoint(scene: Scene) -> Expected:
-    """While all ranks stand still, so that none writes a newer one before the kill."""
+    """While all ranks stand still, so that none writes a newer one before the kill; an older one must be left."""
+    until(lambda: len(scene.run.saved()) > 1, 30, "there are two checkpoints")
     for worker in scene.workers:
         os.kill(worker.pid, signal.SIGSTOP)
     newest = scene.run.checkpoints / f"step-{scene.run.saved()[-1]:08d}"

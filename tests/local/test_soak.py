@@ -1,0 +1,29 @@
+"""One job, one fault after the other, each held against the status: a short soak, so that the long one stays true."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+# A worker in a step, in a save and before a spoilt checkpoint, a launcher, a keeper, the operator with a worker, ...
+FAULTS = 8
+
+
+def test_faults_in_a_row_change_neither_the_weights_nor_the_truth_of_the_status(tmp_path):
+    command = ["--only", "of a ", "--faults", str(FAULTS), "--steps", "1000", "--reserve", "50", "--seed", "1"]
+    done = subprocess.run(
+        [sys.executable, SOAK, *command],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{FAULTS} faults" in done.stdout
+    assert "0 anomalies" in done.stdout
