@@ -286,7 +286,7 @@ def main() -> None:
             for log in sorted(run.folder.glob("pods/*/logs/*.log"))[-6:]:
                 console.print(f"--- {log}\n{log.read_text(errors='replace')[-2500:]}", markup=False)
     for table in tables(soak):
-        Console().print(table)
+        Console(width=140).print(table)
     if weights and weights != (calm := given.calm or undisturbed(given, console)):
         soak.anomalies.append(f"the weights differ: {weights}, undisturbed {calm}")
     print(f"{len(soak.anomalies)} anomalies; weights {weights or 'unknown'}")
