@@ -1,4 +1,4 @@
-"""Between an operator and the API server: passes requests on, remembers them, and holds back what a test wants held."""
+"""Between an operator and the API server: passes requests on, remembers them, and lets a test meddle with them."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from aiohttp import ClientError, ClientTimeout, web
 
 from torchyard.cluster.kube.client import Api
 
+QUIET_SECONDS = 1.0
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "authorization"}
 
 
@@ -21,11 +22,58 @@ class Request(NamedTuple):
     at: float
     verb: str
     path: str
+    query: str = ""
+    headers: dict[str, str] = {}  # noqa: RUF012 -- nobody changes them
+    body: bytes = b""
+
+    @property
+    def watches(self) -> bool:
+        """Whether it asks for news."""
+        return bool({"watch=1", "watch=true"} & set(self.query.split("&")))
 
     @property
     def writes(self) -> bool:
         """Whether it changes anything but the lease; reviews of tokens change nothing."""
         return self.verb != "GET" and "/leases" not in self.path and not self.path.endswith("/tokenreviews")
+
+
+class Answer(NamedTuple):
+    """What is told to whoever asked."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = {}  # noqa: RUF012 -- nobody changes them
+
+
+class CutError(Exception):
+    """The connection is cut instead of an answer."""
+
+
+class Tamper:
+    """What is done to that which passes: here nothing at all."""
+
+    async def before(self, request: Request) -> Answer | None:
+        """An answer in place of the server's, which then hears of nothing; None: pass it on.
+
+        Raises:
+            CutError: whoever asked is told nothing, nor is the server.
+        """
+
+    async def after(self, request: Request, answer: Answer) -> Answer:
+        """What is told of the server's answer.
+
+        Raises:
+            CutError: whoever asked is told nothing.
+        """
+        return answer
+
+    async def line(self, request: Request, line: bytes | None) -> list[bytes]:
+        """What is told in place of one line of a watch; None: nothing came for a while.
+
+        Raises:
+            CutError: the watch ends here.
+        """
+        return [line] if line else []
 
 
 class FaultProxy:
@@ -34,13 +82,14 @@ class FaultProxy:
     Attributes:
         requests: all that arrived, in order, also those held back.
         held: says of a request whether it is held back: it is neither passed on nor answered.
+        tamper: what is done to the others.
     """
 
     def __init__(self, api: Api) -> None:
         self.requests: list[Request] = []
         self.held: Callable[[Request], bool] = lambda _request: False
+        self.tamper = Tamper()
         self._api = api
-        self._changed = asyncio.Event()
         self.url = ""
 
     @contextlib.asynccontextmanager
@@ -75,25 +124,71 @@ class FaultProxy:
         return [request for request in self.requests if request.writes and request.at >= since]
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        seen = Request(time.monotonic(), request.method, request.path)
+        at, body = time.monotonic(), await request.read()
+        seen = Request(at, request.method, request.path, request.query_string, _passed(request.headers), body)
         self.requests.append(seen)
+        await self._hold(seen)
+        try:
+            answer = await self.tamper.before(seen)
+            if answer is None and seen.watches:
+                return await self._stream(request, seen)
+            if answer is None:
+                answer = await self.tamper.after(seen, await self.ask(seen))
+        except CutError:
+            assert request.transport is not None
+            request.transport.abort()
+            raise asyncio.CancelledError from None  # there is nobody to answer
+        await self._hold(seen)
+        return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+
+    async def _hold(self, seen: Request) -> None:
         while self.held(seen):  # noqa: ASYNC110 -- the test decides
             await asyncio.sleep(0.05)
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
-        upstream = self._api.session.request(
-            request.method,
-            self._api.credentials.server + request.path_qs,
-            data=await request.read() or None,
-            headers=headers,
-            timeout=ClientTimeout(total=None, sock_connect=5),
-        )
-        async with upstream as answer:
-            passed = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-            response = web.StreamResponse(status=answer.status, headers=passed)
+
+    async def ask(self, seen: Request) -> Answer:
+        """Pass a request on."""
+        async with self._upstream(seen) as answer:
+            return Answer(answer.status, await answer.read(), _passed(answer.headers))
+
+    async def _stream(self, request: web.Request, seen: Request) -> web.StreamResponse:
+        async with self._upstream(seen) as answer:
+            response = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
             await response.prepare(request)
-            with contextlib.suppress(ClientError):
-                async for part in answer.content.iter_any():
-                    while self.held(seen):  # noqa: ASYNC110 -- the test decides
-                        await asyncio.sleep(0.05)
-                    await response.write(part)
+            with contextlib.suppress(ClientError, CutError):
+                async for line in _lines(answer.content):
+                    for told in await self.tamper.line(seen, line):
+                        await self._hold(seen)
+                        await response.write(told)
             return response
+
+    def _upstream(self, seen: Request):
+        return self._api.session.request(
+            seen.verb,
+            f"{self._api.credentials.server}{seen.path}{'?' if seen.query else ''}{seen.query}",
+            data=seen.body or None,
+            headers=seen.headers,
+            timeout=ClientTimeout(total=None, sock_connect=5),
+            read_bufsize=2**22,  # a line is an object
+        )
+
+
+def _passed(headers) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
+
+
+async def _lines(content) -> AsyncIterator[bytes | None]:
+    """The lines of a body with their ends, and None whenever nothing comes for a while."""
+    coming = asyncio.ensure_future(content.readline())
+    try:
+        while True:
+            await asyncio.wait({coming}, timeout=QUIET_SECONDS)
+            if not coming.done():
+                yield None
+                continue
+            line = coming.result()
+            if not line:
+                return
+            coming = asyncio.ensure_future(content.readline())
+            yield line
+    finally:
+        coming.cancel()

@@ -1,0 +1,84 @@
+"""Deterministic faults between an operator and a real API server (the cluster of KUBECONFIG).
+
+    eval "$(make -s kind-env)"; python tests/cluster/plans [--only REGEX] [--lives NAME,...] [--every N] [--lanes N]
+"""
+
+import argparse
+import asyncio
+import re
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:1] = [str(HERE.parent)]
+
+from conftest import ROOT, install  # noqa: E402
+from operators import make_certificates  # noqa: E402
+from patient import connected  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from plans.kubelet import node  # noqa: E402
+from plans.lives import LIVES  # noqa: E402
+from plans.suite import Result, play  # noqa: E402
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--lives", default=",".join(LIVES), help="lives of jobs, by name")
+    parser.add_argument("--only", default="", help="plans whose name this regular expression finds")
+    parser.add_argument("--every", type=int, default=1, help="of those, each so-many-th")
+    parser.add_argument("--lanes", type=int, default=6, help="plans that run side by side")
+    given = parser.parse_args()
+    console, counts, begun = Console(), Counter[tuple[str, str]](), time.monotonic()
+    evidence = ROOT / "build" / "evidence" / "plans"
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as progress:
+        bar = progress.add_task("plans", total=0)
+
+        def told(news: Result | str) -> None:
+            if isinstance(news, str):
+                console.print(news, highlight=False)
+                progress.update(bar, total=(progress.tasks[0].total or 0) + int(news.split()[-2]) // given.every)
+                return
+            progress.advance(bar)
+            verdict = "passed" if news.passed else "failed" if news.reached else "not reached"
+            counts[news.plan.fault, verdict] += 1
+            if not news.passed or not console.is_terminal:
+                console.print(f"{verdict}: {news.plan.name} ({news.seconds:.0f} s)", highlight=False, markup=False)
+                for each in news.wrong:
+                    console.print(f"    {each}", highlight=False, markup=False)
+
+        async with connected() as api:
+            await install(api)
+            name = f"ty-plans-{secrets.token_hex(3)}"
+            async with node(api, name):
+                results = await play(
+                    api,
+                    node=name,
+                    tls=make_certificates(Path(folder) / "tls", "127.0.0.1"),
+                    folder=Path(folder),
+                    lives=given.lives.split(","),
+                    lanes=given.lanes,
+                    chosen=lambda plan: bool(re.search(given.only, plan.name)),
+                    every=given.every,
+                    told=told,
+                    evidence=evidence,
+                )
+    table = Table("fault", "passed", "failed", "not reached", title=f"{len(results)} plans, {time.monotonic() - begun:.0f} s")
+    for fault in sorted({fault for fault, _ in counts}):
+        table.add_row(fault, *(str(counts[fault, each]) for each in ("passed", "failed", "not reached")))
+    console.print(table)
+    failed = [each for each in results if not each.passed]
+    if failed:
+        console.print(f"evidence: {evidence}", highlight=False)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,187 @@
+"""A node without a machine: its pods run by name only, with simulated agents in them that end as a test tells them.
+
+The scheduler places them, and everything they do is told to the API server as a kubelet tells it.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from plans.agent import ASKED_TO_STOP, Agent
+from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.cluster.kube.errors import Conflict, NotFound
+from torchyard.intake.tokens import AUDIENCE
+
+LABEL = "torchyard.dev/plans"
+BEAT_SECONDS = 5.0
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+
+@contextlib.asynccontextmanager
+async def node(api: Api, name: str) -> AsyncIterator[None]:
+    """A node whose heart beats, for pods that select it and tolerate everything."""
+    room = {"cpu": "1000", "memory": "1Ti", "pods": "10000"}
+    body = {
+        "metadata": {"name": name, "labels": {LABEL: name, "kubernetes.io/hostname": name}},
+        "spec": {"taints": [{"key": LABEL, "value": "played", "effect": "NoSchedule"}]},
+        "status": {"capacity": room, "allocatable": room, "conditions": [_ready()]},
+    }
+    await api.request("POST", "/api/v1/nodes", body=body)
+    beating = asyncio.create_task(_beat(api, name))
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await api.request("DELETE", f"/api/v1/nodes/{name}", body={})
+
+
+async def _beat(api: Api, name: str) -> None:
+    while True:
+        status = {"status": {"conditions": [_ready()]}}
+        await api.request("PATCH", f"/api/v1/nodes/{name}/status", body=status, content_type=STRATEGIC_PATCH)
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+def placement(node_name: str) -> dict[str, Any]:
+    """`spec.scheduling` of jobs whose pods go there."""
+    return {"nodeSelector": {LABEL: node_name}, "tolerations": [{"operator": "Exists"}]}
+
+
+class Container:
+    """The trainer's container of one pod."""
+
+    def __init__(self, pod: dict[str, Any]) -> None:
+        self.name, self.uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self.agent: Agent | None = None
+        self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.deleted = asyncio.Event()
+
+    def end(self, code: int) -> None:
+        """Its process ends."""
+        if not self.over.done():
+            self.over.set_result(code)
+
+
+class Kubelet:
+    """Plays the pods of one namespace.
+
+    Args:
+        api: the server, not by way of a proxy.
+        namespace: of the pods.
+        node: name of the node.
+        intake: URL that agents call.
+        authority: certificate of its authority.
+
+    Attributes:
+        containers: those that run, by pod name.
+    """
+
+    def __init__(self, api: Api, namespace: str, *, node: str, intake: str, authority: Path) -> None:
+        self.node = node
+        self.containers: dict[str, Container] = {}
+        self._api, self._path = api, f"/api/v1/namespaces/{namespace}"
+        self._intake, self._authority = f"{intake}/v1/sync", authority
+        self._known: dict[str, Container] = {}  # by pod uid
+        self._session: aiohttp.ClientSession | None = None
+        self._work: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Kubelet"]:
+        trust = ssl.create_default_context(cafile=str(self._authority))
+        connector = aiohttp.TCPConnector(ssl=trust, limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+            self._session, self._work = session, group
+            try:
+                yield self
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+
+    def see(self, kind: str, pod: dict[str, Any]) -> None:
+        """Told every event of the namespace's pods."""
+        meta = pod["metadata"]
+        container = self._known.get(meta["uid"])
+        if container is None and pod["spec"].get("nodeName") and kind != "DELETED":
+            assert self._work is not None
+            container = self._known[meta["uid"]] = Container(pod)
+            task = self._work.create_task(self._live(container, pod))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if container is not None and (kind == "DELETED" or meta.get("deletionTimestamp")):
+            container.deleted.set()
+
+    async def _live(self, container: Container, pod: dict[str, Any]) -> None:
+        with contextlib.suppress(NotFound, Conflict):  # it was deleted by force
+            try:
+                await self._tell(container, "Running", {"running": {"startedAt": _now()}}, podIP="10.0.0.1")
+                self.containers[container.name] = container
+                code = await self._run(container, pod)
+                end = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": _now()}
+                await self._tell(container, "Failed" if code else "Succeeded", {"terminated": end})
+            finally:
+                self.containers.pop(container.name, None)
+        await container.deleted.wait()
+        with contextlib.suppress(NotFound, Conflict):
+            body = {"gracePeriodSeconds": 0, "preconditions": {"uid": container.uid}}
+            await self._api.request("DELETE", f"{self._path}/pods/{container.name}", body=body)
+
+    async def _run(self, container: Container, pod: dict[str, Any]) -> int:
+        """The exit code of its process, once it ended by itself or was told to."""
+        ends: set[asyncio.Future[Any]] = {container.over, asyncio.ensure_future(container.deleted.wait())}
+        if pod["spec"].get("initContainers"):  # that bring the agent
+            assert self._session is not None
+            container.agent = Agent(self._session, self._intake, await self._token(container), "10.0.0.1")
+            ends.add(asyncio.ensure_future(container.agent.run()))
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in ends:
+                each.cancel()
+        results = [each.result() for each in done]
+        return ASKED_TO_STOP if True in results else results[0]
+
+    async def _token(self, container: Container) -> str:
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": container.name, "uid": container.uid}
+        spec = {"audiences": [AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound}
+        path = f"{self._path}/serviceaccounts/default/token"
+        return json.loads(await self._api.request("POST", path, body={"spec": spec}))["status"]["token"]
+
+    async def _tell(self, container: Container, phase: str, state: dict[str, Any], **status: Any) -> None:
+        runs = "True" if phase == "Running" else "False"
+        told = {
+            "phase": phase,
+            "conditions": [
+                {"type": kind, "status": runs, "lastTransitionTime": _now()} for kind in ("Ready", "ContainersReady")
+            ],
+            "containerStatuses": [
+                {"name": "trainer", "image": "", "imageID": "", "ready": phase == "Running", "restartCount": 0}
+                | {"state": state}
+            ],
+            **status,
+        }
+        body = {"metadata": {"uid": container.uid}, "status": told}
+        path = f"{self._path}/pods/{container.name}/status"
+        await self._api.request("PATCH", path, body=body, content_type=STRATEGIC_PATCH)
+
+
+def _ready() -> dict[str, Any]:
+    now = _now()
+    return {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,128 @@
+"""Whole lives of jobs, short ones: what a user, a node and training do, each step only after the operator's last one."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from plans.stage import Stage
+
+GANG = {"command": ["torchrun", "train.py"], "nodes": 2, "gracePeriod": "1s"}
+PLAIN = {**GANG, "launcher": {"kind": "none"}}
+TWICE = {"maxRestarts": 1, "backoff": {"initial": "0s", "max": "1s"}}
+
+
+class Life(NamedTuple):
+    """A job's spec, and what happens to it."""
+
+    spec: dict[str, Any]
+    story: Callable[[Stage], Awaitable[None]]
+
+
+async def train(stage: Stage) -> None:
+    """Nothing special happens."""
+    await stage.trains(1)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def lose(stage: Stage) -> None:
+    """A pod is deleted by force, as with its node, and is replaced."""
+    await stage.trains(1)
+    await stage.delete_pod("0-1", grace_seconds=0)
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def die(stage: Stage) -> None:
+    """The container of a pod ends although its agent said nothing."""
+    await stage.trains(1)
+    stage.container("0-0").end(137)
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def suspend(stage: Stage) -> None:
+    """Somebody suspends and resumes it."""
+    await stage.trains(1)
+    await stage.edit(suspend=True)
+    await stage.state("Suspended")
+    await stage.edit(suspend=False)
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def delete(stage: Stage) -> None:
+    """Somebody deletes it while it trains."""
+    await stage.trains(1)
+    await stage.delete_job()
+    await stage.gone()
+
+
+async def expire(stage: Stage) -> None:
+    """It is deleted by the operator as soon as it is over."""
+    await stage.trains(1)
+    await stage.finish(0)
+    await stage.gone()
+
+
+async def fail(stage: Stage) -> None:
+    """A worker fails until the budget is spent."""
+    await stage.trains(1)
+    await stage.finish(1, rank=1)
+    await stage.trains(2)
+    await stage.finish(1, rank=0)
+    await stage.ends("Failed")
+
+
+async def shrink(stage: Stage) -> None:
+    """It goes on with fewer nodes after a failure."""
+    await stage.trains(1)
+    await stage.edit(nodes=1)
+    await stage.finish(1, rank=1)
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def plain(stage: Stage) -> None:
+    """Pods without an agent run to their end."""
+    await stage.round(1)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def plain_fail(stage: Stage) -> None:
+    """A pod without an agent fails and takes its gang along, twice."""
+    await stage.round(1)
+    await stage.finish(1, rank=1)
+    await stage.round(2)
+    await stage.finish(1, rank=0)
+    await stage.ends("Failed")
+
+
+async def plain_suspend(stage: Stage) -> None:
+    """Pods without an agent are deleted and made anew."""
+    await stage.round(1)
+    await stage.edit(suspend=True)
+    await stage.state("Suspended")
+    await stage.edit(suspend=False)
+    await stage.round(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+LIVES: dict[str, Life] = {
+    "train": Life(GANG, train),
+    "lose": Life(GANG, lose),
+    "die": Life(GANG, die),
+    "suspend": Life(GANG, suspend),
+    "delete": Life(GANG, delete),
+    "expire": Life({**GANG, "ttlAfterFinished": "0s"}, expire),
+    "fail": Life({**GANG, "restart": TWICE}, fail),
+    "shrink": Life({**GANG, "restart": {**TWICE, "maxRestarts": 2}}, shrink),
+    "plain": Life(PLAIN, plain),
+    "plain-fail": Life({**PLAIN, "restart": TWICE}, plain_fail),
+    "plain-suspend": Life(PLAIN, plain_suspend),
+}

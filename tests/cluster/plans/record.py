@@ -1,0 +1,99 @@
+"""What the API server told of one job and its pods, in its order, and which invariants that breaks (05-faults.md)."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from torchyard.api.status import MAX_STATUS_BYTES, TERMINAL_STATES
+
+ENDED = {"Succeeded", "Failed"}
+COUNTERS = {
+    "round": lambda status: status.get("round", 0),
+    "incarnation": lambda status: status.get("incarnation", 0),
+    "restarts.total": lambda status: status.get("restarts", {}).get("total", 0),
+    "restarts.counted": lambda status: status.get("restarts", {}).get("counted", 0),
+    "nodes.lost": lambda status: status.get("nodes", {}).get("lost", 0),
+    "observedGeneration": lambda status: status.get("observedGeneration", 0),
+}
+
+
+class Record:
+    """One job.
+
+    Attributes:
+        job: as it is now, None: it is not, or no longer, there.
+        pods: as they are now, by name.
+        broken: invariants that did not hold.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.job: dict[str, Any] | None = None
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.broken: list[str] = []
+        self.history: list[dict[str, Any]] = []
+        self._ended_at: int | None = None
+        self._suspended_at: int | None = None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return (self.job or {}).get("status", {})
+
+    def hear_job(self, kind: str, document: dict[str, Any]) -> None:
+        """Take in an event of the job."""
+        if kind == "DELETED":
+            self.job = None
+        else:
+            before, self.job = self.status, document
+            self.history.append(self.status)
+            self._judge(before, self.status, int(document["metadata"]["resourceVersion"]))
+
+    def hear_pod(self, kind: str, document: dict[str, Any]) -> None:
+        """Take in an event of one of its pods."""
+        name, version = document["metadata"]["name"], int(document["metadata"]["resourceVersion"])
+        if kind == "DELETED":
+            self.pods.pop(name, None)
+        else:
+            new, self.pods[name] = name not in self.pods, document
+            index = name.rpartition("-")[2]
+            live = [each for each, pod in self.pods.items() if each.endswith(f"-{index}") and not _over(pod)]
+            self._expect(len(live) <= 1, f"I1: two live pods of index {index}: {live}")
+            after = self._ended_at or self._suspended_at
+            self._expect(not new or after is None or version < after, f"I2: {name} was created after the job's end")
+
+    def _judge(self, before: dict[str, Any], after: dict[str, Any], version: int) -> None:
+        for what, of in COUNTERS.items():
+            self._expect(of(after) >= of(before), f"{what} fell from {of(before)} to {of(after)}")
+        if before.get("state") in TERMINAL_STATES:
+            same = all(before.get(what) == after.get(what) for what in ("state", "reason", "completionTime", "round"))
+            self._expect(same, f"I5: {before.get('state')}/{before.get('reason')} was not the end")
+        elif after.get("state") in TERMINAL_STATES:
+            self._ended_at = version
+        suspended = after.get("state") == "Suspended"
+        self._suspended_at = (self._suspended_at or version) if suspended else None
+        size = len(msgspec.json.encode(after))
+        self._expect(size <= MAX_STATUS_BYTES, f"I8: a status of {size} bytes")
+        self._expect(len({each["type"] for each in after.get("conditions", ())}) == len(after.get("conditions", ())), "a condition twice")
+
+    def _expect(self, holds: bool, otherwise: str) -> None:
+        if not holds and otherwise not in self.broken:
+            self.broken.append(otherwise)
+
+
+def _over(pod: dict[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in ENDED
+
+
+async def follow(api: Any, path: str, hear: Callable[[str, dict[str, Any]], None]) -> None:
+    """Hand on every event of a collection, until cancelled."""
+    position = ""
+    while True:
+        params = {"watch": "1", "allowWatchBookmarks": "true"} | ({"resourceVersion": position} if position else {})
+        async for line in api.stream(path, params):
+            event = json.loads(line)
+            assert event["type"] != "ERROR", f"watch {path}: {event['object']}"
+            position = event["object"]["metadata"]["resourceVersion"]
+            if event["type"] != "BOOKMARK":
+                hear(event["type"], event["object"])

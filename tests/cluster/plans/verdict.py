@@ -1,0 +1,88 @@
+"""Whether a life with a fault in it came to the same as one without: its end, and what was created and deleted for it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from plans import calls
+from plans.faults import Recorder
+from plans.record import Record
+
+ABSENT = "(absent)"
+# When, and which of several alike: never the same twice.
+PASSING = ("Time", "time", "uid", "members", "masterPort", "goodput", "gpuSeconds", "secondsLost", "columns")
+
+
+class Outcome:
+    """What a life left behind.
+
+    Args:
+        record: what the API server told.
+        recorder: what the operator asked of it.
+    """
+
+    def __init__(self, record: Record, recorder: Recorder) -> None:
+        name = record.name
+        self.end = dict(_leaves(json.loads(calls.anonymous(json.dumps(record.status), name))))
+        self.end["job"] = "there" if record.job is not None else "gone"
+        pods = {calls.anonymous(pod, name): each["status"].get("phase") for pod, each in record.pods.items()}
+        self.end["pods"] = json.dumps(pods, sort_keys=True)
+        done = [(what, code) for what, code in recorder.done if code < 300]
+        self.created = Counter(what for what, code in done if what.startswith("create ") and code == 201)
+        # Told again to go, an object that goes already is not deleted twice.
+        self.deleted = Counter({what for what, _ in done if what.startswith("delete ")})
+        self.events = Counter(what for what, _ in done if what.startswith("event "))
+
+
+class Reference:
+    """What two undisturbed lives have in common.
+
+    Args:
+        one, other: their outcomes.
+        writes, heard: names of calls and events that came in both.
+        seconds: that they took.
+    """
+
+    def __init__(self, one: Outcome, other: Outcome, writes: list[str], heard: list[str], seconds: float) -> None:
+        self.one, self.writes, self.heard, self.seconds = one, writes, heard, seconds
+        both = one.end.keys() | other.end.keys()
+        self.masked = {what for what in both if one.end.get(what) != other.end.get(what)}
+        if one.created != other.created or one.deleted != other.deleted:
+            raise ValueError(f"two undisturbed lives differ: {one.created} {one.deleted} {other.created} {other.deleted}")
+
+    def differences(self, now: Outcome) -> list[str]:
+        """What is not as it should be, a sentence each."""
+        found = []
+        for what in sorted((self.one.end.keys() | now.end.keys()) - self.masked):
+            should, is_ = self.one.end.get(what, ABSENT), now.end.get(what, ABSENT)
+            if should != is_:
+                found.append(f"{what}: {is_} instead of {should}")
+        found += _counted("create", now.created, self.one.created)
+        found += _counted("delete", now.deleted, self.one.deleted)
+        # One may be lost with its operator, or refused.
+        found += [f"{what}: {times} times" for what, times in now.events.items() if times > max(1, self.one.events[what])]
+        return found
+
+
+def _counted(verb: str, is_: Counter[str], should: Counter[str]) -> list[str]:
+    return [
+        f"{what}: {is_[what]} instead of {should[what]}"
+        for what in sorted(is_.keys() | should.keys())
+        if is_[what] != should[what]
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    """Every figure and word of a document by its path, but those that tell a moment."""
+    if path.endswith(PASSING):
+        return
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _leaves(each, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            key = each.get("type", number) if isinstance(each, dict) else number
+            yield from _leaves(each, f"{path}[{key}]")
+    else:
+        yield path, value
