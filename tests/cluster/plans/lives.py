@@ -77,10 +77,12 @@ async def fail(stage: Stage) -> None:
 
 
 async def shrink(stage: Stage) -> None:
-    """It goes on with fewer nodes after a failure."""
+    """Somebody makes it smaller while it is suspended."""
     await stage.trains(1)
+    await stage.edit(suspend=True)
+    await stage.state("Suspended")
     await stage.edit(nodes=1)
-    await stage.finish(1, rank=1)
+    await stage.edit(suspend=False)
     await stage.trains(2)
     await stage.finish(0)
     await stage.ends("Succeeded")
@@ -121,7 +123,7 @@ LIVES: dict[str, Life] = {
     "delete": Life(GANG, delete),
     "expire": Life({**GANG, "ttlAfterFinished": "0s"}, expire),
     "fail": Life({**GANG, "restart": TWICE}, fail),
-    "shrink": Life({**GANG, "restart": {**TWICE, "maxRestarts": 2}}, shrink),
+    "shrink": Life(GANG, shrink),
     "plain": Life(PLAIN, plain),
     "plain-fail": Life({**PLAIN, "restart": TWICE}, plain_fail),
     "plain-suspend": Life(PLAIN, plain_suspend),

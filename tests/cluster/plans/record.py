@@ -26,12 +26,15 @@ class Record:
         job: as it is now, None: it is not, or no longer, there.
         pods: as they are now, by name.
         broken: invariants that did not hold.
+        made, sent_away: pods that were created and that were deleted: their names by uid.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.job: dict[str, Any] | None = None
         self.pods: dict[str, dict[str, Any]] = {}
+        self.made: dict[str, str] = {}
+        self.sent_away: dict[str, str] = {}
         self.broken: list[str] = []
         self.history: list[dict[str, Any]] = []
         self._ended_at: int | None = None
@@ -53,6 +56,10 @@ class Record:
     def hear_pod(self, kind: str, document: dict[str, Any]) -> None:
         """Take in an event of one of its pods."""
         name, version = document["metadata"]["name"], int(document["metadata"]["resourceVersion"])
+        meta = document["metadata"]
+        self.made[meta["uid"]] = name
+        if kind == "DELETED" or meta.get("deletionTimestamp"):
+            self.sent_away[meta["uid"]] = name
         if kind == "DELETED":
             self.pods.pop(name, None)
         else:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from evidence import collect
 from torchyard.cluster.kube.client import Api
 
 from plans.faults import OF_NEWS, OF_WRITES, UNNOTICED, Fault, Recorder
@@ -97,14 +96,14 @@ class Suite:
                 wrong += await _settles(stage, fault, reference, begun + within)
             except EndedError as error:
                 ended = str(error)
-            except (TimeoutError, LookupError) as error:
+            except (TimeoutError, KeyError) as error:
                 wrong.append(f"{type(error).__name__}: {error}")
             if ended and not _is_due(plan, ended):
                 wrong.append(ended)
             wrong += stage.record.broken
             result = Result(plan, time.monotonic() - begun, fault.at is not None, wrong)
             if not result.passed:
-                await self._keep(here, stage, fault, result)
+                self._keep(here, stage, fault, result)
         if plan.fault.startswith("kill") or plan.fault in UNNOTICED or not result.passed:
             if not plan.fault.startswith("kill"):
                 await here.restart()  # it knows too little, or too much
@@ -125,14 +124,15 @@ class Suite:
             await here.stage.delete_job()
             here.proxy.requests.clear()
 
-    async def _keep(self, here: Lane, stage: Stage, fault: Fault, result: Result) -> None:
+    def _keep(self, here: Lane, stage: Stage, fault: Fault, result: Result) -> None:
         folder = self._evidence / "".join(each if each.isalnum() else "-" for each in result.plan.name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "requests.log").write_text("\n".join(fault.log))
         (folder / "wrong.txt").write_text("\n".join([result.plan.name, fault.job, *result.wrong]))
         (folder / "statuses.json").write_text(json.dumps(stage.record.history, indent=1))
         (folder / "operator.log").write_bytes(here.operator.log.read_bytes()[-100_000:])
-        await collect(here.api, here.jobs.namespace, folder)
+        for name, now in (("job", stage.record.job), ("pods", stage.record.pods)):
+            (folder / f"{name}.json").write_text(json.dumps(now, indent=1))
 
 
 def _applies(target: str, fault: str) -> bool:

@@ -28,10 +28,11 @@ class Outcome:
         self.end["job"] = "there" if record.job is not None else "gone"
         pods = {calls.anonymous(pod, name): each["status"].get("phase") for pod, each in record.pods.items()}
         self.end["pods"] = json.dumps(pods, sort_keys=True)
+        # Not what the operator was told: of calls under way when it is killed it is told nothing.
+        self.created = Counter(calls.anonymous(pod, name) for pod in record.made.values())
+        self.deleted = Counter(calls.anonymous(pod, name) for pod in record.sent_away.values())
         done = [(what, code) for what, code in recorder.done if code < 300]
-        self.created = Counter(what for what, code in done if what.startswith("create ") and code == 201)
-        # Told again to go, an object that goes already is not deleted twice.
-        self.deleted = Counter({what for what, _ in done if what.startswith("delete ")})
+        self.created.update(what for what, _ in done if what.startswith("create service"))
         self.events = Counter(what for what, _ in done if what.startswith("event "))
 
 
