@@ -135,3 +135,20 @@ async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, t
         await until(lambda: not known.of("job-uid")[0].alive)
     assert known.of("job-uid")[0].message == "its pod vanished"
     assert [verb for verb, _ in held.asked] == ["GET"]
+
+
+async def test_a_pod_that_may_not_be_deleted_now_is_asked_for_again(told, tmp_path, monkeypatch):
+    monkeypatch.setattr(strays, "LOOK_SECONDS", 0.01)
+    held = Held(pod(spec={"nodeName": "node-7"}, status=RUNNING))
+    conflicts = iter(range(2))
+
+    async def answer(request):
+        if request.method == "DELETE" and next(conflicts, None) is not None:
+            return refused(409, "Conflict", "the object has been modified")
+        return await held.answer(request)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        known = await vanishes(api, pod(spec={"nodeName": "node-7"}, status=RUNNING), told)
+        await until(lambda: "DELETE" in [verb for verb, _ in held.asked])
+        (going,) = known.of("job-uid")
+        assert (going.alive, going.deleting) == (True, True)

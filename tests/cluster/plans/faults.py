@@ -81,7 +81,7 @@ class Recorder(Tamper):
 
     async def line(self, request: Request, line: bytes | None) -> list[bytes]:
         if line is None:
-            return self._released()
+            return self._released(request)
         event = json.loads(line)
         name = calls.news(event, self.job)
         if name:
@@ -114,7 +114,7 @@ class Recorder(Tamper):
     async def _heard(self, _name: str, _request: Request, line: bytes) -> list[bytes]:
         return [line]
 
-    def _released(self) -> list[bytes]:
+    def _released(self, _request: Request) -> list[bytes]:
         return []
 
 
@@ -147,7 +147,7 @@ class Fault(Recorder):
         self.at: float | None = None
         self._target, self._what, self._restart, self._ask = target, what, restart, ask
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held: list[bytes] = []
+        self._held: dict[int, bytes] = {}  # by the watch they belong to
         self._stalled: Request | None = None
         self._old: dict[str, bytes] = {}  # lists that are told next, by path
 
@@ -193,14 +193,13 @@ class Fault(Recorder):
     async def _heard(self, name: str, request: Request, line: bytes) -> list[bytes]:
         if request is self._stalled:
             return []
-        held, self._held = self._held, []
         if not self._strikes(name):
-            return [line, *held]
+            return [line, *self._released(request)]
         match self._what:
             case "repeat":
                 return [line] * COPIES
             case "swap":
-                self._held = [line]
+                self._held[id(request)] = line
             case "stall":
                 self._stalled = request
             case "gone" | "old list":
@@ -213,9 +212,9 @@ class Fault(Recorder):
                 raise CutError
         return []
 
-    def _released(self) -> list[bytes]:
-        held, self._held = self._held, []
-        return held
+    def _released(self, request: Request) -> list[bytes]:
+        held = self._held.pop(id(request), None)
+        return [held] if held is not None else []
 
 
 class History:

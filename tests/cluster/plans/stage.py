@@ -16,7 +16,7 @@ from torchyard.api.status import TERMINAL_STATES
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import NotFound
 
-from plans.faults import History
+from plans.faults import History, Recorder
 from plans.kubelet import Container, Kubelet, placement
 from plans.record import Record, follow
 
@@ -78,6 +78,7 @@ async def lane(api: Api, node: str, tls: Path, folder: Path) -> AsyncIterator[La
             kubelet = Kubelet(api, namespace, node=node, intake=intake, authority=tls / "ca.crt")
             jobs = Jobs(api, namespace)
             one = Lane(api, jobs, proxy, operator, kubelet)
+            proxy.tamper = Recorder("nobody", one.past)
             async with kubelet.running(), asyncio.TaskGroup() as group:
                 following = [
                     group.create_task(follow(api, f"{jobs.core}/pods", one.hear_pod)),

@@ -131,7 +131,12 @@ class KubeCluster:
         self._took(job, answer)
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
-        """Ask for deletion; a pod that is already gone, or another one by now, is success."""
+        """Ask for deletion; a pod that is already gone, or another one by now, is success.
+
+        Raises:
+            Refused: nobody gave us the right.
+            Conflict, Unavailable: to be tried again.
+        """
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -140,8 +145,11 @@ class KubeCluster:
         }
         try:
             answer = await self._api.request("DELETE", f"{_pods(job)}/{action.name}", body=options)
-        except (NotFound, Conflict):
+        except NotFound:
             self.tracked.forget(action.uid)
+        except Conflict:
+            if not await self._went(job, action):
+                raise
         except Rejected as error:
             raise forbidden(error) or error from error
         else:
@@ -175,7 +183,12 @@ class KubeCluster:
         self.recorder.record(job, event)
 
     async def delete_job(self, job: TrainingJob) -> None:
-        """Delete the job, uid as precondition."""
+        """Delete the job, uid as precondition; one that is gone, or another one by now, is success.
+
+        Raises:
+            Refused: nobody gave us the right.
+            Conflict, Unavailable: to be tried again.
+        """
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -187,7 +200,10 @@ class KubeCluster:
         except NotFound as error:
             self.jobs.missed(job.key, job.metadata.uid, error)
         except Conflict:
-            self.jobs.gone(job.key, job.metadata.uid)
+            await self._reread(job, job_path(job.key))
+            now = self.jobs.get(job.key)
+            if now is not None and now.metadata.uid == job.metadata.uid:
+                raise
         except Rejected as error:
             raise forbidden(error) or error from error
 
@@ -208,6 +224,18 @@ class KubeCluster:
             owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
             if owner is None or owner.uid != job.metadata.uid:
                 raise Refused("NameConflict", f"service {name} is not this job's") from None
+
+    async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
+        """Whether a pod is no longer there: a conflict may be that of an admission plug-in, not of our precondition."""
+        try:
+            answer = await self._api.request("GET", f"{_pods(job)}/{action.name}")
+        except NotFound:
+            went = True
+        else:
+            went = self._pod.decode(answer).metadata.uid != action.uid
+        if went:
+            self.tracked.forget(action.uid)
+        return went
 
     async def _own(self, job: TrainingJob, name: str) -> bytes:
         """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.

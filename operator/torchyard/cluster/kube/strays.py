@@ -60,7 +60,7 @@ class Strays:
                 if not why:
                     why = UNLABELLED
                     self._there(facts, why)
-            except (Unavailable, Rejected, Gone) as error:
+            except (Unavailable, Rejected, Gone, Conflict) as error:
                 if not trouble:
                     trouble = str(error)  # another process may lead, which sends it away
                     _log.warning("%s/%s is asked for again: %s", facts.namespace, facts.pod.name, trouble)
@@ -79,6 +79,6 @@ class Strays:
                 body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": facts.uid}}
                 await self._api.request("DELETE", path, body=body)
                 _log.warning("%s/%s: %s", facts.namespace, facts.pod.name, UNLABELLED)
-        except (NotFound, Conflict):
+        except NotFound:
             return False
         return True

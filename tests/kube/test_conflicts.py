@@ -1,0 +1,88 @@
+"""A 409 to a deletion does not say what became of the object: an admission plug-in may have said it, too."""
+
+import msgspec
+import pytest
+from aiohttp import web
+from api_server import refused, talking
+from pod_json import container, placed, pod, text
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cluster.kube.cluster import KubeCluster
+from torchyard.cluster.kube.jobs import Jobs
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import DeletePod
+from torchyard.engine.ports import Conflict
+
+SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x", agent_image="agent", trainer_image="trainer")
+JOB = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "cvrp", "namespace": "team", "uid": "job-uid", "resourceVersion": "800"},
+    "spec": {"command": ["true"]},
+}
+POD = pod(status=placed(container("running"), phase="Running"))
+AWAY = DeletePod(uid=POD["metadata"]["uid"], name=POD["metadata"]["name"], grace_seconds=5.0, why="a test")
+ANOTHER = {"uid": "another", "resourceVersion": "900"}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Works with a cluster that knows the job and its pod, on a server that has this object and lets nobody delete it."""
+
+    async def run(there, work):
+        async def answer(request):
+            if request.method == "DELETE":
+                return refused(409, "Conflict", "the object has been modified")
+            if there is None:
+                kind = request.path.split("/")[-2]
+                return refused(404, "NotFound", details={"name": request.path.rsplit("/", 1)[-1], "kind": kind})
+            return web.json_response(there)
+
+        async with talking(tmp_path, answer, monkeypatch) as api:
+            jobs = Jobs(changed=lambda _key: None)
+            jobs.put(text(JOB))
+            one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None)
+            one.tracked.put("team", text(POD))
+            return await work(one, msgspec.convert(JOB, TrainingJob))
+
+    return run
+
+
+async def test_a_pod_that_is_still_there_is_not_forgotten(cluster):
+    async def work(one, job):
+        with pytest.raises(Conflict):
+            await one.delete_pod(job, AWAY)
+        (known,) = one.pods("job-uid")
+        assert known.alive
+
+    await cluster(POD, work)
+
+
+@pytest.mark.parametrize("there", [None, POD | {"metadata": POD["metadata"] | ANOTHER}], ids=["nobody", "another"])
+async def test_a_pod_whose_name_is_free_or_anothers_is_gone(cluster, there):
+    async def work(one, job):
+        await one.delete_pod(job, AWAY)
+        assert [each.uid for each in one.pods("job-uid") if each.alive] == []
+
+    await cluster(there, work)
+
+
+async def test_a_job_that_is_still_there_is_not_forgotten(cluster):
+    async def work(one, job):
+        with pytest.raises(Conflict):
+            await one.delete_job(job)
+        assert one.job(job.key) is not None
+
+    await cluster(JOB, work)
+
+
+@pytest.mark.parametrize(
+    ("there", "uid"), [(None, None), (JOB | {"metadata": JOB["metadata"] | ANOTHER}, "another")], ids=["nobody", "another"]
+)
+async def test_a_job_whose_name_is_free_or_anothers_is_gone(cluster, there, uid):
+    async def work(one, job):
+        await one.delete_job(job)
+        now = one.job(job.key)
+        assert (now and now.metadata.uid) == uid
+
+    await cluster(there, work)
