@@ -60,6 +60,9 @@ test-learning: $(INSTALLED) ## workloads that must really learn, three seeds eac
 test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one of KUBECONFIG, or kind on this machine
 	@$(PYTHON) hack/kind with $(CLUSTER_TESTS)
 
+faults: $(INSTALLED) ## all fault plans against the operator on that cluster; PLANS="--only REGEX" some of them
+	@$(PYTHON) hack/kind with $(BIN)/python tests/cluster/plans $(PLANS)
+
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)
 	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || \
@@ -104,4 +107,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit test-e2e test-cluster test-cluster-if-built test-learning kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean
+.PHONY: help install demo test check test-unit test-e2e test-cluster test-cluster-if-built test-learning faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean

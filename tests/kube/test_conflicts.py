@@ -77,7 +77,9 @@ async def test_a_job_that_is_still_there_is_not_forgotten(cluster):
 
 
 @pytest.mark.parametrize(
-    ("there", "uid"), [(None, None), (JOB | {"metadata": JOB["metadata"] | ANOTHER}, "another")], ids=["nobody", "another"]
+    ("there", "uid"),
+    [(None, None), (JOB | {"metadata": JOB["metadata"] | ANOTHER}, "another")],
+    ids=["nobody", "another"],
 )
 async def test_a_job_whose_name_is_free_or_anothers_is_gone(cluster, there, uid):
     async def work(one, job):

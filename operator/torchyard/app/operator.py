@@ -224,6 +224,7 @@ class Operator:
             try:
                 if self._synced.is_set():
                     await self.jobs.sweep(self._api, namespaces)
+                    await self.cluster.tracked.sweep()
                 else:
                     await self.jobs.caught_up(self._api, namespaces)
                     self._know_all()

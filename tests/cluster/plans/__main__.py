@@ -1,6 +1,6 @@
 """Deterministic faults between an operator and a real API server (the cluster of KUBECONFIG).
 
-    eval "$(make -s kind-env)"; python tests/cluster/plans [--only REGEX] [--lives NAME,...] [--every N] [--lanes N]
+eval "$(make -s kind-env)"; python tests/cluster/plans [--only REGEX] [--lives NAME,...] [--every N] [--lanes N]
 """
 
 import argparse
@@ -19,13 +19,12 @@ sys.path[:1] = [str(HERE.parent)]
 from conftest import ROOT, install  # noqa: E402
 from operators import make_certificates  # noqa: E402
 from patient import connected  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
-from rich.table import Table  # noqa: E402
-
 from plans.kubelet import node  # noqa: E402
 from plans.lives import LIVES  # noqa: E402
 from plans.suite import Result, play  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
+from rich.table import Table  # noqa: E402
 
 
 async def main() -> int:
@@ -70,7 +69,9 @@ async def main() -> int:
                     told=told,
                     evidence=evidence,
                 )
-    table = Table("fault", "passed", "failed", "not reached", title=f"{len(results)} plans, {time.monotonic() - begun:.0f} s")
+    table = Table(
+        "fault", "passed", "failed", "not reached", title=f"{len(results)} plans, {time.monotonic() - begun:.0f} s"
+    )
     for fault in sorted({fault for fault, _ in counts}):
         table.add_row(fault, *(str(counts[fault, each]) for each in ("passed", "failed", "not reached")))
     console.print(table)

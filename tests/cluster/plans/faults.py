@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fault_proxy import Answer, CutError, Request, Tamper
-
 from plans import calls
 
 RETRY_AFTER = 1

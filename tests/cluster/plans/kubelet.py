@@ -7,15 +7,15 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-
 from plans.agent import ASKED_TO_STOP, Agent
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
+
+from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Conflict, NotFound
 from torchyard.intake.tokens import AUDIENCE
 

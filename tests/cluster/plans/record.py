@@ -82,7 +82,10 @@ class Record:
         self._suspended_at = (self._suspended_at or version) if suspended else None
         size = len(msgspec.json.encode(after))
         self._expect(size <= MAX_STATUS_BYTES, f"I8: a status of {size} bytes")
-        self._expect(len({each["type"] for each in after.get("conditions", ())}) == len(after.get("conditions", ())), "a condition twice")
+        self._expect(
+            len({each["type"] for each in after.get("conditions", ())}) == len(after.get("conditions", ())),
+            "a condition twice",
+        )
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds and otherwise not in self.broken:

@@ -12,13 +12,13 @@ import operators
 from conftest import fresh_namespace
 from fault_proxy import FaultProxy
 from jobs import Jobs
-from torchyard.api.status import TERMINAL_STATES
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import NotFound
-
 from plans.faults import History, Recorder
 from plans.kubelet import Container, Kubelet, placement
 from plans.record import Record, follow
+
+from torchyard.api.status import TERMINAL_STATES
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.errors import NotFound
 
 LOOK_SECONDS = 0.02
 
@@ -129,9 +129,7 @@ class Stage:
 
     async def gone(self) -> None:
         """Neither the job nor a pod of it is there."""
-        await self._until(
-            "everything is gone", lambda: self.record.job is None and not self.record.pods, may_end=True
-        )
+        await self._until("everything is gone", lambda: self.record.job is None and not self.record.pods, may_end=True)
 
     # What it does.
 

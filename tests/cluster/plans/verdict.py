@@ -50,7 +50,9 @@ class Reference:
         both = one.end.keys() | other.end.keys()
         self.masked = {what for what in both if one.end.get(what) != other.end.get(what)}
         if one.created != other.created or one.deleted != other.deleted:
-            raise ValueError(f"two undisturbed lives differ: {one.created} {one.deleted} {other.created} {other.deleted}")
+            raise ValueError(
+                f"two undisturbed lives differ: {one.created} {one.deleted} {other.created} {other.deleted}"
+            )
 
     def differences(self, now: Outcome) -> list[str]:
         """What is not as it should be, a sentence each."""
@@ -62,7 +64,9 @@ class Reference:
         found += _counted("create", now.created, self.one.created)
         found += _counted("delete", now.deleted, self.one.deleted)
         # One may be lost with its operator, or refused.
-        found += [f"{what}: {times} times" for what, times in now.events.items() if times > max(1, self.one.events[what])]
+        found += [
+            f"{what}: {times} times" for what, times in now.events.items() if times > max(1, self.one.events[what])
+        ]
         return found
 
 

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.client import METADATA_OF_ALL, Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected, refusal
 from torchyard.cluster.kube.objects import Listed, ListMeta, Seen, StatusError, WatchEvent, version
 from torchyard.engine.ports import Unavailable
@@ -27,6 +27,7 @@ WATCH_JITTER_SECONDS = 60
 BASE_SECONDS = 0.2
 MAX_SECONDS = 30.0
 STEADY_SECONDS = 1.0
+UNDER_WAY_SECONDS = 5.0  # how late news may be that a list has told already
 MAX_BURIED = 16384
 
 _log = logging.getLogger(__name__)
@@ -141,6 +142,32 @@ class Informer(Generic[T, S]):
         """
         found, listed = await self._pages(",".join(filter(None, (self.selector, selector))))
         self._correct(found, version(listed), belongs)
+
+    async def sweep(self) -> None:
+        """Compare with what is there: an event may never have come, and nothing that comes later makes up for the last one.
+
+        Versions alone are compared, from the server's cache; everything is read only if a watch does not tell in a
+        moment what they differ by.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: it could not be read.
+        """
+        params = {"resourceVersion": "0"} | ({"labelSelector": self.selector} if self.selector else {})
+        answer = await self._api.request("GET", self.path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
+        there: list[S] = []
+        listed = version(self._read_page(answer, there).resource_version)
+        await asyncio.sleep(UNDER_WAY_SECONDS)
+        if self._is_behind(there, listed):
+            _log.warning("%s: a watch did not tell everything, all is listed", self.path)
+            await self.refresh("", lambda _kept: True)
+
+    def _is_behind(self, there: list[S], listed: int) -> bool:
+        for each in there:
+            kept = self.objects.get(each.uid)
+            if each.uid not in self._buried and (kept is None or (kept.version, kept.whole) < (each.version, True)):
+                return True
+        uids = {each.uid for each in there}
+        return any(kept.uid not in uids and kept.version <= listed for kept in self.objects.values())
 
     async def _list(self) -> None:
         try:

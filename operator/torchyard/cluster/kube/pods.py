@@ -133,6 +133,15 @@ class Pods:
         """List the pods of one job and correct what is known of them."""
         await self._informer(namespace).refresh(selector, lambda facts: facts.job_uid == job_uid)
 
+    async def sweep(self) -> None:
+        """Make up for what no watch told.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: pods could not be listed.
+        """
+        for informer in self._informers.values():
+            await informer.sweep()
+
     # What changes.
 
     def _informer(self, namespace: str) -> Informer[KubePod, Facts]:
