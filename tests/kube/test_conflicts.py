@@ -27,7 +27,7 @@ ANOTHER = {"uid": "another", "resourceVersion": "900"}
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Works with a cluster that knows the job and its pod, on a server that has this object and lets nobody delete it."""
+    """Works with a cluster that knows the job and its pod, on a server that has this and lets nobody delete it."""
 
     async def run(there, work):
         async def answer(request):

@@ -77,7 +77,9 @@ async def main() -> int:
     console.print(table)
     failed = [each for each in results if not each.passed]
     if failed:
-        console.print(f"evidence: {evidence}", highlight=False)
+        console.print(f"evidence: {evidence}; one of them again:", highlight=False)
+    for plan, *_ in failed:
+        console.print(f"make faults PLANS=\"--lives {plan.life} --only '{plan.name}'\"", highlight=False, markup=False)
     return bool(failed)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -24,14 +25,18 @@ class Agent:
         url: of its intake.
         token: of the pod.
         address: that it tells the others.
+        begins: told when workers of a round begin.
 
     Attributes:
         round: newest round it took up.
         trains: whether the workers of that round run.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, token: str, address: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str, address: str, begins: Callable[[], None]
+    ) -> None:
         self.round, self.trains = 0, False
+        self._begins = begins
         self._session, self._url, self._token, self._address = session, url, token, address
         self._instance, self._sequence, self._revision = secrets.token_hex(16), 0, 0
         self._exit: dict[str, Any] | None = None
@@ -66,6 +71,7 @@ class Agent:
         match command["verb"]:
             case "run" if command["round"] > self.round:
                 self.round, self.trains, self._exit = command["round"], True, None
+                self._begins()
                 self._news.set()
             case "stop" if self.trains and command["round"] >= self.round:
                 self._end(ASKED_TO_STOP, asked=True)

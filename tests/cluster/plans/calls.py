@@ -1,7 +1,7 @@
 """Names for what an operator does and hears, the same in every run of the same life of a job.
 
-`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `pod MODIFIED job-0-1 Running`: a second one of the
-same name has `#2` behind it.
+`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `pod MODIFIED job-0-1 Running`: a second one of
+the same name has `#2` behind it.
 """
 
 import json

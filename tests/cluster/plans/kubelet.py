@@ -5,8 +5,10 @@ The scheduler places them, and everything they do is told to the API server as a
 
 import asyncio
 import contextlib
+import functools
 import json
 import ssl
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +61,7 @@ class Container:
 
     def __init__(self, pod: dict[str, Any]) -> None:
         self.name, self.uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self.job = pod["metadata"]["ownerReferences"][0]["name"]
         self.agent: Agent | None = None
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.deleted = asyncio.Event()
@@ -81,11 +84,13 @@ class Kubelet:
 
     Attributes:
         containers: those that run, by pod name.
+        overlaps: where members of one job trained in two rounds at the same time, by its name.
     """
 
     def __init__(self, api: Api, namespace: str, *, node: str, intake: str, authority: Path) -> None:
         self.node = node
         self.containers: dict[str, Container] = {}
+        self.overlaps: defaultdict[str, list[str]] = defaultdict(list)
         self._api, self._path = api, f"/api/v1/namespaces/{namespace}"
         self._intake, self._authority = f"{intake}/v1/sync", authority
         self._known: dict[str, Container] = {}  # by pod uid
@@ -138,7 +143,8 @@ class Kubelet:
         ends: set[asyncio.Future[Any]] = {container.over, asyncio.ensure_future(container.deleted.wait())}
         if pod["spec"].get("initContainers"):  # that bring the agent
             assert self._session is not None
-            container.agent = Agent(self._session, self._intake, await self._token(container), "10.0.0.1")
+            token, begins = await self._token(container), functools.partial(self._begins, container)
+            container.agent = Agent(self._session, self._intake, token, "10.0.0.1", begins)
             ends.add(asyncio.ensure_future(container.agent.run()))
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +153,16 @@ class Kubelet:
                 each.cancel()
         results = [each.result() for each in done]
         return ASKED_TO_STOP if True in results else results[0]
+
+    def _begins(self, container: Container) -> None:
+        """Invariant I14: two rounds of one job never train at the same time."""
+        rounds = {
+            each.name: each.agent.round
+            for each in self.containers.values()
+            if each.job == container.job and each.agent is not None and each.agent.trains
+        }
+        if len(set(rounds.values())) > 1:
+            self.overlaps[container.job].append(f"I14: rounds train at the same time: {rounds}")
 
     async def _token(self, container: Container) -> str:
         bound = {"kind": "Pod", "apiVersion": "v1", "name": container.name, "uid": container.uid}

@@ -1,4 +1,4 @@
-"""Whole lives of jobs, short ones: what a user, a node and training do, each step only after the operator's last one."""
+"""Whole lives of jobs, short ones: what a user, a node and training do, each step after the operator's last one."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Where lives are played: a namespace with an operator behind a proxy and a simulated kubelet, and one job at a time."""
+"""Where lives are played: a namespace, an operator behind a proxy, a simulated kubelet, and one job at a time."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ class Lane:
 @contextlib.asynccontextmanager
 async def lane(api: Api, node: str, tls: Path, folder: Path) -> AsyncIterator[Lane]:
     """A lane of its own, ready."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- nothing else runs now
     async with fresh_namespace(api) as namespace, FaultProxy(api).listening() as proxy:
         with operators.several() as make:
             way = proxy.kubeconfig(folder / "kubeconfig")

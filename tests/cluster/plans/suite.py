@@ -100,7 +100,7 @@ class Suite:
                 wrong.append(f"{type(error).__name__}: {error}")
             if ended and not _is_due(plan, ended):
                 wrong.append(ended)
-            wrong += stage.record.broken
+            wrong += stage.record.broken + here.kubelet.overlaps[fault.job]
             result = Result(plan, time.monotonic() - begun, fault.at is not None, wrong)
             if not result.passed:
                 self._keep(here, stage, fault, result)
@@ -146,7 +146,7 @@ def _is_due(plan: Plan, ended: str) -> bool:
 
 async def _rests(stage: Stage, recorder: Recorder, seconds: float = QUIET_SECONDS) -> None:
     """Wait until nothing is written about the job for a moment and its pods came to their end."""
-    while time.monotonic() - recorder.changed < seconds or any(
+    while time.monotonic() - recorder.changed < seconds or any(  # noqa: ASYNC110 -- of two sources of news
         each["status"].get("phase") not in {"Succeeded", "Failed"} for each in stage.record.pods.values()
     ):
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Whether a life with a fault in it came to the same as one without: its end, and what was created and deleted for it."""
+"""Whether a life with a fault in it came to the same as one without: its end, what was created and what deleted."""
 
 import json
 from collections import Counter

@@ -144,7 +144,7 @@ class Informer(Generic[T, S]):
         self._correct(found, version(listed), belongs)
 
     async def sweep(self) -> None:
-        """Compare with what is there: an event may never have come, and nothing that comes later makes up for the last one.
+        """Compare with what there is: an event may never have come, and none comes after the last one.
 
         Versions alone are compared, from the server's cache; everything is read only if a watch does not tell in a
         moment what they differ by.
