@@ -25,10 +25,12 @@ REFUSALS: dict[str, tuple[int, str, dict[str, str]]] = {
     "500": (500, "InternalError", {}),
     "503": (503, "ServiceUnavailable", {}),
 }
-OF_WRITES = ("kill before", "kill after", "drop", "late", "delay", *REFUSALS)
+OF_WRITES = ("kill before", "kill after", "away", "drop", "late", "delay", *REFUSALS)
 OF_NEWS = ("lose", "repeat", "swap", "gone", "stall", "old list", "kill old list")
 UNNOTICED = frozenset({"lose", "stall"})  # nobody knows before the next look at everything
-AFTERWARDS = frozenset({"kill after", "drop"})
+AFTERWARDS = frozenset({"kill after", "away", "drop"})
+KILLS = frozenset({"kill before", "kill after", "away", "kill old list"})
+AWAY_SECONDS = 2.5  # in which the job's life goes on
 
 
 class Recorder(Tamper):
@@ -125,11 +127,12 @@ class Fault(Recorder):
         past: collections as they were told, by path.
         target: name of a call or event of it.
         what: one of OF_WRITES or OF_NEWS.
-        restart: kills the operator and starts another one in its place.
+        restart: kills the operator and starts another one in its place, so many seconds later.
         ask: passes a request on.
 
     Attributes:
         at: when it happened.
+        unseen: whether the life goes on while no operator sees it.
     """
 
     def __init__(
@@ -139,11 +142,12 @@ class Fault(Recorder):
         target: str,
         what: str,
         *,
-        restart: Callable[[], Awaitable[None]],
+        restart: Callable[[float], Awaitable[None]],
         ask: Callable[[Request], Awaitable[Answer]],
     ) -> None:
         super().__init__(job, past)
         self.at: float | None = None
+        self.unseen = what in KILLS
         self._target, self._what, self._restart, self._ask = target, what, restart, ask
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[int, bytes] = {}  # by the watch they belong to
@@ -168,7 +172,7 @@ class Fault(Recorder):
         if self._what == "late":
             self._tasks.add(asyncio.create_task(self._ask_later(name, request)))
         else:
-            await self._restart()
+            await self._restart(0.0)
         raise CutError
 
     async def _ask_later(self, name: str, request: Request) -> None:
@@ -178,8 +182,8 @@ class Fault(Recorder):
     async def _told(self, name: str, answer: Answer) -> Answer:
         if self._what not in AFTERWARDS or not self._strikes(name):
             return answer
-        if self._what == "kill after":
-            await self._restart()
+        if self._what in KILLS:
+            await self._restart(AWAY_SECONDS if self._what == "away" else 0.0)
         raise CutError
 
     def _listed(self, request: Request, answer: Answer) -> Answer:
@@ -207,7 +211,7 @@ class Fault(Recorder):
                 return [GONE]
             case "kill old list":
                 self._old = {path: each.document(BACK) for path, each in self.past.items()}
-                await self._restart()
+                await self._restart(0.0)
                 raise CutError
         return []
 

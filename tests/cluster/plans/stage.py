@@ -41,18 +41,21 @@ class Lane:
         self.stage: Stage | None = None
         self._restart: asyncio.Task[None] | None = None
 
-    async def restart(self) -> None:
-        """Kill the operator and start another process in its place, as a kubelet does."""
+    async def restart(self, away: float = 0.0) -> None:
+        """Kill the operator and start another process in its place, as a kubelet does, or so many seconds later."""
         # Its death also cancels whoever works on a request of its own.
-        self._restart = asyncio.create_task(self._replace())
+        self._restart = asyncio.create_task(self._replace(away))
         await asyncio.shield(self._restart)
 
-    async def _replace(self) -> None:
+    async def _replace(self, away: float) -> None:
         await self.operator.kill()
+        await asyncio.sleep(away)
         self.operator.start()
 
     async def ready(self) -> None:
         """Wait until the operator leads and knows what there is."""
+        if self._restart is not None:
+            await self._restart
         await self.operator.ready()
         await operators.until(self.operator.leads, 60, lambda: self.operator.log.read_text()[-3000:])
 

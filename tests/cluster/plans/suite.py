@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from plans.faults import OF_NEWS, OF_WRITES, UNNOTICED, Fault, Recorder
+from plans.faults import KILLS, OF_NEWS, OF_WRITES, UNNOTICED, Fault, Recorder
 from plans.lives import LIVES
 from plans.stage import EndedError, Lane, Stage, lane
 from plans.verdict import Outcome, Reference
@@ -104,8 +104,8 @@ class Suite:
             result = Result(plan, time.monotonic() - begun, fault.at is not None, wrong)
             if not result.passed:
                 self._keep(here, stage, fault, result)
-        if plan.fault.startswith("kill") or plan.fault in UNNOTICED or not result.passed:
-            if not plan.fault.startswith("kill"):
+        if plan.fault in KILLS | UNNOTICED or not result.passed:
+            if plan.fault not in KILLS:
                 await here.restart()  # it knows too little, or too much
             await here.ready()
         return result
@@ -155,7 +155,7 @@ async def _rests(stage: Stage, recorder: Recorder, seconds: float = QUIET_SECOND
 async def _settles(stage: Stage, fault: Fault, reference: Reference, deadline: float) -> list[str]:
     """What still differs from the reference when everything has come to rest, or had the time to."""
     while True:
-        wrong = reference.differences(Outcome(stage.record, fault))
+        wrong = reference.differences(Outcome(stage.record, fault), unseen=fault.unseen)
         # Who plays last may be told after everything else is as it should be.
         quiet = time.monotonic() - fault.changed >= (QUIET_SECONDS if fault.at is not None else LAST_NEWS_SECONDS)
         if (quiet and not wrong) or time.monotonic() > deadline:

@@ -54,12 +54,18 @@ class Reference:
                 f"two undisturbed lives differ: {one.created} {one.deleted} {other.created} {other.deleted}"
             )
 
-    def differences(self, now: Outcome) -> list[str]:
-        """What is not as it should be, a sentence each."""
+    def differences(self, now: Outcome, *, unseen: bool = False) -> list[str]:
+        """What is not as it should be, a sentence each.
+
+        Args:
+            now: what came of the life this time.
+            unseen: whether something happened that nobody saw: its traces may tell less of the cause.
+        """
         found = []
         for what in sorted((self.one.end.keys() | now.end.keys()) - self.masked):
             should, is_ = self.one.end.get(what, ABSENT), now.end.get(what, ABSENT)
-            if should != is_:
+            less = unseen and (what.endswith("message") or (".cause." in what and is_ == ABSENT))
+            if should != is_ and not less:
                 found.append(f"{what}: {is_} instead of {should}")
         found += _counted("create", now.created, self.one.created)
         found += _counted("delete", now.deleted, self.one.deleted)
