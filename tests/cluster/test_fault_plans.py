@@ -8,7 +8,7 @@ from plans.faults import UNNOTICED
 from plans.kubelet import node
 from plans.suite import play
 
-EVERY = 17
+EVERY = 31
 
 
 @pytest.mark.parametrize("lives", [("lose", "expire"), ("plain-fail", "suspend")], ids="+".join)
@@ -26,5 +26,5 @@ async def test_a_life_with_a_fault_in_it_comes_to_the_same(api, certificates, tm
             every=EVERY,
             evidence=ROOT / "build" / "evidence" / "plans",
         )
-    assert len(results) > 20
-    assert {each.plan.name: each.wrong for each in results if not each.passed} == {}
+    assert {each.plan.name: each.wrong for each in results if each.wrong} == {}
+    assert sum(each.passed for each in results) >= 20

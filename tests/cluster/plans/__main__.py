@@ -75,7 +75,7 @@ async def main() -> int:
     for fault in sorted({fault for fault, _ in counts}):
         table.add_row(fault, *(str(counts[fault, each]) for each in ("passed", "failed", "not reached")))
     console.print(table)
-    failed = [each for each in results if not each.passed]
+    failed = [each for each in results if each.wrong]  # what is not reached did not come this time
     if failed:
         console.print(f"evidence: {evidence}; one of them again:", highlight=False)
     for plan, *_ in failed:

@@ -9,6 +9,7 @@ import msgspec
 from torchyard.api.status import MAX_STATUS_BYTES, TERMINAL_STATES
 
 ENDED = {"Succeeded", "Failed"}
+IDLE = {*TERMINAL_STATES, "Suspended"}
 COUNTERS = {
     "round": lambda status: status.get("round", 0),
     "incarnation": lambda status: status.get("incarnation", 0),
@@ -25,7 +26,7 @@ class Record:
     Attributes:
         job: as it is now, None: it is not, or no longer, there.
         pods: as they are now, by name.
-        broken: invariants that did not hold.
+        broken: invariants that did not hold at some moment.
         made, sent_away: pods that were created and that were deleted: their names by uid.
     """
 
@@ -37,8 +38,8 @@ class Record:
         self.sent_away: dict[str, str] = {}
         self.broken: list[str] = []
         self.history: list[dict[str, Any]] = []
-        self._ended_at: int | None = None
-        self._suspended_at: int | None = None
+        self._states: list[tuple[int, str]] = []  # by the version that they begin with
+        self._created: list[tuple[int, str]] = []
 
     @property
     def status(self) -> dict[str, Any]:
@@ -67,8 +68,17 @@ class Record:
             index = name.rpartition("-")[2]
             live = [each for each, pod in self.pods.items() if each.endswith(f"-{index}") and not _over(pod)]
             self._expect(len(live) <= 1, f"I1: two live pods of index {index}: {live}")
-            after = self._ended_at or self._suspended_at
-            self._expect(not new or after is None or version < after, f"I2: {name} was created after the job's end")
+            if new:
+                self._created.append((version, name))
+
+    def needless(self) -> list[str]:
+        """Pods that were created for a job that was over or suspended, in the API server's order: invariant I2."""
+        found = []
+        for version, name in self._created:
+            state = next((state for since, state in reversed(self._states) if since <= version), "")
+            if state in IDLE:
+                found.append(f"I2: {name} was created although the job was {state}")
+        return found
 
     def _judge(self, before: dict[str, Any], after: dict[str, Any], version: int) -> None:
         for what, of in COUNTERS.items():
@@ -76,10 +86,7 @@ class Record:
         if before.get("state") in TERMINAL_STATES:
             same = all(before.get(what) == after.get(what) for what in ("state", "reason", "completionTime", "round"))
             self._expect(same, f"I5: {before.get('state')}/{before.get('reason')} was not the end")
-        elif after.get("state") in TERMINAL_STATES:
-            self._ended_at = version
-        suspended = after.get("state") == "Suspended"
-        self._suspended_at = (self._suspended_at or version) if suspended else None
+        self._states.append((version, after.get("state", "")))
         size = len(msgspec.json.encode(after))
         self._expect(size <= MAX_STATUS_BYTES, f"I8: a status of {size} bytes")
         self._expect(

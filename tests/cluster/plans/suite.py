@@ -74,8 +74,8 @@ class Suite:
                 await _rests(stage, recorder, 1.5)
                 outcomes.append(Outcome(stage.record, recorder))
             recorders.append(recorder)
-            if stage.record.broken:
-                raise AssertionError(f"{life} without a fault: {stage.record.broken}")
+            if broken := stage.record.broken + stage.record.needless():
+                raise AssertionError(f"{life} without a fault: {broken}")
         one, other = recorders
         writes = [each for each in one.writes if each in other.writes]
         heard = [each for each in one.heard if each in other.heard]
@@ -100,7 +100,7 @@ class Suite:
                 wrong.append(f"{type(error).__name__}: {error}")
             if ended and not _is_due(plan, ended):
                 wrong.append(ended)
-            wrong += stage.record.broken + here.kubelet.overlaps[fault.job]
+            wrong += stage.record.broken + stage.record.needless() + here.kubelet.overlaps[fault.job]
             result = Result(plan, time.monotonic() - begun, fault.at is not None, wrong)
             if not result.passed:
                 self._keep(here, stage, fault, result)
