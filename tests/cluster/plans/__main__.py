@@ -79,7 +79,12 @@ async def main() -> int:
     if failed:
         console.print(f"evidence: {evidence}; one of them again:", highlight=False)
     for plan, *_ in failed:
-        console.print(f"make faults PLANS=\"--lives {plan.life} --only '{plan.name}'\"", highlight=False, markup=False)
+        console.print(
+            f"make faults PLANS=\"--lives {plan.life} --only '{plan.name}'\"",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     return bool(failed)
 
 

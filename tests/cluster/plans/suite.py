@@ -202,8 +202,9 @@ async def play(
         async with lane(api, node, tls, folder / f"lane-{number}") as here:
             while pending:
                 try:
-                    task = await asyncio.wait_for(ready.get(), 1.0)
-                except TimeoutError:
+                    task = ready.get_nowait()
+                except asyncio.QueueEmpty:
+                    await asyncio.sleep(0.1)  # others may still find plans
                     continue
                 try:
                     if isinstance(task, Plan):

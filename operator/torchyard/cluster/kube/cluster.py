@@ -214,6 +214,7 @@ class KubeCluster:
 
         Raises:
             Refused: the name of the service is somebody else's.
+            Conflict: it went meanwhile.
         """
         path = f"/api/v1/namespaces/{job.metadata.namespace}/services"
         manifest = service_manifest(job)
@@ -221,7 +222,10 @@ class KubeCluster:
             await self._api.request("POST", path, body=manifest)
         except AlreadyExists:
             name = manifest["metadata"]["name"]
-            owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
+            try:
+                owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
+            except NotFound as error:
+                raise Conflict(f"service {name} went while it was looked at") from error
             if owner is None or owner.uid != job.metadata.uid:
                 raise Refused("NameConflict", f"service {name} is not this job's") from None
 
