@@ -63,8 +63,11 @@ def judge(config: Config) -> None:
 def build(config: Config) -> Any:
     """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
     name = config.trainer.name
-    settings = _params(name).settle(config.trainer.params, config.parallelism)
-    work = _made_outside(name, settings) if ":" in name else _built_in(name)(settings)
+    module = _params(name)
+    if ":" in name:
+        work = _made_outside(module, config)
+    else:
+        work = _built_in(name)(module.settle(config.trainer.params, config.parallelism))
     if config.evaluation is not None and config.evaluation.every_steps is not None:
         work.eval_every = config.evaluation.every_steps
     return work
@@ -123,13 +126,21 @@ def _outside(name: str) -> Any:
     return module
 
 
-def _made_outside(name: str, settings: Any) -> Any:
-    from torchyard_trainers.core.workload import MEMBERS
+def _made_outside(module: Any, config: Config) -> Any:
+    from torchyard_trainers.core.held import held
 
-    work = getattr(_outside(name), name.partition(":")[2])(settings)
-    if lacking := [each for each in MEMBERS if not hasattr(work, each)]:
+    name = config.trainer.name
+    try:
+        settings = module.settle(config.trainer.params, config.parallelism)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:  # what dataclasses, msgspec, pydantic and people refuse with
+        raise ConfigError(f"trainer.params: {error}") from error
+    work = held(getattr(module, name.partition(":")[2]), settings, name)
+    wanted = config.parallelism.global_batch_size
+    if wanted not in (None, work.global_batch):
         raise ConfigError(
-            f"trainer.name: {name!r} has no {', '.join(lacking)}; see torchyard_trainers.core.workload.Workload, which "
-            "has something to inherit for most of them"
+            f"parallelism.globalBatchSize: {wanted}, but the global_batch of {name!r} is {work.global_batch}; leave it "
+            "out, or let settle take parallelism.global_batch_size"
         )
     return work

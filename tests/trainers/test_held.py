@@ -1,0 +1,189 @@
+"""What a workload of a newcomer's own gives, and how it is refused: in one sentence, with the code of a wrong job."""
+
+import json
+
+import char_lm
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from torchyard_trainers import registry
+from torchyard_trainers.core.config import Config, Parallelism, Trainer
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.world import World
+
+CPU = torch.device("cpu")
+
+
+def made(**sections):
+    return registry.build(Config(trainer=Trainer(name="char_lm:CharLm", params=sections.pop("params", {})), **sections))
+
+
+def tried(work):
+    """Call all that the loop calls, in its order."""
+    model = work.build()
+    work.blocks(model)
+    work.optimizer(model.parameters())
+    work.learning_rate(0)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    world = World(0, 1, 0, CPU, grouped=False)
+    session = Session(Parallel("single", model, model), Precision("fp32", CPU, sharded=False), world, reporter, None)
+    found = {"begin": work.begin(session)}
+    found["loss"] = work.loss(session, MicroBatch(torch.arange(2), torch.ones(2)))
+    found["after_step"] = work.after_step(session, work.total_steps, {})
+    found["score"] = work.score(found["after_step"])
+    work.state()
+    found["summary"] = work.summary({"loss": 1.0})
+    return found
+
+
+def gives(value):
+    return lambda *_: value
+
+
+def loss(change):
+    right = char_lm.CharLm.loss
+    return lambda work, session, batch: change(right(work, session, batch))
+
+
+class Stateful(nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "instead", "says"),
+    [
+        ("build", gives(None), "gave nothing (None); give the model, an nn.Module"),
+        ("build", gives((nn.Linear(1, 1), 2)), "gave a tuple; give the model"),
+        ("build", gives(nn.Linear(1, 1).requires_grad_(requires_grad=False)), "none of whose parameters takes a"),
+        ("build", gives(nn.Identity()), "none of whose parameters takes a gradient; leave some to be learned"),
+        ("build", lambda _: Stateful(1, 1), "has _extra_state, which is no tensor; a checkpoint holds tensors"),
+        ("blocks", gives(None), "gave nothing (None); give a list of modules of the model, or []"),
+        ("blocks", gives([nn.Linear(1, 1)]), "gave a list; give a list of modules of the model"),
+        ("optimizer", gives(None), "give one torch.optim.Optimizer"),
+        ("optimizer", lambda _, ps: [torch.optim.SGD(ps)], "gave a list; give one torch.optim.Optimizer"),
+        ("optimizer", lambda _, ps: torch.optim.LBFGS(ps), "gave a LBFGS; give one torch.optim.Optimizer that steps"),
+        ("learning_rate", gives(None), "gave nothing (None); give one number"),
+        ("begin", gives(None), "gave nothing (None); give a dict, {} if there is nothing to say"),
+        ("loss", gives(None), "gave nothing (None); return Terms(loss, {})"),
+        ("loss", gives(torch.ones(())), "gave a tensor () of float32; return Terms(loss, {})"),
+        ("loss", loss(lambda right: (right.loss, {})), "gave a tuple; return Terms(loss, {})"),
+        (
+            "loss",
+            loss(lambda right: Terms(right.loss.repeat(3), {})),
+            "gave a tensor (3,) of float32 as loss; give one",
+        ),
+        ("loss", loss(lambda right: Terms(right.loss.item(), {})), "as loss; give one number, the sum over the"),
+        ("loss", loss(lambda right: Terms(right.loss.detach(), {})), "gave a loss that no parameter has a part in"),
+        ("loss", loss(lambda right: Terms(right.loss, None)), "its statistics: gave nothing (None); give a dict"),
+        ("loss", loss(lambda right: Terms(right.loss, {"right": 0.5})), "gave 0.5 as statistic 'right'; give one"),
+        ("loss", loss(lambda right: Terms(right.loss, {"loss": right.loss})), "gave 'loss', which the loop itself"),
+        ("after_step", gives(None), "gave nothing (None); give a dict"),
+        ("evaluate", gives(None), "gave nothing (None); give a dict"),
+        ("evaluate", gives(0.5), "gave 0.5; give a dict"),
+        ("evaluate", gives({"best": "good"}), "gave 'good' as 'best'; give one number by each name"),
+        ("evaluate", gives({"eval": {"loss": 1.0}}), "gave a dict as 'eval'; give one number by each name"),
+        ("evaluate", gives({"hits": torch.ones(2)}), "gave a tensor (2,) of float32 as 'hits'; give one number"),
+        ("evaluate", gives({3: 1.0}), "gave 3 as the name of a metric; give text"),
+        ("evaluate", gives({"step": 1}), "gave 'step', which the loop itself tells; call it evalStep, say"),
+        ("score", gives("good"), "gave 'good'; give one number"),
+        ("state", gives(None), "gave nothing (None); give a dict"),
+        ("state", gives({"ema": {"steps": 3}}), "ema.steps is 3; give tensors, nested in dicts"),
+        ("summary", gives(None), "gave nothing (None); give a dict"),
+        ("summary", gives({"loss": 1.0}), "gave nothing (None) as text; give a sentence"),
+        ("summary", gives({"text": "", "all": torch.ones(2)}), "cannot be written as JSON"),
+    ],
+)
+def test_what_the_loop_cannot_use_is_refused_where_it_comes_in(monkeypatch, method, instead, says):
+    monkeypatch.setattr(char_lm.CharLm, method, instead)
+    with pytest.raises(ConfigError, match=rf"^CharLm\.{method}: ") as refused:
+        tried(made())
+    assert says in str(refused.value)
+
+
+def test_statistics_of_other_names_are_refused(monkeypatch):
+    """They are summed up by their place."""
+    names = iter(["first", "second"])
+    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: Terms(right.loss, {next(names): right.loss})))
+    work = made()
+    tried(work)
+    with pytest.raises(ConfigError, match=r"CharLm\.loss: gave the statistics second after first; give the same names"):
+        tried(work)
+
+
+def test_numbers_of_torch_and_numpy_are_numbers(monkeypatch):
+    """Of a tensor no checkpoint's record could be written, and a statistic with a gradient would keep its graph."""
+    figures = {"evalLoss": torch.tensor(0.5), "hits": np.float32(0.25), "all": np.int64(3)}
+    monkeypatch.setattr(char_lm.CharLm, "evaluate", gives(figures))
+    monkeypatch.setattr(char_lm.CharLm, "score", lambda _, found: found["evalLoss"])
+    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: Terms(right.loss, {"again": right.loss})))
+    found = tried(made())
+    assert json.dumps(found["after_step"]) == '{"evalLoss": 0.5, "hits": 0.25, "all": 3.0}'
+    assert found["score"] == 0.5
+    assert found["loss"].loss.requires_grad
+    assert not found["loss"].statistics["again"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("total_steps", 8.0, "total_steps: 8.0 is not a whole number of at least 1"),
+        ("global_batch", 0, "global_batch: 0 is not a whole number of at least 1"),
+        ("log_every", 0, "log_every: 0 is not"),
+        ("identity", None, "identity: gave nothing (None); give a dict"),
+        ("identity", {"size": (2, 2)}, "identity: 'size' is a tuple; give text or a number"),
+    ],
+)
+def test_what_it_says_of_itself_is_checked(monkeypatch, name, value, says):
+    made_so = char_lm.CharLm.__init__
+    monkeypatch.setattr(
+        char_lm.CharLm, "__init__", lambda work, params: (made_so(work, params), setattr(work, name, value))[0]
+    )
+    with pytest.raises(ConfigError) as refused:
+        made()
+    assert str(refused.value).startswith(f"CharLm.{says}")
+
+
+@pytest.mark.parametrize("name", ["build", "learning_rate", "loss"])
+def test_what_is_not_written_is_missed_before_anything_runs(monkeypatch, name):
+    monkeypatch.setattr(char_lm.CharLm, name, getattr(Workload, name))
+    with pytest.raises(ConfigError, match=rf"^trainer\.name: 'char_lm:CharLm' has no {name}; see"):
+        made()
+
+
+def _refuses(*_):
+    raise ValueError("width: 3 is odd; make it even")
+
+
+@pytest.mark.parametrize("where", ["settle", "CharLm.__init__"])
+def test_a_parameter_is_refused_in_the_words_of_the_workload(monkeypatch, where):
+    monkeypatch.setattr(f"char_lm.{where}", _refuses)
+    with pytest.raises(ConfigError, match=r"^trainer\.params: width: 3 is odd; make it even$"):
+        made()
+
+
+def test_parameters_may_be_read_with_anything(monkeypatch):
+    monkeypatch.setattr(char_lm, "settle", lambda raw, _: dict(**raw, steps=3))
+    with pytest.raises(ConfigError, match=r"^trainer\.params: .*multiple values for keyword argument 'steps'"):
+        made(params={"steps": 4})
+
+
+def test_a_global_batch_that_the_workload_does_not_heed_is_refused():
+    with pytest.raises(ConfigError) as refused:
+        made(parallelism=Parallelism(global_batch_size=64))
+    assert str(refused.value) == (
+        "parallelism.globalBatchSize: 64, but the global_batch of 'char_lm:CharLm' is 12; leave it out, or let settle "
+        "take parallelism.global_batch_size"
+    )
+    made(params={"batch": 64}, parallelism=Parallelism(global_batch_size=64))
+
+
+def test_a_name_that_is_no_class_is_refused():
+    with pytest.raises(ConfigError, match=r"^trainer\.name: 'char_lm:_surprise' is no class, but a function; name a"):
+        registry.build(Config(trainer=Trainer(name="char_lm:_surprise")))

@@ -1,0 +1,215 @@
+"""A workload of somebody's own, held to what `core/workload.py` says of each of its methods.
+
+What the loop could not use is refused where it comes in, in a sentence that names the method, what it gave and what it
+shall give: it would otherwise end as a failure far from its cause, or as a number that is quietly wrong.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Real
+from types import new_class
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.workload import MEMBERS, MicroBatch, Session, Terms, Workload
+
+_REQUIRED = ("build", "learning_rate", "loss")
+_COUNTS = ("total_steps", "global_batch", "log_every", "eval_every")
+# What the loop itself writes in a line of metrics; another number of such a name would stand in its place.
+_OF_STEP = {"step", "loss", "gradNorm", "learningRate", "skippedSteps"}
+_OF_MACHINE = {"memoryPeakBytes", "dataWaitShare", "stepsPerSecond", "samplesPerSecond", "tokensPerSecond", "mfu"}
+_SEE = "see torchyard_trainers.core.workload.Workload"
+
+
+def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
+    """Make a workload from its class and settings.
+
+    Args:
+        kind: the class.
+        settings: what its module's `settle` gave.
+        name: the `trainer.name` of the config.
+
+    Raises:
+        ConfigError: it is no class, refuses its settings, or lacks something.
+    """
+    if not isinstance(kind, type):
+        raise ConfigError(f"trainer.name: {name!r} is no class, but {_kind(kind)}; name a class that is a Workload")
+    lacking = [each for each in _REQUIRED if getattr(kind, each, None) in (None, getattr(Workload, each))]
+    if not lacking:
+        try:
+            work: Any = new_class(kind.__name__, (_Held, kind))(settings)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"trainer.params: {error}") from error
+        lacking = [each for each in MEMBERS if not hasattr(kind, each) and each not in vars(work)]
+    if lacking:
+        raise ConfigError(
+            f"trainer.name: {name!r} has no {', '.join(lacking)}; {_SEE}, which has something to inherit for most of "
+            "what a workload says"
+        )
+    for each in _COUNTS:
+        number = getattr(work, each)
+        if not isinstance(number, int) or number < 1:
+            raise ConfigError(f"{kind.__name__}.{each}: {number!r} is not a whole number of at least 1; {_SEE}")
+    for key, value in _mapping(kind.__name__, "identity", work.identity).items():
+        if not isinstance(value, str | int | float):  # a tuple would come back from run.json as a list
+            what = f"{kind.__name__}.identity: {key!r} is {_kind(value)}"
+            raise ConfigError(f"{what}; give text or a number, which a resumed run can be compared by")
+    found: Workload = work
+    return found
+
+
+class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Stands before a class of somebody's own: passes each call on, and looks at what comes back."""
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        if not isinstance(model, nn.Module):
+            raise self._refusal("build", f"gave {_kind(model)}", "give the model, an nn.Module")
+        if not any(each.requires_grad for each in model.parameters()):
+            raise self._refusal(
+                "build", "gave a model none of whose parameters takes a gradient", "leave some to be learned"
+            )
+        odd = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
+        if odd:
+            what = f"gave a model whose state_dict has {', '.join(odd[:3])}, which is no tensor"
+            raise self._refusal("build", what, "a checkpoint holds tensors: keep it in a buffer")
+        return model
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        found, parts = super().blocks(model), set(model.modules())
+        if not isinstance(found, Iterable) or not parts.issuperset(listed := list(found)):
+            raise self._refusal("blocks", f"gave {_kind(found)}", "give a list of modules of the model, or []")
+        return listed
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        found = super().optimizer(parameters)
+        if not isinstance(found, Optimizer) or isinstance(found, LBFGS):  # which would call the loss by itself
+            raise self._refusal(
+                "optimizer", f"gave {_kind(found)}", "give one torch.optim.Optimizer that steps without a closure"
+            )
+        return found
+
+    def learning_rate(self, step: int) -> float:
+        return self._number("learning_rate", super().learning_rate(step))
+
+    def begin(self, session: Session) -> dict[str, float]:
+        return self._metrics("begin", super().begin(session))
+
+    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+        found = super().loss(session, batch)
+        if not isinstance(found, Terms):
+            raise self._refusal("loss", f"gave {_kind(found)}", "return Terms(loss, {}) of core.workload")
+        loss, statistics = found
+        if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
+            raise self._refusal("loss", f"gave {_kind(loss)} as loss", "give one number, the sum over the samples")
+        if not loss.requires_grad:
+            what = "gave a loss that no parameter has a part in"
+            raise self._refusal("loss", what, "make it of what session.parallel.forward(...) gives, not detached")
+        for name, value in _mapping(type(self).__name__, "loss: its statistics", statistics).items():
+            self._named("loss", name)
+            if not isinstance(value, Tensor) or value.shape != ():
+                what = f"gave {_kind(value)} as statistic {name!r}"
+                raise self._refusal("loss", what, "give one number in a tensor, the sum over the samples")
+        names = vars(self).setdefault("_statistics", tuple(statistics))
+        if names != tuple(statistics):
+            what = f"gave the statistics {', '.join(statistics)} after {', '.join(names)}"
+            raise self._refusal("loss", what, "give the same names in every call")
+        return Terms(loss, {name: value.detach() for name, value in statistics.items()})
+
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        return self._metrics("after_step", super().after_step(session, step, means))
+
+    def evaluate(self, session: Session) -> dict[str, float]:
+        return self._metrics("evaluate", super().evaluate(session))
+
+    def score(self, metrics: Mapping[str, float]) -> float | None:
+        found = super().score(metrics)
+        return None if found is None else self._number("score", found)
+
+    def state(self) -> dict[str, Any]:
+        found = _mapping(type(self).__name__, "state", super().state())
+        for name, value in _leaves(found):
+            if not isinstance(value, Tensor):
+                what = f"{name} is {_kind(value)}"
+                raise self._refusal("state", what, "give tensors, nested in dicts: a restore fills them in place")
+        return found
+
+    def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        found = _mapping(type(self).__name__, "summary", super().summary(metrics))
+        if not isinstance(found.get("text"), str):
+            raise self._refusal("summary", f"gave {_kind(found.get('text'))} as text", "give a sentence")
+        try:
+            json.dumps(found)
+        except TypeError as error:
+            raise self._refusal("summary", f"cannot be written as JSON ({error})", "give text and numbers") from error
+        return found
+
+    def _refusal(self, method: str, what: str, fix: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__}.{method}: {what}; {fix}")
+
+    def _number(self, method: str, value: Any) -> float:
+        try:
+            return _float(value)
+        except TypeError:
+            raise self._refusal(method, f"gave {_kind(value)}", "give one number") from None
+
+    def _named(self, method: str, name: Any) -> None:
+        if not isinstance(name, str):
+            raise self._refusal(method, f"gave {name!r} as the name of a metric", "give text")
+        if name in _OF_STEP | _OF_MACHINE:
+            own = f"eval{name[0].upper()}{name[1:]}"
+            raise self._refusal(method, f"gave {name!r}, which the loop itself tells", f"call it {own}, say")
+
+    def _metrics(self, method: str, found: Any) -> dict[str, float]:
+        numbers = {}
+        for name, value in _mapping(type(self).__name__, method, found).items():
+            self._named(method, name)
+            try:
+                numbers[name] = _float(value)
+            except TypeError:
+                what = f"gave {_kind(value)} as {name!r}"
+                raise self._refusal(method, what, "give one number by each name") from None
+        return numbers
+
+
+def _float(value: Any) -> float:
+    """Turn a number, or a tensor or array of one, into a float: those of torch and NumPy are not for JSON.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, Real):
+        return float(value)
+    if getattr(value, "shape", None) == ():
+        return _float(value.item())
+    raise TypeError
+
+
+def _mapping(kind: str, method: str, found: Any) -> dict[Any, Any]:
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{kind}.{method}: gave {_kind(found)}; give a dict, {{}} if there is nothing to say")
+    return dict(found)
+
+
+def _leaves(nested: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{name}.")
+        else:
+            yield f"{at}{name}", value
+
+
+def _kind(value: Any) -> str:
+    """Say what something is."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, str | int | float):
+        return f"{value!r}"
+    return f"a {type(value).__name__}"
