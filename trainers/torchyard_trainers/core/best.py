@@ -1,7 +1,9 @@
-"""Which checkpoints are the best. Pure; a score is a number of the workload's choice, and lower is better."""
+"""Which checkpoints are the best. A score is a number of the workload's choice, and lower is better."""
 
 import math
 from collections.abc import Iterable
+
+from torchyard_trainers.core.world import World
 
 
 class Best:
@@ -22,3 +24,8 @@ class Best:
         """Count a checkpoint that was saved."""
         if score is not None and self.admits(score):
             self._scores = sorted([*self._scores, score])[: self._count]
+
+
+def agreed(score: float | None, world: World) -> float | None:
+    """Give the score that rank 0 measured, if one was: whether a model is saved must not be a question of rounding."""
+    return None if score is None else world.gather(score)[0]

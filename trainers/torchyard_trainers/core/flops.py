@@ -18,10 +18,11 @@ def flops_of_sample(work: Workload, session: Session) -> int:
     """Give the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
     ids = samples_of_step(0, work.global_batch)
     counter = FlopCounterMode(display=False)
-    with plainly(compiled=True), keeping_activations():
+    pair = [Slots([0, 0], [1.0, 1.0])]  # BatchNorm refuses a single sample
+    with plainly(compiled=True), keeping_activations(), session.parallel.buffers.kept():
         # What makes samples for many steps at once makes them here, where it does not count as one sample's.
-        accumulate(work, session, ids, [Slots([0], [1.0])])
+        accumulate(work, session, ids, pair)
         with counter:
-            accumulate(work, session, ids, [Slots([0], [1.0])])
+            accumulate(work, session, ids, pair)
     session.parallel.module.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops()) // 2

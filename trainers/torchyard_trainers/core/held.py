@@ -6,6 +6,7 @@ shall give: it would otherwise end as a failure far from its cause, or as a numb
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from types import new_class
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import MEMBERS, MicroBatch, Session, Terms, Workload
 
 _REQUIRED = ("build", "learning_rate", "loss")
@@ -98,10 +100,13 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         return self._number("learning_rate", super().learning_rate(step))
 
     def begin(self, session: Session) -> dict[str, float]:
-        return self._metrics("begin", super().begin(session))
+        with _casting(session):
+            found = super().begin(session)
+        return self._metrics("begin", found)
 
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        found = super().loss(session, batch)
+        with _casting(session):
+            found = super().loss(session, batch)
         if not isinstance(found, Terms):
             raise self._refusal("loss", f"gave {_kind(found)}", "return Terms(loss, {}) of core.workload")
         loss, statistics = found
@@ -122,10 +127,14 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         return Terms(loss, {name: value.detach() for name, value in statistics.items()})
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
-        return self._metrics("after_step", super().after_step(session, step, means))
+        with _casting(session):
+            found = super().after_step(session, step, means)
+        return self._metrics("after_step", found)
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        return self._metrics("evaluate", super().evaluate(session))
+        with _casting(session):
+            found = super().evaluate(session)
+        return self._metrics("evaluate", found)
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         found = super().score(metrics)
@@ -175,6 +184,11 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
                 what = f"gave {_kind(value)} as {name!r}"
                 raise self._refusal(method, what, "give one number by each name") from None
         return numbers
+
+
+def _casting(session: Session) -> AbstractContextManager[object]:
+    """Let layers of a sharded model in half precision take inputs of fp32, as those of a whole one do."""
+    return session.precision.casting() if session.parallel.strategy in SHARDED else nullcontext()
 
 
 def _float(value: Any) -> float:

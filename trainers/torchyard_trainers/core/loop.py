@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_trainers.core import curves, finish, micro_batches, preempt
+from torchyard_trainers.core.best import agreed
 from torchyard_trainers.core.cadence import Cadence
 from torchyard_trainers.core.checkpoint import Checkpoints
 from torchyard_trainers.core.config import Config
@@ -86,7 +87,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             reporter.made_step(done, work.total_steps, values, pace)
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
-            stops, score = totals.flags["preempt"], work.score(found)
+            stops, score = totals.flags["preempt"], agreed(work.score(found), world)
             if totals.flags["saved"]:
                 saver.settle()
             if stops or totals.flags["save"] or saver.is_best(score):

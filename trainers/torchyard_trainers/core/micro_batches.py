@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.commits import write_atomically
@@ -121,14 +122,14 @@ def settle(
         work: restored or begun.
         session: whose `micro_batch` is what the config or an earlier round out of memory allows at most.
         root: the checkpoint folder, where an earlier round's finding is.
-        settings: nothing is tried unless their `micro_batch_size` is `auto`.
+        settings: nothing is tried unless their `micro_batch_size` is `auto`, nor for a model with BatchNorm.
         step: whose samples are rehearsed.
         memory: that of this rank, unless its device tells.
 
     Raises:
         GpuMemoryError: a rehearsal needed more than was foreseen; it names the size that fitted.
     """
-    if settings.micro_batch_size != "auto":
+    if settings.micro_batch_size != "auto" or _has_batch_statistics(session):
         return session
     world = session.world
     per_rank = -(-work.global_batch // world.size)
@@ -170,7 +171,7 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
         return taken
 
     # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
-    with plainly(compiled=compiled):
+    with plainly(compiled=compiled), session.parallel.buffers.kept():
         if session.parallel.strategy == "ddp":
             # Its buckets are laid out anew at the second forward pass, and for a moment there are twice as many: once
             # in a run, and no part of what a size takes.
@@ -182,6 +183,11 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
             "a micro-batch of 1 takes more than the memory that is left; set activationCheckpointing or strategy fsdp"
         )
     return found
+
+
+def _has_batch_statistics(session: Session) -> bool:
+    """Whether the model sees other samples of its micro-batch: then a smaller one would make another step."""
+    return any(isinstance(each, _BatchNorm) for each in session.parallel.module.modules())
 
 
 def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:

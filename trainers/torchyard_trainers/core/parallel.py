@@ -9,12 +9,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.activations import checkpoint_activations
+from torchyard_trainers.core.buffers import Buffers
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.precision import Precision
@@ -34,6 +37,11 @@ class Parallel:
     strategy: str
     forward: nn.Module
     module: nn.Module
+
+    @cached_property
+    def buffers(self) -> Buffers:
+        """What a forward pass may change of the model."""
+        return Buffers(self.module)
 
     @contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
@@ -158,7 +166,7 @@ def _replicate(model: nn.Module, world: World) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
     devices = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
 def _shard(
@@ -177,6 +185,10 @@ def _shard(
     if precision.name == "fp32":
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if settings.cpu_offload else OffloadPolicy()
+    if precision.name != "fp32":  # kernels of BatchNorm want weights of the type of its statistics
+        for each in [each for each in model.modules() if isinstance(each, _BatchNorm)]:
+            exact = MixedPrecisionPolicy(cast_forward_inputs=False)
+            fully_shard(each, mesh=mesh, mp_policy=exact, offload_policy=offload)
     for block in blocks:
         fully_shard(
             block,

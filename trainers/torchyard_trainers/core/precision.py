@@ -30,7 +30,11 @@ class Precision:
 
     def forward(self) -> AbstractContextManager[object]:
         """Context of every forward pass."""
-        return torch.autocast(self._device.type, self.dtype) if self._autocasts else nullcontext()
+        return self.casting() if self._autocasts else nullcontext()
+
+    def casting(self) -> AbstractContextManager[object]:
+        """Context in which layers take inputs of any type, also with weights that are gathered in half precision."""
+        return torch.autocast(self._device.type, self.dtype, enabled=self.name != "fp32")
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a (scaled) loss."""

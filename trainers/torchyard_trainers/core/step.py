@@ -46,15 +46,19 @@ def optimize(
     the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
     bits after a restart.
 
+    Buffers that the passes change are the same on all ranks afterwards, and untouched by a step without an update.
+
     Raises:
         GpuMemoryError: the micro-batch is too large.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = samples_of_step(step, work.global_batch)
     micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
+    before = parallel.buffers.copy()
     try:
         if rehearse and parallel.strategy == "ddp" and world.size > 2:
-            accumulate(work, session, ids, micro_batches[-1:])
+            with parallel.buffers.kept():
+                accumulate(work, session, ids, micro_batches[-1:])
             optimizer.zero_grad(set_to_none=True)
         sums = accumulate(work, session, ids, micro_batches)
     except torch.OutOfMemoryError as error:
@@ -69,6 +73,8 @@ def optimize(
         precision.step(optimizer)
     else:
         precision.leave_out()
+        parallel.buffers.put_back(before)
+    parallel.buffers.agree(world)
     optimizer.zero_grad(set_to_none=True)
     said = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
@@ -82,6 +88,7 @@ def accumulate(work: Workload, session: Session, ids: Sequence[int], micro_batch
     sums: torch.Tensor | None = None
     for slots in micro_batches:
         batch = micro_batch_of(ids, slots, device)
+        _seed_generators(device, ids[slots.positions[0]])
         with session.parallel.accumulating(last=slots is micro_batches[-1]):
             with session.precision.forward():
                 terms = work.loss(session, batch)
@@ -92,6 +99,13 @@ def accumulate(work: Workload, session: Session, ids: Sequence[int], micro_batch
         sums = values if sums is None else sums + values
     assert sums is not None, "a rank has samples of its own, or padding"
     return Sums(names, sums)
+
+
+def _seed_generators(device: torch.device, sample: int) -> None:
+    """Let what is drawn in a pass, by Dropout say, follow from its first sample: there is no generator to save."""
+    torch.default_generator.manual_seed(sample)
+    if device.type == "cuda":
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(sample)
 
 
 def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:
