@@ -6,6 +6,10 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from torchyard_trainers.core.activations import checkpoint_activations
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.parallel import spread
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.world import World
 from torchyard_trainers.cvrp.encoders import AttentionBlock, build_encoder
 
 WIDTH, HEADS, LAYERS, BATCH, NODES = 32, 4, 4, 16, 21
@@ -56,3 +60,17 @@ def products_in(how):
 def test_selective_computes_no_product_again_and_full_computes_all_of_them_again():
     assert products_in("selective") == products_in("none")
     assert products_in("full") > 1.25 * products_in("none")
+
+
+@pytest.mark.parametrize("how", ["full", "selective"])
+def test_a_model_that_names_no_blocks_is_one(how):
+    """Asked to compute again, it does: the field is heard."""
+    passes = []
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    model[0].register_forward_hook(lambda *_: passes.append(1))
+    world = World(0, 1, 0, torch.device("cpu"), grouped=False)
+    precision = Precision("fp32", world.device, sharded=False)
+    settings = Parallelism(activation_checkpointing=how)
+    parallel = spread(model, [], "single", settings=settings, precision=precision, world=world)
+    parallel.forward(torch.ones(1, 2)).sum().backward()
+    assert len(passes) == 2

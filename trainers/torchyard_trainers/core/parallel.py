@@ -127,7 +127,7 @@ def spread(
     world: World,
     mesh: DeviceMesh | None = None,
 ) -> Parallel:
-    """Move a freshly built model to the device and wrap it; `blocks` are its units of sharding, in order of use.
+    """Move a freshly built model to the device and wrap it; `blocks` are its units, in order of use, [] if it is one.
 
     `mesh`: arranges the ranks of a sharded model, unless `mesh_of` shall.
 
@@ -136,9 +136,9 @@ def spread(
     """
     if world.device.type != "cpu":
         model = model.to(world.device)
-    checkpoint_activations(blocks, settings.activation_checkpointing)
+    checkpoint_activations(blocks or [model], settings.activation_checkpointing)
     if settings.compile:
-        compile_blocks(blocks)
+        compile_blocks(blocks or [model])
     if strategy == "ddp":
         return Parallel(strategy, _replicate(model, world), model)
     if strategy in SHARDED:
