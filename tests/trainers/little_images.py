@@ -45,6 +45,11 @@ class Images(Workload):
     def blocks(self, model):
         return [model.picture, model.head]
 
+    def optimizer(self, parameters):
+        learned = list(parameters)
+        flat, other = [[each for each in learned if (each.dim() > 1) is not vector] for vector in (True, False)]
+        return torch.optim.AdamW([{"params": flat, "lr_scale": 0.5}, {"params": other, "weight_decay": 0.1}])
+
     def learning_rate(self, _step: int) -> float:
         return 1e-2
 

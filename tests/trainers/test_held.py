@@ -14,6 +14,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import set_learning_rate
 from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
 from torchyard_trainers.core.world import World
 
@@ -69,6 +70,7 @@ class Stateful(nn.Linear):
         ("optimizer", gives(None), "give one torch.optim.Optimizer"),
         ("optimizer", lambda _, ps: [torch.optim.SGD(ps)], "gave a list; give one torch.optim.Optimizer"),
         ("optimizer", lambda _, ps: torch.optim.LBFGS(ps), "gave a LBFGS; give one torch.optim.Optimizer that steps"),
+        ("optimizer", lambda _, ps: torch.optim.SGD([{"params": ps}, {"params": [], "lr": 0.5}]), "lr 0.001, 0.5, but"),
         ("learning_rate", gives(None), "gave nothing (None); give one number"),
         ("begin", gives(None), "gave nothing (None); give a dict, {} if there is nothing to say"),
         ("loss", gives(None), "gave nothing (None); return Terms(loss, {})"),
@@ -187,3 +189,10 @@ def test_a_global_batch_that_the_workload_does_not_heed_is_refused():
 def test_a_name_that_is_no_class_is_refused():
     with pytest.raises(ConfigError, match=r"^trainer\.name: 'char_lm:_surprise' is no class, but a function; name a"):
         registry.build(Config(trainer=Trainer(name="char_lm:_surprise")))
+
+
+def test_a_group_may_learn_faster_than_others():
+    slow, fast = nn.Linear(1, 1), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([{"params": slow.parameters()}, {"params": fast.parameters(), "lr_scale": 4.0}])
+    set_learning_rate(optimizer, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.0]

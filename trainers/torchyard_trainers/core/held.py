@@ -94,6 +94,10 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             raise self._refusal(
                 "optimizer", f"gave {_kind(found)}", "give one torch.optim.Optimizer that steps without a closure"
             )
+        rates = list(dict.fromkeys(group["lr"] for group in found.param_groups))
+        if len(rates) > 1:
+            what = f"gave groups with lr {', '.join(map(str, rates))}, but learning_rate(step) sets that of all"
+            raise self._refusal("optimizer", what, "give a group lr_scale, by which its rate is multiplied")
         return found
 
     def learning_rate(self, step: int) -> float:

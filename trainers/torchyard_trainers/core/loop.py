@@ -63,8 +63,8 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:
             reporter.phase("step")
-            done, last = step + 1, step + 1 == work.total_steps
-            set_learning_rate(optimizer, work.learning_rate(step))
+            done, last, rate = step + 1, step + 1 == work.total_steps, work.learning_rate(step)
+            set_learning_rate(optimizer, rate)
             flags = {
                 "preempt": settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
                 "save": world.leads and (cadence.due(done, time.monotonic()) or last),
@@ -79,9 +79,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
             found = work.after_step(session, done, totals.metrics)
-            values = (
-                totals.metrics | {"learningRate": work.learning_rate(step)} | meter.metrics() | guard.metrics | found
-            )
+            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | found
             progress = Progress(done, progress.metrics | values)
             pace = meter.tick(time.monotonic(), values)
             reporter.made_step(done, work.total_steps, values, pace)

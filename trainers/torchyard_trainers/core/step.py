@@ -128,6 +128,6 @@ def out_of_memory(used: int) -> GpuMemoryError:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every parameter group."""
+    """Set the rate of every parameter group, times the `lr_scale` that a group may have."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("lr_scale", 1.0)

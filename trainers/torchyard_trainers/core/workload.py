@@ -64,18 +64,24 @@ class Workload(Protocol):
         return []
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Make the optimizer over (possibly sharded) parameters."""
+        """Make the optimizer over (possibly sharded) parameters, in groups if need be.
+
+        It steps when all gradients of the global batch are there; a GAN's two are two groups of one.
+        """
         return AdamW(parameters, lr=self.learning_rate(0), fused=True)
 
     def learning_rate(self, step: int) -> float:
-        """Give the rate of a step (0 is the first)."""
+        """Give the rate of a step (0 is the first), for all groups; `lr_scale` of a group multiplies it."""
 
     def begin(self, _session: Session) -> dict[str, float]:
         """Act once before the first step of a run (not of a resumed one); give metrics."""
         return {}
 
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        """Run the forward pass."""
+        """Run the forward pass, all of it through `session.parallel.forward`: what is sharded is whole only there.
+
+        `batch.ids` counts on for ever; of a set of n samples, take them modulo n or through `core.order.permutation`.
+        """
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """Act after `step` finished steps (evaluate, renew a baseline); give new metrics, the same on every rank.
@@ -88,7 +94,10 @@ class Workload(Protocol):
         return self.evaluate(session)
 
     def evaluate(self, _session: Session) -> dict[str, float]:
-        """Measure the model on the fixed evaluation set, the same on every rank. Collective."""
+        """Measure the model on the fixed evaluation set, the same on every rank. Collective.
+
+        Call `session.parallel.module`, in `eval` mode if it has one, as often on every rank, and leave it in `train`.
+        """
         return {}
 
     def score(self, _metrics: Mapping[str, float]) -> float | None:
@@ -98,7 +107,8 @@ class Workload(Protocol):
     def state(self) -> dict[str, Any]:
         """Give further tensors that a resumed run needs, replicated; a restore fills them in place.
 
-        Evaluation and export load the weights alone.
+        Evaluation and export load the weights alone: what they need, such as a moving average of the weights, is a part
+        of the model (a `core.frozen.frozen` copy, say).
         """
         return {}
 
