@@ -12,6 +12,7 @@ RUNS = {"phase": "Running"}
 def test_what_changed_came_and_went_untold_is_made_up_for():
     async def main():
         server = Server()
+        server.page = 2
         for index in range(3):
             server.make(index)
         server.watch()
@@ -45,6 +46,20 @@ def test_news_that_is_only_late_costs_no_second_list():
             await sweeping
             assert known(informer) == ["cvrp-0-1", "cvrp-0-2"]
             assert server.lists == 2, "one to begin with, one of versions"
+
+    in_virtual_time(main)
+
+
+def test_what_is_none_of_ours_is_not_missed():
+    async def main():
+        server = Server()
+        server.make(0)
+        server.make(1, ownerReferences=[])
+        server.watch()
+        async with following(server) as (informer, _):
+            await informer.synced.wait()
+            await informer.sweep()
+            assert (known(informer), server.lists) == (["cvrp-0-0"], 2)
 
     in_virtual_time(main)
 

@@ -33,17 +33,15 @@ class Server:
         if self.errors:
             raise self.errors.pop(0)
         self.lists += 1
+        version, pods = self.cached or (self.version, self.pods)
+        everything = sorted(pods.values(), key=lambda each: each["metadata"]["name"])
         if accept == METADATA_OF_ALL:
-            assert params["resourceVersion"] == "0"
-            version, pods = self.cached or (self.version, self.pods)
-            items = [{"metadata": each["metadata"]} for each in pods.values()]
-            return json.dumps({"metadata": {"resourceVersion": str(version)}, "items": items}).encode()
-        everything = sorted(self.pods.values(), key=lambda each: each["metadata"]["name"])
+            everything = [{"metadata": each["metadata"]} for each in everything]
         start = int(params.get("continue", 0))
         most = int(params.get("limit", 0)) and self.page
         items = everything[start : start + most] if most else everything
         more = {"continue": str(start + most)} if most and start + most < len(everything) else {}
-        return json.dumps({"metadata": {"resourceVersion": str(self.version), **more}, "items": items}).encode()
+        return json.dumps({"metadata": {"resourceVersion": str(version), **more}, "items": items}).encode()
 
     async def stream(self, path, params):
         self.watches.append(params["resourceVersion"])

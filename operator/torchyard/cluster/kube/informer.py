@@ -10,12 +10,12 @@ import contextlib
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from torchyard.cluster.kube.client import METADATA_OF_ALL, Api
+from torchyard.cluster.kube.client import JSON, METADATA_OF_ALL, Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected, refusal
 from torchyard.cluster.kube.objects import Listed, ListMeta, Seen, StatusError, WatchEvent, version
 from torchyard.engine.ports import Unavailable
@@ -27,7 +27,7 @@ WATCH_JITTER_SECONDS = 60
 BASE_SECONDS = 0.2
 MAX_SECONDS = 30.0
 STEADY_SECONDS = 1.0
-UNDER_WAY_SECONDS = 5.0  # how late news may be that a list has told already
+UNDER_WAY_SECONDS = 15.0  # how late news may be that a list has told already: as late as a busy process hears it
 MAX_BURIED = 16384
 
 _log = logging.getLogger(__name__)
@@ -140,59 +140,69 @@ class Informer(Generic[T, S]):
         Raises:
             Unavailable, Rejected, NotFound, Gone: the list could not be read.
         """
-        found, listed = await self._pages(",".join(filter(None, (self.selector, selector))))
+        found, listed = await self._whole(",".join(filter(None, (self.selector, selector))))
         self._correct(found, version(listed), belongs)
 
     async def sweep(self) -> None:
-        """Compare with what there is: an event may never have come, and none comes after the last one.
+        """Compare with what is there: nothing that comes later makes up for the last event, if that never came.
 
-        Versions alone are compared, from the server's cache; everything is read only if a watch does not tell in a
-        moment what they differ by.
+        Versions alone are compared, page by page; everything is read only if the watch does not tell in a moment what
+        they differ by.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read.
         """
-        params = {"resourceVersion": "0"} | ({"labelSelector": self.selector} if self.selector else {})
-        answer = await self._api.request("GET", self.path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
-        there: list[S] = []
-        listed = version(self._read_page(answer, there).resource_version)
+        there: dict[str, int] = {}
+        listed = 0
+        async for page, meta in self._pages(self.selector, accept=METADATA_OF_ALL):
+            there |= {each.uid: each.version for each in page}
+            listed = version(meta.resource_version)
         await asyncio.sleep(UNDER_WAY_SECONDS)
         if self._is_behind(there, listed):
             _log.warning("%s: a watch did not tell everything, all is listed", self.path)
             await self.refresh("", lambda _kept: True)
 
-    def _is_behind(self, there: list[S], listed: int) -> bool:
-        for each in there:
-            kept = self.objects.get(each.uid)
-            if each.uid not in self._buried and (kept is None or (kept.version, kept.whole) < (each.version, True)):
+    def _is_behind(self, there: Mapping[str, int], listed: int) -> bool:
+        for uid, newest in there.items():
+            kept = self.objects.get(uid)
+            if uid not in self._buried and (kept is None or (kept.version, kept.whole) < (newest, True)):
                 return True
-        uids = {each.uid for each in there}
-        return any(kept.uid not in uids and kept.version <= listed for kept in self.objects.values())
+        return any(uid not in there and kept.version <= listed for uid, kept in self.objects.items())
 
     async def _list(self) -> None:
         try:
-            found, listed = await self._pages(self.selector)
+            found, listed = await self._whole(self.selector)
         except Gone:
-            found, listed = await self._pages(self.selector, whole=True)  # pages went stale while they were read
+            found, listed = await self._whole(self.selector, at_once=True)  # pages went stale while they were read
         self.lists += 1
         self._correct(found, version(listed), lambda _kept: True)
         self.version = max(self.version, version(listed))
         self._position = listed
         self.synced.set()
 
-    async def _pages(self, selector: str, *, whole: bool = False) -> tuple[list[S], str]:
+    async def _whole(self, selector: str, *, at_once: bool = False) -> tuple[list[S], str]:
         found: list[S] = []
+        listed = ""
+        async for page, meta in self._pages(selector, limit="" if at_once else str(PAGE)):
+            found += page
+            listed = meta.resource_version
+        return found, listed
+
+    async def _pages(
+        self, selector: str, *, limit: str = str(PAGE), accept: str = JSON
+    ) -> AsyncIterator[tuple[list[S], ListMeta]]:
         rest = ""
         while True:
-            query = {"limit": "" if whole else str(PAGE), "labelSelector": selector, "continue": rest}
+            query = {"limit": limit, "labelSelector": selector, "continue": rest}
             params = {name: value for name, value in query.items() if value}
-            answer = await self._api.request("GET", self.path, params=params, timeout=LIST_SECONDS)
-            meta = self._read_page(answer, found)
-            if not meta.continue_:
-                return found, meta.resource_version
-            rest = meta.continue_
+            answer = await self._api.request("GET", self.path, params=params, accept=accept, timeout=LIST_SECONDS)
+            page, meta = self._read_page(answer)
+            yield page, meta
+            rest = meta.continue_ or ""
+            if not rest:
+                return
 
-    def _read_page(self, answer: bytes, found: list[S]) -> ListMeta:
+    def _read_page(self, answer: bytes) -> tuple[list[S], ListMeta]:
         try:
             page = self._page.decode(answer)
         except msgspec.ValidationError:
@@ -200,8 +210,7 @@ class Informer(Generic[T, S]):
             raw = self._raw_page.decode(answer)
             objects = [each for document in raw.items or () if (each := self._decode(document)) is not None]
             page = Listed(metadata=raw.metadata, items=objects)
-        found.extend(kept for each in page.items or () if (kept := self._read(each)) is not None)
-        return page.metadata
+        return [kept for each in page.items or () if (kept := self._read(each)) is not None], page.metadata
 
     def _correct(self, found: list[S], listed: int, belongs: Callable[[S], bool]) -> None:
         """Mark and sweep: what the list lacks is gone, unless it is younger than the list."""
