@@ -1,9 +1,24 @@
-"""How an operator looks for garbage: what it caches stays, and looking through it again and again finds nothing."""
+"""How an operator keeps its memory small: garbage is looked for where there is some, large buffers are given back."""
 
+import contextlib
+import ctypes
 import gc
+
+_M_MMAP_THRESHOLD = -3  # malloc.h
+_MAPPED_BYTES = 128 * 1024
 
 
 def leave_caches_alone() -> None:
     """Call it once the caches are full: what there is now is not looked through again, what comes later only seldom."""
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(20_000, 50, 100)
+
+
+def give_large_buffers_back() -> None:
+    """Let every large buffer be a mapping of its own, of which only what was touched takes memory.
+
+    uvloop has one of 256 KiB for each TLS connection and reads a few KiB into it. glibc would take them from its heap,
+    where they lie between what stays, as soon as the first one was freed.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)

@@ -8,6 +8,7 @@ import sys
 import uvloop
 
 from torchyard import __version__
+from torchyard.app.garbage import give_large_buffers_back
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
 from torchyard.cluster.kube.client import connected
@@ -22,6 +23,7 @@ def run(options: Options) -> bool:
     Raises:
         ValueError: a setting cannot be used.
     """
+    give_large_buffers_back()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
