@@ -14,6 +14,7 @@ PICTURES, HELD_OUT, CLASSES, WIDTH = 103, 37, 4, 8
 class Params(Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 6
     broken: int = -1  # the step whose pictures are no numbers
+    finite: bool = False  # a set that is shuffled, not counted through again and again
 
 
 def settle(raw, _parallelism):
@@ -37,6 +38,7 @@ class Images(Workload):
     def __init__(self, params: Params) -> None:
         self.params, self.total_steps, self.global_batch = params, params.steps, 12
         self.identity = {"trainer.name": "images"}
+        self.set_size = PICTURES if params.finite else None
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)

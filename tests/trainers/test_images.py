@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from little_images import PICTURES
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.e2e
@@ -45,11 +46,18 @@ def test_what_is_computed_again_draws_and_counts_nothing_again(yard, calm, how):
 @pytest.mark.parametrize(("strategy", "world"), [("ddp", 3), ("fsdp", 2)])
 def test_a_run_goes_on_with_the_same_statistics_and_noise(yard, calm, strategy, world):
     parallelism = {"precision": "fp32", "strategy": strategy, "microBatchSize": 3}
-    calm.train(config(params={"steps": 6}, parallelism=parallelism), world)
-    for steps in (3, 6):
-        yard.train(config(params={"steps": steps}, parallelism=parallelism), world)
+    calm.train(config(params={"steps": 12, "finite": True}, parallelism=parallelism), world)
+    for steps in (7, 12):
+        yard.train(config(params={"steps": steps, "finite": True}, parallelism=parallelism), world)
     assert yard.losses() == calm.losses()
     assert yard.weights() == calm.weights()
+    assert yard.report()["epoch"] == pytest.approx(12 * 12 / PICTURES), "its second epoch has begun"
+
+
+def test_a_run_over_another_set_is_another_run(yard):
+    yard.train(config(params={"steps": 2}), 1)
+    assert yard.start(config(params={"steps": 4, "finite": True})).wait() == [65]
+    assert "setSize is 103 but was None" in yard.failure()["message"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

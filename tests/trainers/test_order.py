@@ -1,16 +1,20 @@
 """The samples of a step depend on nothing but fingerprint, seed and step."""
 
+from types import SimpleNamespace
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.order import order_key, permutation, samples_of_step
+from torchyard_trainers.core.workload import epochs, ids_of_step
 
 
 @given(some.integers(1, 500), some.integers(0, 2**64 - 1))
 def test_a_permutation_meets_every_sample_once(size, key):
     image = permutation(size, key)
-    assert {image(index) for index in range(size)} == set(range(size))
+    assert sorted(image(np.arange(size, dtype=np.uint64)).tolist()) == list(range(size))
 
 
 def test_an_epoch_is_complete_over_a_chain_of_elastic_changes():
@@ -40,6 +44,17 @@ def test_a_batch_may_span_two_epochs():
     first = samples_of_step(0, 6, size=8, key=3)
     assert set(first + ids[:2]) == set(range(8))
     assert len(ids) == 6
+
+
+def test_a_workload_with_a_set_goes_through_it_in_orders_of_its_own():
+    def order(step, **identity):
+        return ids_of_step(SimpleNamespace(identity=identity, global_batch=8, set_size=8), step)
+
+    assert sorted(order(0)) == sorted(order(1)) == list(range(8))
+    assert len({tuple(order(0)), tuple(order(1)), tuple(order(0, seed=2))}) == 3
+    assert epochs(SimpleNamespace(global_batch=6, set_size=8), 2) == 1.5
+    endless = SimpleNamespace(global_batch=4, set_size=None)
+    assert (list(ids_of_step(endless, 3)), epochs(endless, 3)) == ([12, 13, 14, 15], 0)
 
 
 def test_endless_data_is_counted_through():

@@ -9,14 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchyard_trainers.core.activations import keeping_activations
 from torchyard_trainers.core.batching import Slots
 from torchyard_trainers.core.graphs import plainly
-from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.step import accumulate
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
 
 def flops_of_sample(work: Workload, session: Session) -> int:
     """Give the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
-    ids = samples_of_step(0, work.global_batch)
+    ids = ids_of_step(work, 0)
     counter = FlopCounterMode(display=False)
     pair = [Slots([0, 0], [1.0, 1.0])]  # BatchNorm refuses a single sample
     with plainly(compiled=True), keeping_activations(), session.parallel.buffers.kept():

@@ -24,12 +24,11 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.memory import IN_TENSORS
 from torchyard_trainers.core.memory_tracker import KINDS, OFFLOADED, tracker_of, tracking
-from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 from torchyard_trainers.core.world import T, World
 
 CPU = torch.device("cpu")
@@ -175,7 +174,7 @@ def _measure(
     # in the first.
     alike = not (sharded or real)
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
-    ids = samples_of_step(0, work.global_batch)
+    ids = ids_of_step(work, 0)
     with tracking(tracker), as_on_gpu(wanted=on_gpu):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on

@@ -19,7 +19,7 @@ from torchyard_trainers.core.resume import Progress, record_of, restore, roll_ba
 from torchyard_trainers.core.saver import Saver
 from torchyard_trainers.core.shards import capture
 from torchyard_trainers.core.step import optimize, set_learning_rate
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, epochs
 from torchyard_trainers.core.world import World
 
 
@@ -82,7 +82,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | found
             progress = Progress(done, progress.metrics | values)
             pace = meter.tick(time.monotonic(), values)
-            reporter.made_step(done, work.total_steps, values, pace)
+            reporter.made_step(done, work.total_steps, values, pace, epochs(work, done))
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
             stops, score = totals.flags["preempt"], agreed(work.score(found), world)

@@ -22,9 +22,8 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.graphs import plainly
 from torchyard_trainers.core.memory import Memory, memory_of
-from torchyard_trainers.core.order import samples_of_step
 from torchyard_trainers.core.step import accumulate
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
 FILE = "micro-batch.json"
 # A try is at most so many times as large as what fitted before: a line through small ones is not a straight one.
@@ -150,7 +149,7 @@ def _try(work: Workload, session: Session, most: int, step: int, memory: Memory,
     """Rehearse sizes with everything there that a step needs: optimizer state, gradients, activations."""
     world, limit = session.world, memory.limit
     optimizer = _with_state(work, session)
-    ids = samples_of_step(step, work.global_batch)
+    ids = ids_of_step(work, step)
     fitted = 0
 
     def share(size: int, count: int) -> float:

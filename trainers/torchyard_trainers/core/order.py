@@ -7,7 +7,12 @@ and each sample is made from its number.
 import hashlib
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 ROUNDS = 6
+
+Numbers = NDArray[np.uint64]
 
 
 def order_key(fingerprint: str, seed: int) -> int:
@@ -24,44 +29,41 @@ def samples_of_step(step: int, global_batch: int, *, size: int | None = None, ke
         size: samples in the set; None: endless, ids never repeat.
         key: from `order_key`; only used for a finite set.
     """
-    first = step * global_batch
+    first, end = step * global_batch, (step + 1) * global_batch
     if size is None:
-        return range(first, first + global_batch)
-    ids = []
-    permutations: dict[int, Callable[[int], int]] = {}
-    for position in range(first, first + global_batch):
-        epoch, offset = divmod(position, size)
-        if epoch not in permutations:
-            permutations[epoch] = permutation(size, order_key(str(key), epoch))
-        ids.append(permutations[epoch](offset))
+        return range(first, end)
+    ids: list[int] = []
+    for epoch in range(first // size, (end - 1) // size + 1):
+        begun = epoch * size
+        offsets = np.arange(max(first, begun) - begun, min(end, begun + size) - begun, dtype=np.uint64)
+        ids += permutation(size, order_key(str(key), epoch))(offsets).tolist()
     return ids
 
 
-def permutation(size: int, key: int) -> Callable[[int], int]:
+def permutation(size: int, key: int) -> Callable[[Numbers], Numbers]:
     """Give a keyed bijection of [0, size): a Feistel network on an even power of two, walked until it lands inside."""
-    half_bits = max(1, -(-max(1, (size - 1).bit_length()) // 2))
-    mask = (1 << half_bits) - 1
-    round_keys = [order_key(str(key), number) for number in range(ROUNDS)]
+    half_bits = np.uint64(max(1, -(-max(1, (size - 1).bit_length()) // 2)))
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    round_keys = [np.uint64(order_key(str(key), number)) for number in range(ROUNDS)]
 
-    def encipher(value: int) -> int:
-        left, right = value >> half_bits, value & mask
+    def encipher(values: Numbers) -> Numbers:
+        left, right = values >> half_bits, values & mask
         for round_key in round_keys:
             left, right = right, left ^ (_mix(right ^ round_key) & mask)
         return (left << half_bits) | right
 
-    def image(index: int) -> int:
-        assert 0 <= index < size
-        value = encipher(index)
-        while value >= size:
-            value = encipher(value)
-        return value
+    def image(indices: Numbers) -> Numbers:
+        assert (indices < size).all()
+        values = encipher(indices)
+        while (outside := values >= size).any():
+            values[outside] = encipher(values[outside])
+        return values
 
     return image
 
 
-def _mix(value: int) -> int:
+def _mix(values: Numbers) -> Numbers:
     """splitmix64's finaliser (Steele, Lea, Flood 2014)."""
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    value = (value ^ (value >> 30)) * 0xBF58_476D_1CE4_E5B9 & 0xFFFF_FFFF_FFFF_FFFF
-    value = (value ^ (value >> 27)) * 0x94D0_49BB_1331_11EB & 0xFFFF_FFFF_FFFF_FFFF
-    return value ^ (value >> 31)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return values ^ (values >> np.uint64(31))

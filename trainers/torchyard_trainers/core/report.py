@@ -79,11 +79,13 @@ class Reporter:
         """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
         self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
 
-    def made_step(self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float]) -> None:
+    def made_step(
+        self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float], epoch: float = 0.0
+    ) -> None:
         """Tell a finished optimizer step, what it measured and how fast steps are made."""
         self.metrics(metrics)
         self.throughput(pace)
-        self.progress(step, total_steps)
+        self.progress(step, total_steps, epoch)
         with self._lock:
             self._facts["roundSteps"] += 1
             first = self._facts["roundSteps"] == 1

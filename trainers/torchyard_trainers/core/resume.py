@@ -18,7 +18,7 @@ from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.guard import ADVICE
 from torchyard_trainers.core.shards import Shards, apply, capture
-from torchyard_trainers.core.workload import Session, Workload
+from torchyard_trainers.core.workload import Session, Workload, epochs
 
 
 @dataclass
@@ -92,7 +92,7 @@ def record_of(
         "schema": 1,
         "step": progress.step,
         "samples": progress.step * work.global_batch,
-        "epoch": 0.0,
+        "epoch": epochs(work, progress.step),
         "time": time.time(),
         "world": session.world.size,
         "strategy": session.parallel.strategy,
@@ -108,7 +108,8 @@ def record_of(
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    return {**work.identity, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+    finite = {} if work.set_size is None else {"setSize": work.set_size}
+    return {**work.identity, **finite, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

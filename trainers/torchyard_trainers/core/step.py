@@ -9,8 +9,7 @@ import torch
 
 from torchyard_trainers.core.batching import Slots, split
 from torchyard_trainers.core.exits import GpuMemoryError
-from torchyard_trainers.core.order import samples_of_step
-from torchyard_trainers.core.workload import MicroBatch, Session, Workload
+from torchyard_trainers.core.workload import MicroBatch, Session, Workload, ids_of_step
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,15 @@ def optimize(
         GpuMemoryError: the micro-batch is too large.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
-    ids = samples_of_step(step, work.global_batch)
+    ids = ids_of_step(work, step)
     micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
     before = parallel.buffers.copy()
     try:
         if rehearse and parallel.strategy == "ddp" and world.size > 2:
             with parallel.buffers.kept():
-                accumulate(work, session, ids, micro_batches[-1:])
+                accumulate(work, session, ids, micro_batches[-1:], step)
             optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(work, session, ids, micro_batches)
+        sums = accumulate(work, session, ids, micro_batches, step)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(len(micro_batches[0].positions)) from error
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
@@ -81,14 +80,16 @@ def optimize(
     return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
 
 
-def accumulate(work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots]) -> Sums:
+def accumulate(
+    work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots], step: int = 0
+) -> Sums:
     """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
     device, world_size = session.world.device, session.world.size
     names: tuple[str, ...] = ()
     sums: torch.Tensor | None = None
     for slots in micro_batches:
         batch = micro_batch_of(ids, slots, device)
-        _seed_generators(device, ids[slots.positions[0]])
+        _seed_generators(device, step * work.global_batch + slots.positions[0])
         with session.parallel.accumulating(last=slots is micro_batches[-1]):
             with session.precision.forward():
                 terms = work.loss(session, batch)
@@ -101,11 +102,11 @@ def accumulate(work: Workload, session: Session, ids: Sequence[int], micro_batch
     return Sums(names, sums)
 
 
-def _seed_generators(device: torch.device, sample: int) -> None:
-    """Let what is drawn in a pass, by Dropout say, follow from its first sample: there is no generator to save."""
-    torch.default_generator.manual_seed(sample)
+def _seed_generators(device: torch.device, position: int) -> None:
+    """Let what is drawn in a pass, by Dropout say, follow from where in the run it is: no generator has to be saved."""
+    torch.default_generator.manual_seed(position)
     if device.type == "cuda":
-        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(sample)
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(position)
 
 
 def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:

@@ -1,5 +1,6 @@
 """The seam between the loop and what is learned: everything below it is one workload's own folder."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from torchyard_trainers.core.order import order_key, samples_of_step
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -50,6 +52,7 @@ class Workload(Protocol):
 
     total_steps: int
     global_batch: int
+    set_size: int | None = None  # samples of a finite set, in a new order every epoch; None: ids count on for ever
     log_every: int = 20  # optimizer steps between two lines of output
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
     max_grad_norm: float = 1.0
@@ -118,6 +121,17 @@ class Workload(Protocol):
 
 
 MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))})
+
+
+def ids_of_step(work: Workload, step: int) -> Sequence[int]:
+    """Give the sample ids of a step (0 is the first), `global_batch` of them, the same in every process."""
+    key = order_key(json.dumps(dict(work.identity), sort_keys=True), 0) if work.set_size is not None else 0
+    return samples_of_step(step, work.global_batch, size=work.set_size, key=key)
+
+
+def epochs(work: Workload, step: int) -> float:
+    """Give how often `step` steps went through the set; 0 if it is endless."""
+    return step * work.global_batch / work.set_size if work.set_size is not None else 0.0
 
 
 @runtime_checkable
