@@ -24,8 +24,8 @@ def lines(*pictures: Picture) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def at_step(step: int) -> object:
-    progress = msgspec.structs.replace(RUNNING.status.progress, step=step)
+def at_step(step: int, **more: float) -> object:
+    progress = msgspec.structs.replace(RUNNING.status.progress, step=step, **more)
     return msgspec.structs.replace(RUNNING, status=msgspec.structs.replace(RUNNING.status, progress=progress))
 
 
@@ -33,6 +33,11 @@ def test_progress_is_one_line_in_a_fixed_form() -> None:
     assert lines(Picture(RUNNING, NOW)) == [
         "07:00:00 Running round 2 step 120/1000 12% loss 1.930 3.100 step/s eta 4m10s: Round 2 is training."
     ]
+
+
+def test_an_epoch_is_said_where_it_is_known() -> None:
+    (said,) = lines(Picture(at_step(120, epoch=1.44), NOW))  # type: ignore[arg-type]
+    assert " 12% epoch 1.4 loss " in said
 
 
 def test_nothing_new_is_nothing_said() -> None:

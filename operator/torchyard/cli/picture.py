@@ -53,7 +53,7 @@ def state_word(job: TrainingJob, controlled: bool) -> str:
 
 
 def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
-    """Step, share, loss, rate and time left, those that are known: `step 120/1000`, `12%`, `loss 1.93` ..."""
+    """Step, share, epoch, loss, rate and time left, those that are known: `step 120/1000`, `12%`, `loss 1.93` ..."""
     progress, status = job.status.progress, job.status
     words: list[str] = []
     if progress.step or progress.total_steps:
@@ -61,6 +61,8 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
         words.append(f"step {progress.step}{total}")
     if progress.percent is not None:
         words.append(f"{progress.percent:.0f}%")
+    if progress.epoch:
+        words.append(f"epoch {progress.epoch:.1f}")
     if "loss" in status.metrics:
         words.append(f"loss {figure(status.metrics['loss'])}")
     if status.throughput.steps_per_second is not None:
