@@ -5,6 +5,7 @@ from deeds import condition, fail, recover
 from msgspec.structs import replace
 from world import START, World
 
+from torchyard.api.spec_workload import Trainer
 from torchyard.api.times import unix
 from torchyard.engine.actions import EmitEvent, WriteStatus
 from torchyard.engine.plan import plan
@@ -90,6 +91,25 @@ def test_the_checkpoint_tells_how_many_steps_are_at_risk():
     world.advance_training(4)
     world.settle()
     assert (world.status.checkpoint.step, world.status.checkpoint.steps_at_risk) == (10, 4)
+
+
+def test_a_checkpoint_that_rank_0_passes_over_or_lost_is_not_told_any_more():
+    world = World(2, trainer=Trainer(name="cvrp")).to_running()
+    world.advance_training(9, save=True)
+    world.settle()
+    assert world.status.checkpoint.step == 10
+    lead, other = world.at(0), world.at(1)
+    (report,) = world.agents[lead].reports
+    for told, known in (({"step": 5}, 5), (None, None)):
+        found = replace(report, step=6, checkpoint=told)
+        world.agents[lead] = replace(world.agents[lead], reports=(found,))
+        world.agents[other] = replace(world.agents[other], reports=(replace(found, rank=1, checkpoint=None),))
+        world.settle()
+        checkpoint = world.status.checkpoint
+        assert (checkpoint.step if checkpoint is not None else None) == known
+        ready = condition(world, "CheckpointReady").status
+        assert ready == ("True" if known else "False")
+    assert world.status.restarts.total == 0
 
 
 def test_gpus_that_two_pods_share_are_counted_once():

@@ -95,7 +95,7 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     throughput = _throughput(lead.throughput)
     if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
         throughput = replace(throughput, steps_per_second=_short(rate))
-    checkpoint = newest_checkpoint(reports, status.checkpoint, step)
+    checkpoint = newest_checkpoint(reports, None if _has_none(view, lead) else status.checkpoint, step)
     metrics = sorted((name[:MAX_NAME], _short(value)) for name, value in lead.metrics.items() if _finite(value))
     attempts = status.attempts
     if attempts:
@@ -171,15 +171,29 @@ def _throughput(told: Mapping[str, float]) -> Throughput:
 def newest_checkpoint(
     reports: Sequence[RankReport], before: CheckpointStatus | None, step: int
 ) -> CheckpointStatus | None:
-    """The newest complete checkpoint any rank knows of, and how far `step` is beyond it."""
-    newest = before  # one of an earlier step is no news
-    for told in (report.checkpoint for report in reports if report.checkpoint is not None):
-        saved = told.get("step")
-        if not isinstance(saved, int) or isinstance(saved, bool) or saved < 0:
-            continue
-        if newest is None or saved > newest.step:
-            newest = _read_checkpoint(saved, told)
+    """The newest complete checkpoint any rank knows of, and how far `step` is beyond it.
+
+    Rank 0 has looked at the folder in this round: if it goes on from an older one, newer ones could not be read.
+    """
+    known = [(saved, report) for report in reports if (saved := _saved_step(report)) is not None]
+    newest = before
+    for saved, report in known:
+        stale = newest is not None and report.rank == 0 and saved < newest.step
+        if newest is None or stale or saved > newest.step:
+            newest = _read_checkpoint(saved, report.checkpoint or {})
     return replace(newest, steps_at_risk=max(0, step - newest.step)) if newest is not None else None
+
+
+def _saved_step(report: RankReport) -> int | None:
+    saved = (report.checkpoint or {}).get("step")
+    return saved if isinstance(saved, int) and not isinstance(saved, bool) and saved >= 0 else None
+
+
+def _has_none(view: View, lead: RankReport) -> bool:
+    """Whether rank 0 of a built-in trainer makes steps and knows of no checkpoint: what there was went with its pod."""
+    trainer = view.job.spec.trainer
+    trains = trainer is not None and trainer.mode == "train" and lead.phase in AFTER_A_STEP | {"step"}
+    return trains and lead.rank == 0 and lead.checkpoint is None
 
 
 def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
