@@ -1,10 +1,8 @@
 """Any cluster that KUBECONFIG names: a namespace for every test, operators for it, evidence when it fails."""
 
 import asyncio
-import contextlib
 import json
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -14,18 +12,15 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import operators  # noqa: E402
 from evidence import collect  # noqa: E402
 from patient import connected  # noqa: E402
+from place import EVIDENCE, delete_namespace, fresh_namespace, install, make_namespace  # noqa: E402
 
-from torchyard.api.crd import crd  # noqa: E402
-from torchyard.cluster.kube.client import APPLY_PATCH, Api  # noqa: E402
-from torchyard.cluster.kube.errors import NotFound  # noqa: E402
+from torchyard.cluster.kube.client import Api  # noqa: E402
 
-NAMESPACES = "/api/v1/namespaces"
 FAILED = pytest.StashKey[bool]()
 
 
@@ -78,15 +73,6 @@ def installed(kubeconfig) -> None:
     asyncio.run(whole())
 
 
-async def install(api: Api) -> None:
-    """Have the API server serve TrainingJobs as the working tree has them."""
-    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
-    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
-    params = {"fieldManager": "torchyard-tests", "force": "true"}
-    await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
-    await operators.until(lambda: _served(api), why=lambda: "the API server does not serve TrainingJobs")
-
-
 async def _alone(api: Api) -> None:
     """Two operators that look after the same jobs prove nothing of either."""
     params = {"labelSelector": "app.kubernetes.io/name=torchyard"}
@@ -98,42 +84,11 @@ async def _alone(api: Api) -> None:
             pytest.exit(f"an operator in namespace {where} looks after every namespace: uninstall it first", 2)
 
 
-async def _served(api: Api) -> bool:
-    try:
-        return b'"trainingjobs"' in await api.request("GET", "/apis/torchyard.dev/v1alpha1")
-    except NotFound:
-        return False
-
-
 @pytest.fixture
 async def api(installed) -> AsyncIterator[Api]:
     """The API server, with all rights."""
     async with connected() as api:
         yield api
-
-
-async def make_namespace(api: Api, level: str = "restricted") -> str:
-    """A namespace under a level of Pod Security, ready for pods."""
-    name = f"ty-{secrets.token_hex(4)}"
-    labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": level}
-    await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
-    await operators.until(lambda: _has_account(api, name), 180, lambda: f"{name} has no default service account")
-    return name
-
-
-async def delete_namespace(api: Api, name: str) -> None:
-    """Have it deleted, which takes a while."""
-    await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
-
-
-@contextlib.asynccontextmanager
-async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[str]:
-    """A namespace that goes afterwards."""
-    name = await make_namespace(api, level)
-    try:
-        yield name
-    finally:
-        await delete_namespace(api, name)
 
 
 @pytest.fixture(scope="module")
@@ -166,19 +121,11 @@ async def privileged_namespace(api) -> AsyncIterator[str]:
 
 
 async def _keep_evidence(api: Api, namespace: str, what: str, logs: Path) -> None:
-    folder = ROOT / "build" / "evidence" / f"{what[:80]}-{namespace}".replace("/", "_")
+    folder = EVIDENCE / f"{what[:80]}-{namespace}".replace("/", "_")
     await collect(api, namespace, folder)
     for log in sorted(logs.glob("*.log")):  # noqa: ASYNC240 -- nothing else runs now
         shutil.copy(log, folder)
     sys.stderr.write(f"\nevidence of this failure: {folder}\n")
-
-
-async def _has_account(api: Api, namespace: str) -> bool:
-    try:
-        await api.request("GET", f"{NAMESPACES}/{namespace}/serviceaccounts/default")
-    except NotFound:
-        return False
-    return True
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import secrets
 
 import pytest
-from conftest import ROOT
+from place import EVIDENCE
 from plans.faults import UNNOTICED
 from plans.kubelet import node
 from plans.suite import play
@@ -24,7 +24,7 @@ async def test_a_life_with_a_fault_in_it_comes_to_the_same(api, certificates, tm
             lanes=2,
             chosen=lambda plan: plan.fault not in UNNOTICED,  # which takes minutes
             every=EVERY,
-            evidence=ROOT / "build" / "evidence" / "plans",
+            evidence=EVIDENCE / "plans",
         )
     assert {each.plan.name: each.wrong for each in results if each.wrong} == {}
     assert sum(each.passed for each in results) >= 15

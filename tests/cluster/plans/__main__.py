@@ -16,9 +16,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:1] = [str(HERE.parent)]
 
-from conftest import ROOT, install  # noqa: E402
 from operators import make_certificates  # noqa: E402
 from patient import connected  # noqa: E402
+from place import EVIDENCE, install  # noqa: E402
 from plans.kubelet import node  # noqa: E402
 from plans.lives import LIVES  # noqa: E402
 from plans.suite import Result, play  # noqa: E402
@@ -35,7 +35,7 @@ async def main() -> int:
     parser.add_argument("--lanes", type=int, default=6, help="plans that run side by side")
     given = parser.parse_args()
     console, counts, begun = Console(), Counter[tuple[str, str]](), time.monotonic()
-    evidence = ROOT / "build" / "evidence" / "plans"
+    evidence = EVIDENCE / "plans"
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as progress:
         bar = progress.add_task("plans", total=0)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import operators
-from conftest import fresh_namespace
 from fault_proxy import FaultProxy
 from jobs import Jobs
+from place import fresh_namespace
 from plans.faults import History, Recorder
 from plans.kubelet import Container, Kubelet, placement
 from plans.record import Record, follow

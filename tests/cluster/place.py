@@ -1,0 +1,63 @@
+"""Where tests of a cluster take place: TrainingJobs as the working tree has them, and namespaces that come and go."""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import operators
+
+from torchyard.api.crd import crd
+from torchyard.cluster.kube.client import APPLY_PATCH, Api
+from torchyard.cluster.kube.errors import NotFound
+
+EVIDENCE = Path(__file__).parents[2] / "build" / "evidence"
+NAMESPACES = "/api/v1/namespaces"
+
+
+async def install(api: Api) -> None:
+    """Have the API server serve TrainingJobs as the working tree has them."""
+    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
+    params = {"fieldManager": "torchyard-tests", "force": "true"}
+    await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+    await operators.until(lambda: _served(api), why=lambda: "the API server does not serve TrainingJobs")
+
+
+async def make_namespace(api: Api, level: str = "restricted") -> str:
+    """A namespace under a level of Pod Security, ready for pods."""
+    name = f"ty-{secrets.token_hex(4)}"
+    labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": level}
+    await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
+    await operators.until(lambda: _has_account(api, name), 180, lambda: f"{name} has no default service account")
+    return name
+
+
+async def delete_namespace(api: Api, name: str) -> None:
+    """Have it deleted, which takes a while."""
+    await api.request("DELETE", f"{NAMESPACES}/{name}", body={"gracePeriodSeconds": 0})
+
+
+@contextlib.asynccontextmanager
+async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[str]:
+    """A namespace that goes afterwards."""
+    name = await make_namespace(api, level)
+    try:
+        yield name
+    finally:
+        await delete_namespace(api, name)
+
+
+async def _served(api: Api) -> bool:
+    try:
+        return b'"trainingjobs"' in await api.request("GET", "/apis/torchyard.dev/v1alpha1")
+    except NotFound:
+        return False
+
+
+async def _has_account(api: Api, namespace: str) -> bool:
+    try:
+        await api.request("GET", f"{NAMESPACES}/{namespace}/serviceaccounts/default")
+    except NotFound:
+        return False
+    return True
