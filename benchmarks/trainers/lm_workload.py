@@ -9,7 +9,7 @@ from torch.optim import AdamW, Optimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
 
 SAMPLES = 4096  # of random tokens; what is learned does not matter here
 RATE, CLIP = 3e-4, 1.0
@@ -62,7 +62,7 @@ class Learner(nn.Module):
         return linear_cross_entropy(hidden.flatten(0, 1), self.language.lm_head.weight, target.flatten())
 
 
-class Lm:
+class Lm(Workload):
     """See `torchyard_trainers.core.workload.Workload`."""
 
     log_every = 10

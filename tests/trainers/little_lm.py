@@ -23,7 +23,7 @@ from torchyard_trainers.core.parallel import SHARDED, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
 from torchyard_trainers.core.world import join
 
 
@@ -75,7 +75,7 @@ class Model(nn.Module):
         return linear_cross_entropy(self.norm(tokens).flatten(0, 1), self.head.weight, target.flatten())
 
 
-class LittleLm:
+class LittleLm(Workload):
     """Learns to count: each sample is a walk with a step of its own through the vocabulary."""
 
     log_every = 1

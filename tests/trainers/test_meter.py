@@ -14,13 +14,13 @@ from torchyard_trainers.core.parallel import spread
 from torchyard_trainers.core.peaks import peak_of
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.workload import Session, Terms
+from torchyard_trainers.core.workload import Session, Terms, Workload
 from torchyard_trainers.core.world import World
 
 WIDTH, BLOCKS, BATCH = 32, 3, 16
 
 
-class Perceptron:
+class Perceptron(Workload):
     """The smallest thing with a loss."""
 
     total_steps, global_batch = 10, BATCH

@@ -9,11 +9,11 @@ from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
-from torchyard_trainers.core.workload import Session, Terms
+from torchyard_trainers.core.workload import Session, Terms, Workload
 from torchyard_trainers.core.world import World
 
 
-class InfiniteSlope:
+class InfiniteSlope(Workload):
     """Minimizes the root of a weight that is 0: a finite loss whose gradient is infinite at any scale."""
 
     global_batch = 1

@@ -166,7 +166,9 @@ def _replicate(model: nn.Module, world: World) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
     devices = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
+    replica = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    replica.broadcast_buffers = False  # `optimize` has ranks agree; as an argument it is deprecated since PyTorch 2.15
+    return replica
 
 
 def _shard(

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
 from torchyard_trainers.cvrp import cvrplib, export, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
 from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic_cost, make, solve, tour_lengths
@@ -21,7 +21,7 @@ from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
 
 
-class Cvrp:
+class Cvrp(Workload):
     """The workload `cvrp`."""
 
     max_grad_norm = 1.0

@@ -19,7 +19,7 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
@@ -31,7 +31,7 @@ from torchyard_trainers.vecrl.ppo import Minibatch, losses
 from torchyard_trainers.vecrl.speed import speeds
 
 
-class VecRL:
+class VecRL(Workload):
     """The workload `vecrl`."""
 
     def __init__(self, settings: Settings) -> None:
