@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import torch
 from msgspec import Meta, Struct
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.meter import peak_memory
@@ -150,10 +151,10 @@ def memory(device: torch.device) -> dict[str, Any]:
     sizes: dict[tuple[str, str, tuple[int, ...]], int] = {}
     seen: set[int] = set()
     for thing in gc.get_objects():
-        # By its type: a proxy pretends to be what it stands for, and warns or raises when asked.
-        if not issubclass(type(thing), torch.Tensor):
+        # By its type: a proxy pretends to be what it stands for, and warns or raises when asked. Compilers leave fakes.
+        if not issubclass(type(thing), torch.Tensor) or issubclass(type(thing), FakeTensor):
             continue
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # sharded, sparse and fake ones have no storage
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sharded and sparse ones have no storage
             if thing.untyped_storage().data_ptr() not in seen:
                 seen.add(thing.untyped_storage().data_ptr())
                 key = (str(thing.device), str(thing.dtype).removeprefix("torch."), tuple(thing.shape))
