@@ -31,7 +31,7 @@ class Budget:
         *,
         rate: float = 500.0,
         burst: float = 1000.0,
-        in_flight: int = 32,
+        in_flight: int = 64,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if rate < LEAST_RATE or burst < 1 or in_flight < 1:
