@@ -28,4 +28,4 @@ class Best:
 
 def agreed(score: float | None, world: World) -> float | None:
     """Give the score that rank 0 measured, if one was: whether a model is saved must not be a question of rounding."""
-    return None if score is None else world.gather(score)[0]
+    return None if score is None else world.from_leader(lambda: score)

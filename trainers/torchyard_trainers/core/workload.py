@@ -83,7 +83,7 @@ class Workload(Protocol):
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
         """Run the forward pass, all of it through `session.parallel.forward`: what is sharded is whole only there.
 
-        `batch.ids` counts on for ever; of a set of n samples, take them modulo n or through `core.order.permutation`.
+        `batch.ids` are below `set_size` where there is one, and count on for ever where there is none.
         """
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:

@@ -139,8 +139,7 @@ class Pods:
         Raises:
             Unavailable, Rejected, NotFound, Gone: pods could not be listed.
         """
-        for informer in self._informers.values():
-            await informer.sweep()
+        await asyncio.gather(*(informer.sweep() for informer in self._informers.values()))
 
     # What changes.
 

@@ -9,10 +9,9 @@ from torchyard.api.exits import EXITS
 from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
+from torchyard.engine.causes import MAX_LINE, MAX_LINES
 
 MAX_MESSAGE = 500
-MAX_LINES = 20
-MAX_LINE = 400
 # Conditions of type DisruptionTarget.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "PreemptedByPriority",
@@ -175,9 +174,8 @@ def _last_line(message: str) -> str:
 
 def _told(log: str) -> str:
     """The line of a log's end that tells most: an exception, else the last one of a worker that is no ornament."""
-    lines = [line for line in log.splitlines() if any(map(str.isalnum, line))]
-    raised = [line for line in lines if _RAISED.match(line) and "torch.distributed.elastic" not in line]
-    own = [line for line in _of_workers(log).splitlines() if line in lines]
+    raised = [line for line in log.splitlines() if _RAISED.match(line) and "torch.distributed.elastic" not in line]
+    own = [line for line in _of_workers(log).splitlines() if any(map(str.isalnum, line))]
     return _short((raised or own or [""])[-1])
 
 
