@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from virtual import in_virtual_time
 from world import START, Ports, World
 
+from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine.actions import CreatePod, EmitEvent, Plan
+from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.executor import Executor
 from torchyard.engine.ports import Conflict, Unavailable
 from torchyard.engine.status_writer import StatusWriter
@@ -179,6 +180,28 @@ def test_a_job_that_is_gone_is_dropped_quietly():
             controller.enqueue(KEY)
             await pass_time(world, 100)
             assert ports.calls == []
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("then", ["gone", "made anew"])
+def test_nothing_is_done_for_a_job_whose_status_write_finds_it_gone(then):
+    class Late(Ports):
+        """The news of the deletion comes later than the answer to a write."""
+
+        async def write_status(self, job, status):
+            self.calls.append("write_status")
+            again = replace(self.world.job, metadata=replace(self.world.job.metadata, uid="another"))
+            self.world.job = again if then == "made anew" else None
+
+    async def main():
+        ports = Late(World(1))
+        executor = Executor(ports, ports, StatusWriter(ports, lambda: START))
+        create = CreatePod(name="job-1-0", index=0, incarnation=1)
+        write = WriteStatus(status=TrainingJobStatus(state="Recovering"), urgent=True)
+        event = EmitEvent(type="Normal", reason="PodLost", message="")
+        assert await executor.carry_out(ports.world.job, Plan(actions=(write, create, event))) is None
+        assert ports.calls == ["write_status"]
 
     in_virtual_time(main)
 

@@ -42,6 +42,8 @@ class Executor:
         of = plan.actions
         if not plan.pods_first:
             due += await self._statuses(job, of)
+            if self._is_gone(job):
+                return None  # found out by that write; pods made now would only be taken down again
         for command in (each for each in of if isinstance(each, CommandAgent)):
             self._agents.command(command)
         try:
@@ -63,6 +65,10 @@ class Executor:
         if any(isinstance(each, DeleteJob) for each in of):
             await self._cluster.delete_job(job)
         return min((each for each in due if each is not None), default=None)
+
+    def _is_gone(self, job: TrainingJob) -> bool:
+        now = self._cluster.job(job.key)
+        return now is None or now.metadata.uid != job.metadata.uid
 
     async def _statuses(self, job: TrainingJob, actions: Iterable[Action]) -> list[float | None]:
         """Write them or put them off; seconds after which to look again."""

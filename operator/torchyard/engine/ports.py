@@ -78,7 +78,7 @@ class Cluster(Protocol):
         ...
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        """Replace the status of the job with this uid; a job that is gone is success."""
+        """Replace the status of the job with this uid; a job that is gone is success, and `job` no longer tells it."""
         ...
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
