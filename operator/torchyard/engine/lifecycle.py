@@ -19,7 +19,8 @@ from torchyard.engine.waits import troubled, wait
 from torchyard.engine.wording import say, told
 
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
-PAUSE_SECONDS = 30.0  # before a pod that cost nothing is replaced, if it did not live for longer
+# Before a pod that cost nothing is replaced, if it did not live for longer.
+FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -260,8 +261,11 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     )
     if bill.verdict:
         return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
-    # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once.
-    delay = bill.delay if bill.counted or view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS
+    # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once. A second
+    # blow of the same fault looks like that only until its replacement stays.
+    again = status.rendezvous.next_round_time is not None
+    pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
+    delay = bill.delay if bill.counted else pause
     wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
     status = replace(told(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
