@@ -20,6 +20,9 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
     [
         (["rnu"], ["no command 'rnu'", "did you mean `torchyard run`?"]),
         (["--hlep"], ["no option '--hlep'"]),
+        (["-n", "team"], ["-n team: no command is given", "torchyard --help"]),
+        (["-n"], ["no command is given"]),
+        (["-n", "team", "rnu"], ["no command 'rnu'", "did you mean `torchyard run`?"]),
         (["run"], ["FILE", "torchyard run --help"]),
         (["run", "a.yaml", "--nmae", "x"], ["--nmae"]),
         (["ps", "-o", "xml"], ["'xml'", "'json', 'yaml', 'wide'"]),

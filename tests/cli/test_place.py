@@ -3,6 +3,8 @@
 import pytest
 
 from torchyard.api.codec import read_job
+from torchyard.cli.commands import parser_of
+from torchyard.cli.main import command_first
 from torchyard.cli.remote.place import on_cluster
 from torchyard.cluster.local.runs import create_run, run_folder
 
@@ -45,3 +47,18 @@ def test_who_names_a_context_or_a_namespace_means_the_cluster(here, context, nam
 def test_in_a_pod_the_cluster_is_known_without_a_file(here, monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert on_cluster("other", None, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-n", "team", "ps", "-o", "json"],
+        ["--namespace=team", "ps", "-o", "json"],
+        ["ps", "-n", "team", "-o", "json"],
+    ],
+)
+def test_namespace_and_context_may_stand_before_the_command_as_kubectl_takes_them(words):
+    name, *rest = command_first(["--context", "staging", *words])
+    assert name == "ps"
+    given = parser_of("ps").parse_args(rest)
+    assert (given.namespace, given.context, given.output) == ("team", "staging", "json")

@@ -72,7 +72,7 @@ def dispatch(words: list[str]) -> int:
     if not words or words[0] in {"--help", "-h", "help"}:
         print(overview())
         return SUCCEEDED
-    name, *rest = words
+    name, *rest = command_first(words)
     if name in {"--version", "-V"}:
         print(__version__)
         return SUCCEEDED
@@ -93,6 +93,17 @@ def dispatch(words: list[str]) -> int:
     except SystemExit:  # --help has been printed
         return SUCCEEDED
     return int(module_of(name).command(**values))
+
+
+def command_first(words: list[str]) -> list[str]:
+    """The same words with `-n NAMESPACE` and `--context CONTEXT` behind the command, before which kubectl takes them."""
+    place: list[str] = []
+    while words and words[0].partition("=")[0] in {"-n", "--namespace", "--context"}:
+        taken = 1 if "=" in words[0] else 2
+        place, words = [*place, *words[:taken]], words[taken:]
+    if place and not words:
+        raise RefusalError(f"{' '.join(place)}: no command is given", f"`{PROGRAM} --help` lists the commands")
+    return [*words[:1], *place, *words[1:]]
 
 
 def overview() -> str:
