@@ -38,7 +38,7 @@ from torchyard.engine.ports import Unavailable
 
 AT_ONCE = 64
 COLD_STARTS = 3
-IN_SERVICE_SECONDS = 15.0  # a leader of ten seconds does not know yet which jobs it alone has seen (docs/decisions/0016)
+IN_SERVICE_SECONDS = 15.0  # a leader of ten seconds does not know yet what it alone has seen (decision 16)
 JOB: dict[str, Any] = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingJob",

@@ -96,7 +96,7 @@ def dispatch(words: list[str]) -> int:
 
 
 def command_first(words: list[str]) -> list[str]:
-    """The same words with `-n NAMESPACE` and `--context CONTEXT` behind the command, before which kubectl takes them."""
+    """The same words, `-n NAMESPACE` and `--context CONTEXT` behind the command, before which kubectl takes them."""
     place: list[str] = []
     while words and words[0].partition("=")[0] in {"-n", "--namespace", "--context"}:
         taken = 1 if "=" in words[0] else 2
