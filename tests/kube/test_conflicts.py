@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from aiohttp import web
 from api_server import refused, talking
-from pod_json import container, placed, pod, text
+from msgspec.structs import replace
+from pod_json import container, ended, placed, pod, text
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.cluster import KubeCluster
@@ -30,8 +31,11 @@ def cluster(tmp_path, monkeypatch):
     """Works with a cluster that knows the job and its pod, on a server that has this and lets nobody delete it."""
 
     async def run(there, work):
+        deletions = []
+
         async def answer(request):
             if request.method == "DELETE":
+                deletions.append((await request.json())["preconditions"])
                 return refused(409, "Conflict", "the object has been modified")
             if there is None:
                 kind = request.path.split("/")[-2]
@@ -43,6 +47,7 @@ def cluster(tmp_path, monkeypatch):
             jobs.put(text(JOB))
             one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None)
             one.tracked.put("team", text(POD))
+            one.deletions = deletions
             return await work(one, msgspec.convert(JOB, TrainingJob))
 
     return run
@@ -56,6 +61,21 @@ async def test_a_pod_that_is_still_there_is_not_forgotten(cluster):
         assert known.alive
 
     await cluster(POD, work)
+
+
+async def test_a_pod_that_ended_unseen_is_not_deleted_where_its_logs_are_worth_more(cluster):
+    """What a job left behind is deleted only as it was seen; a watch may have stood still."""
+    over = pod(status=ended(1))
+    over["metadata"]["resourceVersion"] = "900"
+
+    async def work(one, job):
+        with pytest.raises(Conflict):
+            await one.delete_pod(job, replace(AWAY, if_alive=True))
+        assert one.deletions == [{"uid": AWAY.uid, "resourceVersion": POD["metadata"]["resourceVersion"]}]
+        (known,) = one.pods("job-uid")
+        assert (known.alive, known.deleting) == (False, False)
+
+    await cluster(over, work)
 
 
 @pytest.mark.parametrize("there", [None, POD | {"metadata": POD["metadata"] | ANOTHER}], ids=["nobody", "another"])

@@ -16,12 +16,16 @@ class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
 
 
 class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Delete one pod, with its uid as precondition."""
+    """Delete one pod, with its uid as precondition.
+
+    `if_alive`: not if it ended meanwhile; where nobody waits for the pod to be gone, its logs are worth a second look.
+    """
 
     uid: str
     name: str
     grace_seconds: float
     why: str
+    if_alive: bool = False
 
 
 class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):

@@ -129,7 +129,8 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
         late = [pod for pod in live if pod.alive or view.now >= due]
     else:
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
-    return tuple(_delete(view, pod, 5.0, "the job is over") for pod in late), due if view.now < due else None
+    deletes = (_delete(view, pod, 5.0, "the job is over") for pod in late)
+    return tuple(replace(each, if_alive=True) for each in deletes), due if view.now < due else None
 
 
 def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:

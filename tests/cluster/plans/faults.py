@@ -147,7 +147,7 @@ class Fault(Recorder):
     ) -> None:
         super().__init__(job, past)
         self.at: float | None = None
-        self.unseen = what in KILLS
+        self.unseen = what in KILLS | UNNOTICED
         self._target, self._what, self._restart, self._ask = target, what, restart, ask
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[int, bytes] = {}  # by the watch they belong to

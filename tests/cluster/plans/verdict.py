@@ -64,7 +64,8 @@ class Reference:
         found = []
         for what in sorted((self.one.end.keys() | now.end.keys()) - self.masked):
             should, is_ = self.one.end.get(what, ABSENT), now.end.get(what, ABSENT)
-            less = unseen and (what.endswith("message") or (".cause." in what and is_ == ABSENT))
+            words = what.endswith(("message", ".cause.exception"))
+            less = unseen and (words or (".cause." in what and is_ == ABSENT))
             if should != is_ and not less:
                 found.append(f"{what}: {is_} instead of {should}")
         found += _counted("create", now.created, self.one.created)

@@ -137,11 +137,15 @@ class KubeCluster:
             Refused: nobody gave us the right.
             Conflict, Unavailable: to be tried again.
         """
+        preconditions = {"uid": action.uid}
+        version = self.tracked.version(action.uid) if action.if_alive else None
+        if version is not None:
+            preconditions["resourceVersion"] = str(version)
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "gracePeriodSeconds": math.ceil(action.grace_seconds),
-            "preconditions": {"uid": action.uid},
+            "preconditions": preconditions,
         }
         try:
             answer = await self._api.request("DELETE", f"{_pods(job)}/{action.name}", body=options)
@@ -230,7 +234,7 @@ class KubeCluster:
                 raise Refused("NameConflict", f"service {name} is not this job's") from None
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
-        """Whether a pod is no longer there: a conflict may be that of an admission plug-in, not of our precondition."""
+        """Whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""
         try:
             answer = await self._api.request("GET", f"{_pods(job)}/{action.name}")
         except NotFound:
@@ -239,6 +243,8 @@ class KubeCluster:
             went = self._pod.decode(answer).metadata.uid != action.uid
         if went:
             self.tracked.forget(action.uid)
+        else:
+            self.tracked.put(job.metadata.namespace, answer)
         return went
 
     async def _own(self, job: TrainingJob, name: str) -> bytes:

@@ -110,6 +110,11 @@ class Pods:
         facts = self._all.get(pod_uid)
         return (facts.namespace, facts.job_name) if facts is not None and facts.pod.alive else None
 
+    def version(self, pod_uid: str) -> int | None:
+        """The version of a pod as it was last seen; None: it is not known."""
+        facts = self._all.get(pod_uid)
+        return facts.version if facts is not None else None
+
     # Writes of our own.
 
     def put(self, namespace: str, document: bytes) -> int | None:
