@@ -1,11 +1,12 @@
 """CVRP instances a second: our attention model against rl4co's, turn by turn in one run, same sizes, same work.
 
-    python benchmarks/trainers/cvrp.py [--rounds 5] [--steps 3] [--batch 512] [--customers 20]
+    python benchmarks/trainers/cvrp.py [--rounds 5] [--steps 3] [--batch 512] [--customers 20] [--routes 1]
                                        [--device cuda] [--precision bf16] [--compile]
 
 Each has one thread, model `am` (128 wide, 8 heads, 3 layers, feed-forward 512) and REINFORCE with a greedy rollout
-baseline: make instances, sample one route each, roll the baseline out, go backward, clip, Adam. rl4co and its torch are
-installed into an environment of their own (build/benchmarks/rl4co, the first time) and never meet ours.
+baseline: make instances, sample one route each, roll the baseline out, go backward, clip, Adam. With `--routes 16`,
+so many routes of each instance are sampled, and their mean is the baseline. rl4co and its torch are installed into an
+environment of their own (build/benchmarks/rl4co, the first time) and never meet ours.
 
 Seconds are those of the processor, so that other programs on the machine count less; wall time is beside them, and
 is what counts on a GPU.
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sides import Side, say
 
@@ -30,7 +31,17 @@ CAPACITY = {10: 20, 20: 30, 50: 40, 100: 50}
 WORKS = ("train", "greedy")
 
 
-def ours(batch: int, customers: int, device: str, precision: str, *, compiled: bool) -> dict[str, Callable[[], Any]]:
+class Sizes(NamedTuple):
+    """What both sides do."""
+
+    batch: int
+    customers: int
+    routes: int
+    device: str
+    precision: str
+
+
+def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     """Our work, as the training loop does it."""
     import torch
 
@@ -45,9 +56,11 @@ def ours(batch: int, customers: int, device: str, precision: str, *, compiled: b
     from torchyard_trainers.cvrp.evaluation import make
     from torchyard_trainers.cvrp.task import Cvrp
 
-    given = {"preset": "cvrp20", "model": "am", "baseline": "rollout", "batch": batch, "customers": customers}
-    given |= {"capacity": CAPACITY[customers], "baselineInstances": 64, "baselineEvery": 1}
-    work = Cvrp(params.settle(given, Parallelism(compile=compiled)))
+    batch, customers, routes, device, precision = given
+    wanted = {"preset": "cvrp20", "model": "am", "batch": batch, "customers": customers, "samples": routes}
+    wanted |= {"capacity": CAPACITY[customers], "baseline": "rollout" if routes == 1 else "shared"}
+    wanted |= {"baselineInstances": 64, "baselineEvery": 1} if routes == 1 else {}
+    work = Cvrp(params.settle(wanted, Parallelism(compile=compiled)))
     world = World(0, 1, 0, torch.device(device), grouped=False)
     model = work.build().to(device)
     if compiled:
@@ -74,14 +87,16 @@ def ours(batch: int, customers: int, device: str, precision: str, *, compiled: b
     return {"train": train, "greedy": greedy}
 
 
-def rl4co(batch: int, customers: int, device: str, precision: str) -> dict[str, Callable[[], Any]]:
+def rl4co(given: Sizes) -> dict[str, Callable[[], Any]]:
     """The same work of rl4co: its environment, its attention model policy, its defaults; bf16 as Lightning mixes it."""
     import copy
 
     import torch
     from rl4co.envs import CVRPEnv
     from rl4co.models import AttentionModelPolicy
+    from rl4co.utils.ops import unbatchify
 
+    batch, customers, routes, device, precision = given
     env = CVRPEnv(generator_params={"num_loc": customers}, device=device)
     policy = AttentionModelPolicy(env_name="cvrp", embed_dim=128, num_heads=8, num_encoder_layers=3).to(device)
     frozen = copy.deepcopy(policy).requires_grad_(requires_grad=False).eval()
@@ -90,13 +105,21 @@ def rl4co(batch: int, customers: int, device: str, precision: str) -> dict[str, 
     def mixed() -> torch.autocast:
         return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
 
-    def train() -> None:
+    def rolled_out() -> torch.Tensor:
         instances = env.generator(batch_size=[batch]).to(device)
+        out = policy(env.reset(instances.clone()), env, phase="train")
+        with torch.no_grad():
+            baseline = frozen(env.reset(instances.clone()), env, phase="test", decode_type="greedy")["reward"]
+        return -((out["reward"] - baseline) * out["log_likelihood"]).mean()
+
+    def shared() -> torch.Tensor:
+        out = policy(env.reset(batch_size=[batch]), env, phase="train", num_samples=routes)
+        rewards, likelihoods = (unbatchify(out[name], routes) for name in ("reward", "log_likelihood"))
+        return -((rewards - rewards.mean(1, keepdim=True)) * likelihoods).mean()
+
+    def train() -> None:
         with mixed():
-            out = policy(env.reset(instances.clone()), env, phase="train")
-            with torch.no_grad():
-                baseline = frozen(env.reset(instances.clone()), env, phase="test", decode_type="greedy")["reward"]
-            loss = -((out["reward"] - baseline) * out["log_likelihood"]).mean()
+            loss = rolled_out() if routes == 1 else shared()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
@@ -110,16 +133,16 @@ def rl4co(batch: int, customers: int, device: str, precision: str) -> dict[str, 
     return {"train": train, "greedy": greedy}
 
 
-def serve(side: str, batch: int, customers: int, device: str, precision: str, *, compiled: bool) -> None:
+def serve(side: str, given: Sizes, *, compiled: bool) -> None:
     """Do a piece of work for each line that comes in and answer with its seconds."""
     import torch
 
     torch.set_num_threads(1)
     make = functools.partial(ours, compiled=compiled) if side == "ours" else rl4co
-    works = make(batch, customers, device, precision)
+    works = make(given)
     for work in works.values():
         work()
-    finish = torch.cuda.synchronize if device == "cuda" else lambda: None
+    finish = torch.cuda.synchronize if given.device == "cuda" else lambda: None
     finish()
     say({"torch": torch.__version__})
     for line in sys.stdin:
@@ -147,27 +170,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps of each side in a round")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--customers", type=int, default=20, choices=CAPACITY)
+    parser.add_argument("--routes", type=int, default=1, help="of each instance; from 2 their mean is the baseline")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", action="store_true", help="ours only; rl4co has no such option")
     parser.add_argument("--peer", type=Path, help="python of an environment that has rl4co")
     parser.add_argument("--serve", choices=("ours", "rl4co"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    sizes = Sizes(options.batch, options.customers, options.routes, options.device, options.precision)
     if options.serve:
-        serve(
-            options.serve,
-            options.batch,
-            options.customers,
-            options.device,
-            options.precision,
-            compiled=options.compile,
-        )
+        serve(options.serve, sizes, compiled=options.compile)
         return
-    sizes = ["--batch", str(options.batch), "--customers", str(options.customers)]
-    sizes += ["--device", options.device, "--precision", options.precision]
-    sizes += ["--compile"] * options.compile
+    words = [text for name, value in sizes._asdict().items() for text in (f"--{name}", str(value))]
+    words += ["--compile"] * options.compile
     sides = {
-        name: Side([python, __file__, *sizes, "--serve", name])
+        name: Side([python, __file__, *words, "--serve", name])
         for name, python in (("ours", sys.executable), ("rl4co", peer_python(options.peer)))
     }
     took: dict[tuple[str, str, str], list[float]] = {}
@@ -182,8 +199,8 @@ def main() -> None:
         side.close()
     count = options.rounds * options.steps
     print(
-        f"CVRP{options.customers}, batch {options.batch}, {options.precision} on {options.device}: instances a second, "
-        f"{count} steps of each\n"
+        f"CVRP{options.customers}, batch {options.batch} x {options.routes}, {options.precision} on {options.device}: "
+        f"instances a second, {count} steps of each\n"
     )
     print("| | ours | rl4co | ratio | ratio by round | ours, wall | rl4co, wall |\n|---|---|---|---|---|---|---|")
     for work in WORKS:
