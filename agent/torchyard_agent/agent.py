@@ -46,6 +46,7 @@ class Agent:
         self.terminated = False
         self.notices: List[str] = []
         self.gpus = Gpus()
+        self.obeyed = 0  # revision of the newest command that was looked at
         self._published: Any = None
         self._bad_command = 0
 
@@ -159,6 +160,7 @@ class Agent:
 
     def _move(self, now: float) -> Optional[int]:
         """Make the next move; the exit code when it is to leave."""
+        command, self.obeyed = self.sync.told()
         if self.sync.superseded and self.leaving is None:
             logger.warning("another instance of this pod is newer: leaving")
             self.leaving = TERMINATED
@@ -166,13 +168,12 @@ class Agent:
                 self.workers.stop(now)
         if self.leaving is not None or self.terminated:
             return self.leaving if self.workers.round is None else None
-        command = self.sync.command
         try:
             move = next_move(self._standing(), command)
             self._make(move, command, now)
         except ValueError as error:
-            if self.sync.revision != self._bad_command:
-                self._bad_command = self.sync.revision
+            if self.obeyed != self._bad_command:
+                self._bad_command = self.obeyed
                 logger.warning("%s", error)
                 self.notices.append(str(error))
         if self.leaving is None and self._orphaned(now):
@@ -243,7 +244,7 @@ class Agent:
     def _publish(self) -> None:
         document = self._document()
         news = told.news(document)
-        self.sync.publish(document, urgent=news != self._published)
+        self.sync.publish(document, obeyed=self.obeyed, urgent=news != self._published)
         self._published = news
 
     def status(self) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from torchyard_agent.body import fit
 from torchyard_agent.transport import base_path, connect
@@ -25,6 +25,7 @@ _CONNECT_SECONDS = 5.0
 _SLACK_SECONDS = 10.0
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.2, 10.0
 _FIRST_INTERVAL = 1.0
+_OBEDIENCE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Sync:
         self._polling: Optional[socket.socket] = None
         self._closed = False
         self._sequence = 0
+        self._obeyed = 0
         self.revision = 0
         self.interval = _FIRST_INTERVAL
         self.command: Dict[str, Any] = {"verb": "wait"}
@@ -73,10 +75,24 @@ class Sync:
         """Start the thread; publish a state first."""
         threading.Thread(target=self._run, name="sync", daemon=True).start()
 
-    def publish(self, state: Dict[str, Any], *, urgent: bool) -> None:
-        """Let `state` be what the operator learns next: now if `urgent`, else with the next poll."""
+    def told(self) -> Tuple[Dict[str, Any], int]:
+        """The newest command and its revision."""
+        with self._changed:
+            return self.command, self.revision
+
+    def publish(self, state: Dict[str, Any], *, obeyed: int, urgent: bool) -> None:
+        """Let `state` be what the operator learns next: now if `urgent`, else with the next poll.
+
+        Args:
+            state: of the agent.
+            obeyed: the newest command that it is the outcome of.
+            urgent: whether it is news.
+        """
         with self._changed:
             self._state = state
+            if obeyed != self._obeyed:
+                self._obeyed = obeyed
+                self._changed.notify_all()
             if urgent:
                 self._urgent += 1
                 _shut(self._polling)
@@ -121,6 +137,7 @@ class Sync:
             backoff = _BACKOFF_FIRST
             self.trouble = None
             self._wake()
+            self._obedience()
             if self.revision == revision and time.monotonic() - started < self.interval / 2:
                 self._pause(min(self.interval, 1.0))  # a server that does not hold requests must not be hammered
 
@@ -128,6 +145,11 @@ class Sync:
         with self._changed:
             news = self._urgent
             self._changed.wait_for(lambda: self._closed or (self._urgent > news and self.trouble is None), seconds)
+
+    def _obedience(self) -> None:
+        """Wait until a new command was obeyed: the next poll tells its outcome, not the state before it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._obeyed == self.revision, _OBEDIENCE_SECONDS)
 
     def _complain(self, text: str) -> None:
         if text != self.trouble:
@@ -147,7 +169,7 @@ class Sync:
                 "sequence": self._sequence,
                 "time": time.time(),
                 "wait": wait,
-                "revision": self.revision,
+                "revision": self._obeyed,
                 **self._state,
             }
         connection.timeout = wait + _SLACK_SECONDS

@@ -201,6 +201,26 @@ async def test_a_command_given_before_the_first_call_reaches_the_agent_at_once(i
     assert it.book.answer(POD).command["round"] == 7
 
 
+def test_an_agent_is_current_once_it_has_obeyed_the_newest_command_which_is_news(it):
+    it.say(state="ready")
+    assert it.agent.current, "it was told nothing"
+    it.book.command(run_command(7))
+    it.say(state="ready", revision=0)
+    assert not it.agent.current, "it said so before it heard of the round"
+    it.news.clear()
+    it.say(state="ready", revision=it.book.answer(POD).revision)
+    assert (it.agent.current, it.news) == (True, [POD])
+
+
+def test_a_restarted_agent_is_current_once_it_has_heard_that_it_is_asked_for_nothing(it):
+    it.say(state="ready")
+    it.book.command(run_command(7))
+    it.say(instance="b", sequence=1, state="ready", revision=0)
+    assert not it.agent.current
+    it.say(instance="b", sequence=2, state="ready", revision=it.book.answer(POD).revision)
+    assert it.agent.current
+
+
 def test_what_a_script_reports_is_made_safe(it):
     it.say(
         state="running",

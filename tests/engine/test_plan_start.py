@@ -100,6 +100,21 @@ def test_an_agent_that_is_not_idle_keeps_the_next_round_closed(state):
     assert world.status.round == 1
 
 
+def test_an_agent_that_may_have_begun_the_last_round_keeps_the_next_one_closed():
+    """It was told `run`, its peer failed at once, and what it says of itself is from before."""
+    world = World(2).to_running()
+    uid = world.at(0)
+    world.end_workers(world.at(1), 137)
+    world.agents[uid] = replace(world.agents[uid], state="ready", round=0, reports=(), current=False)
+    for _ in range(3):
+        world.step()
+        world.now += 60
+    assert (world.status.round, world.status.rendezvous.open) == (1, False)
+    world.agents[uid] = replace(world.agents[uid], round=1, current=True)
+    world.settle()
+    assert world.status.round == 2
+
+
 def test_a_round_is_in_the_status_before_any_agent_is_told():
     world = World(2)
     world.settle()

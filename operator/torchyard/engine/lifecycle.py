@@ -170,7 +170,13 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
     """Whether the round was closed before this member heard of it: there is no end to wait for."""
     agent = view.agents.get(status.rendezvous.members[member.rank])
-    return agent is not None and agent.connected and agent.state == "ready" and agent.round < status.round
+    return (
+        agent is not None
+        and agent.connected
+        and agent.current
+        and agent.state == "ready"
+        and agent.round < status.round
+    )
 
 
 def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:

@@ -30,7 +30,7 @@ class Barrier(Struct, frozen=True, kw_only=True):
 
 
 def barrier(view: View, status: TrainingJobStatus) -> Barrier:
-    """A member is ready once its agent is connected and idle."""
+    """A member is ready once its agent is connected and idle, and has nothing else left to do."""
     held = seats(view, status)
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
@@ -219,7 +219,10 @@ def _lack(pod: Pod | None, agent: Agent | None) -> str:
         if pod.phase == "Unknown":
             return f"{pod.name}: its node {pod.node} is not ready"
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
-    return f"{pod.name}: agent {agent.state}" if agent.state != "ready" else ""
+    if agent.state != "ready":
+        return f"{pod.name}: agent {agent.state}"
+    # It may have begun what it was told last, and not have said so yet.
+    return "" if agent.current else f"{pod.name}: agent has not obeyed yet"
 
 
 def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:

@@ -115,6 +115,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     state: AgentState
     seen: float  # operator's clock when the last sync arrived
     connected: bool = True  # a poll is held or the last one ended less than two intervals ago
+    current: bool = True  # it had obeyed the newest command when it said this
     round: int = 0
     address: str = ""
     master_port: int = 0

@@ -53,6 +53,7 @@ class _Entry:
     former: deque[str] = field(default_factory=lambda: deque(maxlen=8))
     command: CommandAgent | None = None
     revision: int = 0
+    obeyed: int = 0
     held: int = 0
     woke: float = float("-inf")
     polls: set[asyncio.Future[None]] = field(default_factory=set)
@@ -90,7 +91,8 @@ class Book:
         for uid in pod_uids:
             entry = self._entries.get(uid)
             if entry is not None and entry.agent is not None:
-                found[uid] = msgspec.structs.replace(entry.agent, connected=self._connected(entry))
+                connected, current = self._connected(entry), entry.obeyed == entry.revision
+                found[uid] = msgspec.structs.replace(entry.agent, connected=connected, current=current)
         return found
 
     def command(self, action: CommandAgent) -> None:
@@ -148,14 +150,16 @@ class Book:
         elif request.sequence <= entry.sequence:
             self.counters.stale += 1
             return
-        entry.sequence = request.sequence
+        was_current = entry.obeyed == entry.revision
+        entry.sequence, entry.obeyed = request.sequence, request.revision
         entry.agent = agent = _agent(pod_uid, request, now)
         dumped = request.dump is not None and (entry.dump is None or request.dump.id != entry.dump[0])
         if request.dump is not None:
             entry.dump = (request.dump.id, sanitise.lines(request.dump.text, sanitise.MAX_DUMP))
         # The older poll of this agent has served its purpose: state came by another way.
         _release(entry)
-        matters = before is None or not was_connected or dumped or _matters(before) != _matters(agent)
+        obeyed = not was_current and entry.obeyed == entry.revision
+        matters = before is None or not was_connected or obeyed or dumped or _matters(before) != _matters(agent)
         if matters or now - entry.woke >= self.interval:
             entry.woke = now
             self.counters.news += matters
