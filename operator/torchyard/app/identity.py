@@ -1,17 +1,20 @@
 """Whose tokens the agents bring: what the API server publishes and answers, as the intake asks for it."""
 
+from collections.abc import Callable
+
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.intake.signatures import MEDIA_TYPES, Signatures
 from torchyard.intake.tokens import REVIEW_PATH, JobOf, Tokens, review_document
 
 
-def tokens(api: Api, job_of: JobOf) -> Tokens:
+def tokens(api: Api, job_of: JobOf, clock: Callable[[], float]) -> Tokens:
     """Judge tokens by what this API server says.
 
     Args:
         api: may create TokenReviews.
         job_of: the jobs' pods.
+        clock: unix seconds.
     """
 
     async def published(path: str) -> bytes:
@@ -23,4 +26,4 @@ def tokens(api: Api, job_of: JobOf) -> Tokens:
     async def review(token: str, audience: str) -> bytes:
         return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
 
-    return Tokens(review, job_of, vouch=Signatures(published).vouch)
+    return Tokens(review, job_of, vouch=Signatures(published).vouch, clock=clock)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 
@@ -83,9 +82,11 @@ class Operator:
         self._label = None
         if options.pod_name:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name)
-        self._invalid = InvalidJobs(writing)
+        # The API server's, for what is written by one process is counted from by another.
+        clock = api.time
+        self._invalid = InvalidJobs(writing, clock=clock)
         self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
-        self.book = Book(time.time, interval=SHORTEST_SYNC, on_news=self._heard)
+        self.book = Book(clock, interval=SHORTEST_SYNC, on_news=self._heard)
         self.cluster = KubeCluster(
             writing,
             self.jobs,
@@ -94,8 +95,9 @@ class Operator:
             changed=self._look,
             gone=self.book.forget,
             reporter=options.identity,
+            clock=clock,
         )
-        self._tokens = tokens(self._api, self._job_of)
+        self._tokens = tokens(self._api, self._job_of, clock)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -174,7 +176,14 @@ class Operator:
     async def _govern(self) -> None:
         """One term: a controller that knows nothing of former ones, for silence before it proves nothing."""
         known = self._synced.is_set
-        controller = Controller(self.cluster, self.book, settings=SETTINGS, complete=known, observe=self.metrics.looked)
+        controller = Controller(
+            self.cluster,
+            self.book,
+            clock=self._api.time,
+            settings=SETTINGS,
+            complete=known,
+            observe=self.metrics.looked,
+        )
         self._controller = controller
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())

@@ -19,6 +19,7 @@ from torchyard import __version__
 from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.credentials import Credentials
 from torchyard.cluster.kube.errors import Fenced, refusal
+from torchyard.cluster.kube.server_time import ServerTime
 from torchyard.engine.ports import Unavailable
 
 JSON = "application/json"
@@ -57,6 +58,7 @@ class Api:
         budget: for writes; None: as many as one likes.
         fence: for writes; None: always allowed.
         observe: told every answer.
+        time: that the server tells in its answers; None: a new one.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Api:
         budget: Budget | None = None,
         fence: Fence | None = None,
         observe: Observe = lambda _verb, _path, _code: None,
+        time: ServerTime | None = None,
     ) -> None:
         self.session, self.credentials = session, credentials
+        self.time = time or ServerTime()
         self._budget, self._fence, self._observe = budget, fence, observe
 
     @property
@@ -83,7 +87,8 @@ class Api:
 
     def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
         """The same server, its writes within a budget and on this side of a fence."""
-        return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe or self._observe)
+        observe = observe or self._observe
+        return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe, time=self.time)
 
     def another_session(self) -> aiohttp.ClientSession:
         """A session of its own on the same connections, for a library that closes what it is given."""
@@ -150,10 +155,12 @@ class Api:
         what, code = f"{verb} {path}", 0
         if verb != "GET":
             self._check()  # a connection may have to be made first, so the body checks again
+        sent = self.time.steady()
         try:
             with _explained(what):
                 async with self._open(verb, path, options) as response:
                     code = response.status
+                    self.time.hear(response.headers.get("Date"), sent=sent)
                     answer = await _read(response, what)
                     if code < 300:
                         return answer

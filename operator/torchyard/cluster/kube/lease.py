@@ -10,7 +10,6 @@ A killed leader is replaced within 15 s, one that stops cleanly releases its lea
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +19,7 @@ from msgspec import Struct
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import AlreadyExists, Fenced, NotFound, Rejected
+from torchyard.cluster.kube.server_time import boottime
 from torchyard.engine.ports import Conflict, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -56,11 +56,6 @@ class _Lease(Struct, frozen=True, kw_only=True):
 
 class DeposedError(Exception):
     """Another process holds the lease that was ours."""
-
-
-def boottime() -> float:
-    """Seconds that go on while the machine sleeps and know nothing of wall clocks."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Lease:
