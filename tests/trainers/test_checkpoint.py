@@ -1,11 +1,15 @@
 """Checkpoints of one process on a real folder: what is kept, and what a gang left behind can do to it."""
 
+import pickle
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.checkpoint import Checkpoints
-from torchyard_trainers.core.exits import SupersededError
+from torchyard_trainers.core.exits import CheckpointError, SupersededError
 from torchyard_trainers.core.shards import DcpShards
 from torchyard_trainers.core.world import World
 
@@ -54,6 +58,16 @@ def test_a_run_keeps_its_newest_checkpoints(tmp_path, keep):
     for step in (1, 2, 3, 4):
         save(checkpoints, step, keep=keep)
     assert [step.step for step in commits.candidates(tmp_path)] == [4, 3, 2, 1][:keep]
+
+
+def test_a_folder_that_is_deleted_under_a_run_is_made_again_with_the_next_save(tmp_path):
+    root = tmp_path / "checkpoints"
+    checkpoints = owner(root)
+    save(checkpoints, 100)
+    shutil.rmtree(root)
+    save(checkpoints, 200)
+    found, weight = restore(owner(root, 2))
+    assert (found.record["step"], weight) == (200, 200.0)
 
 
 class CutOff(DcpShards):
@@ -127,3 +141,35 @@ def test_a_step_that_another_round_published_is_not_replaced(tmp_path):
     with pytest.raises(SupersededError, match="another round has written"):
         commits.publish(late, commits.step_folder(tmp_path, 5))
     assert restore(owner(tmp_path, 3))[1] == 5.0
+
+
+class Evil:
+    """What runs code as soon as somebody unpickles it."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("where", ["the index", "beside the tensors"])
+def test_a_checkpoint_that_would_run_code_is_refused_and_none_of_it_runs(tmp_path, where):
+    mark, folder = tmp_path / "mark", tmp_path / "dcp"
+    shards, weights = DcpShards(WORLD), torch.zeros(64)
+    shards.save({"weights": weights, "note": Evil(mark) if where == "beside the tensors" else 1}, folder)
+    if where == "the index":
+        (folder / ".metadata").write_bytes(pickle.dumps(Evil(mark)))
+    with pytest.raises(CheckpointError, match=r"not to be trusted.*only tensors, numbers and text are read"):
+        shards.load({"weights": weights, "note": 0}, folder)
+    assert not mark.exists()
+
+
+def test_numbers_text_and_lists_beside_tensors_are_read(tmp_path):
+    kept = {"lr": 1e-3, "name": "adam", "betas": (0.9, 0.999), "none": None, "on": True, "half": torch.ones(3).half()}
+    shards = DcpShards(WORLD)
+    shards.save(kept, tmp_path)
+    read = {**kept, "lr": 0.0, "name": "", "betas": (0.0, 0.0), "on": False, "half": torch.zeros(3).half()}
+    shards.load(read, tmp_path)
+    assert torch.equal(read.pop("half"), kept.pop("half"))
+    assert read == kept

@@ -84,16 +84,23 @@ class DcpShards:
         """See `Shards`."""
         from torch.distributed import checkpoint
 
+        from torchyard_trainers.core.trusted import Planner, UntrustedError, check_index
+
         try:
             with _quiet():
+                check_index(folder)
                 reader = checkpoint.FileSystemReader(folder)
                 checkpoint.load(
                     state,
                     storage_reader=reader,
+                    planner=Planner(),
                     process_group=self._world.group,
                     no_dist=not (self.shared and self._world.grouped),
                 )
         except (checkpoint.CheckpointException, RuntimeError, KeyError, ValueError) as error:
+            refused = next((each for each in causes(error) if isinstance(each, UntrustedError)), None)
+            if refused is not None:
+                raise CheckpointError(f"{folder}: {refused}") from error
             if exit_code(error) is not Exit.USER_ERROR:  # a peer or the volume is gone: the checkpoint may be fine
                 raise RuntimeError(f"loading {folder} failed") from error
             raise CheckpointError(f"{folder}: does not fit this model ({str(error)[-300:].strip()})") from error
