@@ -11,6 +11,8 @@ from torchyard.api.status import (
     MAX_ATTEMPTS,
     MAX_METRICS,
     MAX_STATUS_BYTES,
+    MAX_WARNING,
+    MAX_WARNINGS,
     Attempt,
     Cause,
     CheckpointStatus,
@@ -47,6 +49,7 @@ def fullest(nodes, members=None):
         ),
         metrics={f"{index:02}{'m' * 62}": -1.2345678901234567e-100 for index in range(MAX_METRICS)},
         checkpoint=CheckpointStatus(step=10**9, time=TIME, path="/" * 1024, bytes=10**15, save_seconds=1e6),
+        warnings=["w" * MAX_WARNING] * MAX_WARNINGS,
         goodput=Goodput(percent=12.34, seconds=dict.fromkeys("abcdefghij", 1234567.123)),
         attempts=[
             Attempt(round=10**6 + index, start_time=TIME, end_time=TIME, reason="WorkerFailed", cause=BADLY)

@@ -60,6 +60,20 @@ def test_figures_alone_are_not_urgent_and_tell_no_events():
     assert not decided.actions[0].urgent
 
 
+def test_what_a_program_warns_of_is_in_the_status_and_told_once():
+    world = World(2).to_running()
+    passed_over = "checkpoint passed over: step-00000009: digest differs from COMMIT"
+    for index, warnings in ((0, (passed_over,)), (1, (passed_over, "x" * 500))):
+        agent = world.agents[world.at(index)]
+        (report,) = agent.reports
+        world.agents[world.at(index)] = replace(agent, reports=(replace(report, warnings=warnings),))
+    for _ in range(2):
+        world.settle()
+        assert world.status.warnings == [passed_over, "x" * 300]
+    told = [each.message for each in world.events if each.reason == "TrainerWarning"]
+    assert told == [f"the program warns ({text})" for text in world.status.warnings]
+
+
 def test_hostile_figures_never_reach_the_status():
     world = World(1).to_running()
     uid = world.at(0)

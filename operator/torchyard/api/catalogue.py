@@ -116,6 +116,7 @@ _RUNNING = (
     ),
     ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
+    ("TrainerWarning", "the program warns", ""),
     ("RoundClosed", "a round ended early", ""),
     ("Recovering", "a failed round is being replaced", ""),
     ("Healthy", "nothing went wrong", ""),

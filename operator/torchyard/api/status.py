@@ -28,6 +28,8 @@ CONDITION_TYPES = (
 )
 MAX_ATTEMPTS = 10
 MAX_METRICS = 32
+MAX_WARNINGS = 8
+MAX_WARNING = 300
 MAX_STATUS_BYTES = 64 * 1024
 
 
@@ -212,6 +214,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
+    warnings: Annotated[
+        list[str], doc("What the ranks of the newest round warn of, at most 8; each is told as an event, too.")
+    ] = field(default_factory=list)
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds.")] = field(default_factory=list)

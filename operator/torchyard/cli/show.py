@@ -81,6 +81,8 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         table.add_row("gpus", "  ".join(words))
     if status.restarts.total:
         table.add_row("restarts", f"{status.restarts.total}, {status.restarts.counted} charged to the budget")
+    for text in status.warnings:
+        table.add_row("warning", clean(text))
     return table
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torchyard.api.durations import seconds
 from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
 from torchyard.engine import ledger, rounds
-from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, Plan, WriteStatus
+from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, witnessed
 from torchyard.engine.bounds import bounded
 from torchyard.engine.causes import node_loss_due
@@ -23,6 +23,7 @@ from torchyard.engine.lifecycle import exit_code, turn
 from torchyard.engine.moments import since
 from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
+from torchyard.engine.wording import say
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
@@ -56,15 +57,15 @@ def plan(view: View) -> Plan:
         saving = status.rendezvous.open and status.state == "Suspending"
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
-    write, news = _write(before, status), _news(view, commands)
+    write, news, events = _write(before, status), _news(view, commands), (*decided.events, *_warned(before, status))
     alone = not deletes and not news
     first = alone and _is_first_gang(view, status, creates)
-    if alone and (first or not creates) and not decided.events and _only_waits(view, status):
+    if alone and (first or not creates) and not events and _only_waits(view, status):
         write = tuple(replace(each, yields_until=view.since + YIELD_SECONDS) for each in write)
     if first:
-        actions: tuple[Action, ...] = (*creates, *write, *decided.events)
+        actions: tuple[Action, ...] = (*creates, *write, *events)
     else:
-        actions = (*write, *news, *deletes, *creates, *decided.events)
+        actions = (*write, *news, *deletes, *creates, *events)
     return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
 
 
@@ -146,6 +147,15 @@ def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteSt
     return (WriteStatus(status=after, urgent=_skeleton(before) != _skeleton(after)),)
 
 
+def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+    """What the program warns of, once."""
+    return tuple(
+        EmitEvent(type="Warning", reason="TrainerWarning", message=say("TrainerWarning", text))
+        for text in after.warnings
+        if text not in before.warnings
+    )
+
+
 def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:
     return replace(status, goodput=None, gpu_seconds=0.0)
 
@@ -165,6 +175,7 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
         status.nodes.lost,
         [(each.round, each.end_time, each.reason) for each in status.attempts],
         status.completion_time,
+        status.warnings,
     )
 
 

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from torchyard.api.status import (
     MAX_METRICS,
+    MAX_WARNING,
+    MAX_WARNINGS,
     CheckpointStatus,
     Gpus,
     Nodes,
@@ -106,9 +108,16 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
         throughput=throughput,
         metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
         checkpoint=checkpoint,
+        warnings=_warnings(reports),
         attempts=attempts,
         artifacts=list(lead.artifacts) or status.artifacts,
     )
+
+
+def _warnings(reports: Sequence[RankReport]) -> list[str]:
+    """What the ranks warn of; what several say is said once."""
+    said = dict.fromkeys(text[:MAX_WARNING] for report in reports for text in report.warnings)
+    return list(said)[:MAX_WARNINGS]
 
 
 def _stepped(report: RankReport, first: int) -> bool:
