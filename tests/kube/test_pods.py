@@ -1,6 +1,7 @@
 """What the plan is shown of pods that vanish: a round must be able to say which pod it lost, and where it was."""
 
 import asyncio
+import contextlib
 
 import pytest
 from aiohttp import web
@@ -152,3 +153,25 @@ async def test_a_pod_that_may_not_be_deleted_now_is_asked_for_again(told, tmp_pa
         await until(lambda: "DELETE" in [verb for verb, _ in held.asked])
         (going,) = known.of("job-uid")
         assert (going.alive, going.deleting) == (True, True)
+
+
+async def test_among_the_pods_of_others_only_those_of_jobs_are_asked_for(tmp_path, monkeypatch):
+    """However many others a namespace holds, they cost no memory and no traffic."""
+    asked = []
+
+    async def answer(request):
+        asked.append(("watch" in request.query, request.query.get("labelSelector")))
+        if "watch" in request.query:
+            await asyncio.Event().wait()
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        pods = kube_pods.Pods(api, ("team",), changed=lambda *_: None, gone=lambda _: None)
+        following = asyncio.create_task(pods.run())
+        await until(lambda: any(watched for watched, _ in asked))
+        await pods.sweep()
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+    assert {watched for watched, _ in asked} == {True, False}
+    assert {selector for _, selector in asked} == {"torchyard.dev/job-uid"}
