@@ -96,6 +96,7 @@ async def test_a_node_that_jobs_fill_is_not_said_to_have_room(tmp_path, monkeypa
             tell(number, {"cpu": "1500m", "memory": "3Gi", names.GPU: str(6 * number)}, spec={"nodeName": name})
         told.clear()
         tell(2, requests, status=unplaced(f"0/2 nodes are available: 2 Insufficient {short}. none"))
+        assert known.of("job-uid")[-1].reason == "", "said once it can be said whole"
         await until(lambda: told)
         assert known.of("job-uid")[-1].message == expected
         await known._nodes.close()

@@ -84,6 +84,11 @@ class Nodes:
         self._measuring = asyncio.create_task(self._measure())
         return True
 
+    @property
+    def awaited(self) -> bool:
+        """Whether they are being read for the first time."""
+        return not self.known and self._measuring is not None and not self._measuring.done()
+
     async def close(self) -> None:
         """Look no more."""
         tasks = [*self._followed.values(), *([self._measuring] if self._measuring is not None else [])]

@@ -251,7 +251,9 @@ class Pods:
         if pod.phase == "Pending" and not pod.reason and facts.bound is not None:
             reason, message = self._stuck.why(facts.job_uid)
             pod = replace(pod, reason=reason, message=message) if reason else pod
-        if self._nodes.known and facts.demands is not None:
+        if facts.demands is not None and self._nodes.awaited:
+            pod = replace(pod, reason="", message="")  # another look follows at once, and would not be told for a while
+        elif facts.demands is not None and self._nodes.known:
             pod = self._explained(facts, facts.demands)
         return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
 
