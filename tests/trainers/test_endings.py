@@ -139,16 +139,27 @@ def test_broken_checkpoints_are_passed_over_and_reported(yard):
 
 
 @pytest.fixture
-def small_disk(yard):
-    """A checkpoint volume of 64 KiB."""
+def disk(yard, request):
+    """A checkpoint volume that is mounted with these options."""
     yard.checkpoints.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", yard.checkpoints], check=False).returncode:
-        pytest.skip("mounting a full disk takes privileges")
+    mount = ["mount", "-t", "tmpfs", "-o", request.param, "none", yard.checkpoints]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a disk takes privileges")
     yield
     subprocess.run(["umount", "--lazy", yard.checkpoints], check=True)
 
 
-@pytest.mark.usefixtures("small_disk")
+@pytest.mark.parametrize("disk", ["ro"], indirect=True)
+@pytest.mark.usefixtures("disk")
+def test_a_read_only_volume_ends_with_74_and_is_named(yard):
+    gang = yard.start(config())
+    assert gang.wait() == [74], gang.output()
+    assert "Read-only file system" in yard.failure()["message"]
+    assert str(yard.checkpoints) in yard.failure()["message"]
+
+
+@pytest.mark.parametrize("disk", ["size=64k"], indirect=True)
+@pytest.mark.usefixtures("disk")
 def test_a_full_disk_ends_with_74_on_every_rank_after_retries(yard):
     gang = yard.start(config(params={"embedding": 64}, checkpoint={"interval": {"steps": 1}}), world=2)
     assert gang.wait() == [74, 74], gang.output()
