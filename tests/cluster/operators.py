@@ -21,6 +21,15 @@ from torchyard_agent.ports import ReservedPort
 ENDS_WITHIN = 60.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
+MAIN = ("-m", "torchyard.cli.main")
+# The same where the clock on the wall is so many seconds ahead.
+AHEAD = """
+import sys, time
+right = time.time
+time.time = lambda: right() + {seconds}
+from torchyard.cli.main import main
+sys.exit(main())
+"""
 
 
 class Operator:
@@ -56,7 +65,7 @@ class Operator:
             port.release()
         self._kubeconfig, self._pod = kubeconfig, pod
         self._command = [
-            *(sys.executable, "-m", "torchyard.cli.main", "operator"),
+            "operator",
             *("--namespace", namespace, "--lease-namespace", namespace),
             *("--tls-dir", str(tls), "--intake-url", f"https://{address}:{self.intake_port}"),
             *("--intake-port", str(self.intake_port), "--probe-port", str(self.probe_port)),
@@ -65,8 +74,9 @@ class Operator:
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it, or start it again."""
+    def start(self, *, ahead: float = 0.0) -> None:
+        """Start it, or start it again, with a clock that is so many seconds ahead."""
+        program = ("-c", AHEAD.format(seconds=ahead)) if ahead else MAIN
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
             environ["KUBECONFIG"] = str(self._kubeconfig)
@@ -75,7 +85,12 @@ class Operator:
             environ["POD_NAME"] = self._pod
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *program, *self._command],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def signal(self, number: signal.Signals) -> None:

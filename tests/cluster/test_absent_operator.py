@@ -1,0 +1,119 @@
+"""An operator that was away, starved or told the wrong time, and a job that somebody restored."""
+
+import asyncio
+import contextlib
+import json
+import signal
+
+import pytest
+from jobs import ENDED, Jobs
+from operators import until
+
+from torchyard.api.times import unix
+from torchyard.cluster.kube.client import MERGE_PATCH
+
+SLEEPS = "import time; time.sleep(600)"
+ONE = {"nodes": 1, "gracePeriod": "2s"}
+
+
+@pytest.fixture
+def jobs(api, namespace) -> Jobs:
+    return Jobs(api, namespace)
+
+
+@pytest.fixture
+def restarted(make_operator):
+    """One that takes its own lease over, as the container of a Deployment does."""
+    operator = make_operator(pod="operator-0")
+    operator.start()
+    return operator
+
+
+async def test_edits_and_a_lost_pod_while_it_was_away_are_one_new_round(jobs, restarted):
+    await jobs.submit("away", script=SLEEPS, nodes=2, gracePeriod="2s")
+    first = await jobs.until("away", lambda now: now.get("round") == 1)
+    await restarted.kill()
+    for deadline in ("2h", "3h", "4h"):
+        await jobs.edit("away", activeDeadline=deadline)
+    await jobs.delete_pod("away-0-0", grace_seconds=0)  # the one that the others meet at
+    restarted.start()
+    status = await jobs.until("away", lambda now: now.get("round") == 2)
+    assert status["observedGeneration"] == 4
+    assert (status["restarts"]["total"], status["restarts"].get("counted", 0)) == (1, 0)
+    (lost, _) = status["attempts"]
+    assert (lost["reason"], lost["cause"]["rank"]) == ("PodLost", 0)
+    assert lost["cause"]["exception"] == "the pod of index 0 was gone before anybody looked"
+    meets = [each["rendezvous"]["masterAddress"] for each in (first, status)]
+    assert meets[0] != meets[1]
+    assert set(await jobs.pods("away")) == {"away-1-0", "away-0-1"}
+
+
+async def test_a_twentieth_of_a_core_is_slow_and_wrong_about_nothing(jobs, operator):
+    trainer = {"name": "cvrp", "params": {"preset": "tiny", "steps": 60}}
+    async with _starved(operator):
+        await jobs.submit("slow", trainer=trainer, **ONE, device="cpu", health={"stall": "15s"})
+        status = await jobs.ends("slow")
+    assert (status["state"], status["round"], status["progress"]["step"]) == ("Succeeded", 1, 60), status["message"]
+    assert await operator.leads()
+
+
+async def test_a_clock_that_is_hours_ahead_ends_no_job_removes_none_and_believes_every_agent(jobs, restarted):
+    await jobs.submit("over", script="print('hello')", **ONE, ttlAfterFinished="1h")
+    await jobs.submit("long", script=SLEEPS, **ONE, activeDeadline="1h")
+    await jobs.ends("over")
+    await jobs.until("long", lambda now: now.get("round") == 1)
+    await restarted.kill()
+    restarted.start(ahead=4 * 3600)
+    # What it has looked at, it has seen the edit of.
+    await jobs.edit("over", ttlAfterFinished="61m")
+    await jobs.edit("long", activeDeadline="61m")
+    for name, state in (("over", "Succeeded"), ("long", "Starting")):
+        status = await jobs.until(name, lambda now: now["observedGeneration"] == 2)
+        assert (status["state"], status["round"]) == (state, 1)
+    await until(lambda: _hears(restarted))
+    assert unix((await jobs.status("long"))["lastUpdateTime"]) < jobs.api.time() + 60
+
+
+async def _hears(operator) -> bool:
+    return await operator.figure("torchyard_intake_syncs_total") > 0
+
+
+@contextlib.asynccontextmanager
+async def _starved(operator):
+    """It is stopped nineteen twentieths of the time."""
+
+    async def stop_and_go() -> None:
+        while True:
+            for number, seconds in ((signal.SIGSTOP, 0.19), (signal.SIGCONT, 0.01)):
+                operator.signal(number)
+                await asyncio.sleep(seconds)
+
+    task = asyncio.create_task(stop_and_go())
+    try:
+        yield
+    finally:
+        task.cancel()
+        operator.signal(signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_job_that_is_restored_with_its_status_goes_on_with_pods_of_its_own(jobs, api):
+    """As a backup does it: the object, then its status, which speaks of pods that are long gone."""
+    await jobs.submit("kept", script=SLEEPS, **ONE)
+    await jobs.until("kept", lambda now: now.get("round") == 1)
+    kept = json.loads(await api.request("GET", f"{jobs.path}/kept"))
+    await api.request("DELETE", f"{jobs.path}/kept", body={})
+    await until(lambda: _has_no_pods(jobs, "kept"))
+    restored = {key: kept[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "kept"}}
+    made = json.loads(await api.request("POST", jobs.path, body=restored))
+    body = {"status": kept["status"]}
+    await api.request("PATCH", f"{jobs.path}/kept/status", body=body, content_type=MERGE_PATCH)
+    status = await jobs.until("kept", lambda now: now["state"] in ENDED or now["round"] == 2)
+    assert (status["state"], status["attempts"][0]["reason"]) == ("Recovering", "PodLost"), status["message"]
+    (pod,) = (await jobs.pods("kept")).values()
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    assert pod["metadata"]["uid"] in status["rendezvous"]["members"]
+
+
+async def _has_no_pods(jobs, name) -> bool:
+    return not await jobs.pods(name)
