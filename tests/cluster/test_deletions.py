@@ -1,0 +1,129 @@
+"""Jobs and namespaces that are deleted: in every phase, in every way, and made anew at once."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from fault_proxy import FaultProxy
+from jobs import Jobs
+from operators import until
+from place import delete_namespace, make_namespace
+
+from torchyard.cluster.kube.errors import NotFound
+
+SLEEPS = "import time; time.sleep(600)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+ONE = {"nodes": 1, "gracePeriod": "3s"}
+NOWHERE = {"nodeSelector": {"torchyard.dev/nowhere": "true"}}
+
+
+@pytest.fixture
+def jobs(api, namespace) -> Jobs:
+    return Jobs(api, namespace)
+
+
+async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_ones(jobs, operator):
+    later = {"backoff": {"initial": "5m", "max": "5m"}}
+    phases = {
+        "pending": ({"script": SLEEPS, "scheduling": NOWHERE}, "NoMatchingNode"),
+        "refused": ({"script": SLEEPS, "serviceAccountName": "nobody"}, "MissingServiceAccount"),
+        "starting": ({"script": SLEEPS}, "Starting"),
+        "recovering": ({"script": "raise SystemExit(3)", "restart": later}, "WorkerFailed"),
+        "suspending": ({"script": STUBBORN, "gracePeriod": "6s"}, "Starting"),
+        "suspended": ({"script": SLEEPS, "suspend": True}, "Suspended"),
+        "over": ({"script": "print('done')"}, "Completed"),
+    }
+    await jobs.submit("created", script=SLEEPS, **ONE)
+    await _delete(jobs, "created")
+
+    async def delete_when(name: str) -> None:
+        spec, reason = phases[name]
+        await jobs.submit(name, **{**ONE, **spec})
+        await jobs.until(name, lambda now: now.get("reason") == reason)
+        if name == "suspending":
+            await jobs.edit(name, suspend=True)
+            await jobs.until(name, lambda now: now.get("state") == "Suspending")
+        await _delete(jobs, name)
+
+    async with asyncio.TaskGroup() as group:
+        for name in phases:
+            group.create_task(delete_when(name))
+    await until(lambda: _pods_are(jobs, set()), 90, lambda: "pods of deleted jobs are still there")
+    # Whoever looks at a new job has looked at the others.
+    await jobs.submit("last", script=SLEEPS, **ONE, scheduling=NOWHERE)
+    await until(lambda: _pods_are(jobs, {"last-0-0"}))
+    assert "reconcile failed" not in operator.log.read_text()
+
+
+@pytest.mark.usefixtures("operator")
+async def test_foreground_and_background_take_pods_along_and_orphans_are_left_alone(jobs):
+    ways = ("Foreground", "Background", "Orphan")
+    for way in ways:
+        await jobs.submit(way.lower(), script=SLEEPS, **ONE, scheduling=NOWHERE)
+    names = {f"{way.lower()}-0-0" for way in ways}
+    await until(lambda: _pods_are(jobs, names))
+    orphan = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]["uid"]
+    for way in ways:
+        await _delete(jobs, way.lower(), propagationPolicy=way)
+    await until(lambda: _pods_are(jobs, {"orphan-0-0"}), 90)
+    await until(lambda: _gone(jobs, "orphan"))
+    # A job of that name does not take it for its own.
+    await jobs.submit("orphan", script=SLEEPS, **ONE, scheduling=NOWHERE)
+    status = await jobs.until("orphan", lambda now: now.get("reason") == "NameConflict")
+    assert "pod orphan-0-0" in status["message"]
+    left = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]
+    assert (left["uid"], left.get("ownerReferences"), left.get("deletionTimestamp")) == (orphan, None, None)
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_job_made_anew_at_once_waits_for_the_former_ones_pods_and_starts_from_nothing(jobs):
+    await jobs.submit("again", script=STUBBORN, nodes=1, gracePeriod="6s")
+    await jobs.until("again", lambda now: now.get("round") == 1)
+    (former,) = (await jobs.pods("again")).values()
+    await _delete(jobs, "again")
+    await jobs.submit("again", script=SLEEPS, **ONE)
+    await jobs.until("again", lambda now: now.get("reason") == "PredecessorStopping")
+    status = await jobs.until("again", lambda now: now.get("round") == 1)
+    assert status.get("restarts", {}).get("total", 0) == 0
+    (pod,) = (await jobs.pods("again")).values()
+    assert pod["metadata"]["uid"] != former["metadata"]["uid"]
+
+
+async def test_a_namespace_that_is_deleted_ends_its_jobs_without_a_storm(api, namespace, make_operator, tmp_path):
+    doomed = await make_namespace(api)
+    async with FaultProxy(api).listening() as proxy:
+        operator = make_operator(kubeconfig=proxy.kubeconfig(tmp_path / "proxied"), flags=("--namespace", doomed))
+        operator.start()
+        there, elsewhere = Jobs(api, doomed), Jobs(api, namespace)
+        for name in ("one", "two"):
+            await there.submit(name, script=SLEEPS, **ONE)
+        await there.until("one", lambda now: now.get("round") == 1)
+        await delete_namespace(api, doomed)
+        begun = len(proxy.requests)
+        await until(lambda: _is_gone(api, f"/api/v1/namespaces/{doomed}"), 120, lambda: f"{doomed} is still there")
+        made = [each for each in proxy.requests[begun:] if (each.verb, each.path) == ("POST", f"{there.core}/pods")]
+        assert len(made) <= 4
+        await elsewhere.submit("three", script=SLEEPS, **ONE, scheduling=NOWHERE)
+        await until(lambda: _pods_are(elsewhere, {"three-0-0"}))
+        assert operator.log.read_text().count(doomed) < 30
+
+
+async def _delete(jobs: Jobs, name: str, **options) -> None:
+    await jobs.api.request("DELETE", f"{jobs.path}/{name}", body=options)
+
+
+async def _pods_are(jobs: Jobs, names: set[str]) -> bool:
+    found = json.loads(await jobs.api.request("GET", f"{jobs.core}/pods"))["items"]
+    return {each["metadata"]["name"] for each in found} == names
+
+
+async def _gone(jobs: Jobs, name: str) -> bool:
+    return await _is_gone(jobs.api, f"{jobs.path}/{name}")
+
+
+async def _is_gone(api, path: str) -> bool:
+    with contextlib.suppress(NotFound):
+        await api.request("GET", path)
+        return False
+    return True
