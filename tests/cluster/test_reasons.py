@@ -175,12 +175,23 @@ async def test_an_image_without_python_fails_the_job_at_once(jobs):
     assert status.get("restarts", {}).get("total", 0) <= 1
 
 
-@pytest.mark.parametrize("operator", [{"flags": ("--intake-url", "https://127.0.0.1:9")}], indirect=True, ids=["away"])
+async def test_what_only_the_cluster_knows_to_be_invalid_fails_the_job_with_its_words(jobs):
+    await jobs.submit("bad", **ONE, scheduling={"nodeSelector": {"a b/c": "x"}})
+    status = await jobs.ends("bad")
+    assert (status["state"], status["reason"]) == ("Failed", "PodInvalid"), status["message"]
+    assert "spec.nodeSelector" in status["message"]
+
+
+# Its name is not known to the DNS, as in an outage; one that is known and does not answer comes to the same.
+@pytest.mark.parametrize(
+    "operator", [{"flags": ("--intake-url", "https://operator.invalid:8443")}], indirect=True, ids=["unknown"]
+)
 async def test_agents_that_cannot_reach_the_operator_are_named(jobs):
     await jobs.submit("mute", script="import time; time.sleep(600)", nodes=1)
     status = await jobs.until("mute", lambda now: now.get("reason") == "AgentSilent")
     assert status["state"] == "Starting"
-    assert "do not reach the operator" in status["message"]
+    assert "do not reach the operator (mute-0-0); check network policies and DNS" in status["message"]
+    assert status.get("round", 0) == 0
 
 
 @pytest.fixture
