@@ -1,0 +1,38 @@
+"""Rights of the operator that somebody takes away while it runs, and gives back."""
+
+from jobs import Jobs
+from operators import until
+from rights import Rights
+
+SLEEPS = "import time; time.sleep(600)"
+ONE = {"script": SLEEPS, "nodes": 1, "gracePeriod": "2s"}
+
+
+async def test_a_right_that_is_taken_away_is_named_and_all_goes_on_once_it_is_back(
+    api, namespace, make_operator, tmp_path
+):
+    jobs = Jobs(api, namespace)
+    async with Rights(api, namespace).given() as rights:
+        operator = make_operator(kubeconfig=rights.kubeconfig(tmp_path / "bound"))
+        operator.start()
+        await until(operator.leads, 60, lambda: operator.log.read_text()[-3000:])
+        await jobs.submit("before", **ONE)
+        await jobs.until("before", lambda now: now.get("round") == 1)
+
+        await rights.take("create")
+        await jobs.submit("new", **ONE)
+        status = await jobs.until("new", lambda now: now.get("reason") == "Forbidden")
+        assert f"create pods in namespace {namespace}" in status["message"]
+        assert status["message"].endswith("; grant it, as the chart's roles do")
+        assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
+
+        await rights.take()
+        await jobs.delete_pod("before-0-0", grace_seconds=0)
+        await until(lambda: "cannot" in operator.log.read_text())
+        await rights.give_back()
+        for name in ("before", "new"):
+            await jobs.edit(name, activeDeadline="1h")  # or a minute later by itself
+        status = await jobs.until("before", lambda now: now.get("round") == 2)
+        assert status["restarts"]["total"] == 1
+        await jobs.until("new", lambda now: now.get("round") == 1)
+        assert operator.process.poll() is None
