@@ -26,28 +26,45 @@ BEAT_SECONDS = 5.0
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
+class Heart:
+    """What beats in a node that is only played.
+
+    Attributes:
+        well: whether it says that it is Ready.
+    """
+
+    def __init__(self, api: Api, name: str) -> None:
+        self.well = True
+        self._api, self._path = api, f"/api/v1/nodes/{name}/status"
+
+    async def beat(self) -> None:
+        """Tell the API server once."""
+        body = {"status": {"conditions": [ready(self.well)]}}
+        await self._api.request("PATCH", self._path, body=body, content_type=STRATEGIC_PATCH)
+
+
 @contextlib.asynccontextmanager
-async def node(api: Api, name: str) -> AsyncIterator[None]:
+async def node(api: Api, name: str) -> AsyncIterator[Heart]:
     """A node whose heart beats, for pods that select it and tolerate everything."""
     room = {"cpu": "1000", "memory": "1Ti", "pods": "10000"}
     body = {
         "metadata": {"name": name, "labels": {LABEL: name, "kubernetes.io/hostname": name}},
         "spec": {"taints": [{"key": LABEL, "value": "played", "effect": "NoSchedule"}]},
-        "status": {"capacity": room, "allocatable": room, "conditions": [_ready()]},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready()]},
     }
     await api.request("POST", "/api/v1/nodes", body=body)
-    beating = asyncio.create_task(_beat(api, name))
+    heart = Heart(api, name)
+    beating = asyncio.create_task(_beat(heart))
     try:
-        yield
+        yield heart
     finally:
         beating.cancel()
         await api.request("DELETE", f"/api/v1/nodes/{name}", body={})
 
 
-async def _beat(api: Api, name: str) -> None:
+async def _beat(heart: Heart) -> None:
     while True:
-        status = {"status": {"conditions": [_ready()]}}
-        await api.request("PATCH", f"/api/v1/nodes/{name}/status", body=status, content_type=STRATEGIC_PATCH)
+        await heart.beat()
         await asyncio.sleep(BEAT_SECONDS)
 
 
@@ -188,12 +205,13 @@ class Kubelet:
         await self._api.request("PATCH", path, body=body, content_type=STRATEGIC_PATCH)
 
 
-def _ready() -> dict[str, Any]:
+def ready(well: bool = True) -> dict[str, Any]:
+    """The condition of a node."""
     now = _now()
     return {
         "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
+        "status": "True" if well else "False",
+        "reason": "KubeletReady" if well else "KubeletNotReady",
         "lastHeartbeatTime": now,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
