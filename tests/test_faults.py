@@ -1,0 +1,72 @@
+"""docs/faults.md is true as far as a machine can tell: its entries, its reasons, its tests and its counts."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from torchyard.api.catalogue import CATALOGUE
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs/faults.md").read_text(encoding="utf-8")
+ENTRIES = {"A": 12, "B": 16, "C": 9, "D": 20, "E": 16, "F": 16, "G": 12, "H": 20, "I": 10}
+ABSENT, UNSHOWN = "not in this version", "not shown"
+
+
+class Row(NamedTuple):
+    """One line of a table."""
+
+    entry: str
+    fault: str
+    reason: str
+    read: str
+    shown: str
+
+
+ROWS = [
+    Row(*(cell.strip() for cell in line.strip("|").split("|")))
+    for line in PAGE.splitlines()
+    if re.match(r"\| [A-I]\d", line)
+]
+SHOWN = [row for row in ROWS if row.shown not in {ABSENT, UNSHOWN}]
+
+
+def test_every_entry_has_one_row_in_its_order():
+    assert [row.entry for row in ROWS] == [f"{group}{n}" for group, last in ENTRIES.items() for n in range(1, last + 1)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.entry)
+def test_a_row_says_what_is_read(row):
+    assert row.fault
+    assert row.read
+    assert set(re.findall(r"`(\w+)`", row.reason)) <= CATALOGUE.keys()
+    for code in re.findall(r"`(\w+)`", row.reason):
+        cause = CATALOGUE[code].cause
+        assert row.shown == ABSENT or cause in row.read or row.read.startswith("the same"), f"{code}: {cause}"
+
+
+@pytest.mark.parametrize("row", SHOWN, ids=lambda row: row.entry)
+def test_what_shows_it_exists(row):
+    places = re.findall(r"`([\w/.]+\.py)(?:::(\w+))?`", row.shown)
+    assert places
+    for file, test in places:
+        assert file.startswith("benchmarks/") or test in _tests(ROOT / "tests" / file), f"{file}::{test}"
+        assert test or (ROOT / file).is_file()
+
+
+def test_the_counts_are_those_of_the_rows():
+    absent, unshown = (sum(row.shown == words for row in ROWS) for words in (ABSENT, UNSHOWN))
+    here = len(ROWS) - absent
+    counts = f"Of {len(ROWS)} faults {absent} are not in this version. Of the other {here}, **{len(SHOWN)} are right** "
+    share = f"({100 * len(SHOWN) / here:.0f} %)"
+    assert f"{counts}{share}" in " ".join(PAGE.split())
+    assert f"{unshown} not shown" in " ".join(PAGE.split())
+
+
+@cache
+def _tests(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
