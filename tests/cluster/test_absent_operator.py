@@ -71,6 +71,7 @@ async def test_a_clock_that_is_hours_ahead_ends_no_job_removes_none_and_believes
         status = await jobs.until(name, lambda now: now["observedGeneration"] == 2)
         assert (status["state"], status["round"]) == (state, 1)
     await until(lambda: _hears(restarted))
+    assert (await jobs.status("over"))["state"] == "Succeeded"
     assert unix((await jobs.status("long"))["lastUpdateTime"]) < jobs.api.time() + 60
 
 
