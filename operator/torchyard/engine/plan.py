@@ -148,7 +148,9 @@ def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteSt
 
 
 def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
-    """What the program warns of, once."""
+    """What the program warns of, once. One that words the same thing anew at every step is not news each time."""
+    if len(after.warnings) <= len(before.warnings):
+        return ()
     return tuple(
         EmitEvent(type="Warning", reason="TrainerWarning", message=say("TrainerWarning", text))
         for text in after.warnings
@@ -175,7 +177,7 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
         status.nodes.lost,
         [(each.round, each.end_time, each.reason) for each in status.attempts],
         status.completion_time,
-        status.warnings,
+        len(status.warnings),
     )
 
 
