@@ -7,7 +7,8 @@ from world import World
 
 from torchyard.api.status import Artifact
 from torchyard.api.times import rfc3339
-from torchyard.engine.actions import CommandAgent, DeleteJob, DeletePod
+from torchyard.engine.actions import CommandAgent, DeleteJob, DeletePod, WriteStatus
+from torchyard.engine.conditions import stalled
 from torchyard.engine.plan import plan
 
 
@@ -69,6 +70,23 @@ def test_a_pod_of_a_finished_job_in_which_a_side_car_goes_on_is_deleted_too():
     world.now += 31
     assert [each.uid for each in of(DeletePod, plan(world.view()))] == [lingers], "the other is kept for its logs"
     assert not world.pods[over].alive
+
+
+def test_a_finished_job_is_stalled_only_as_long_as_something_is_left_to_do():
+    world = World(1).to_running()
+    uid = world.at(0)
+    world.end_workers(uid, 0)
+    world.settle()
+    over = stalled(world.status, world.now, generation=1, evidence="DELETE pods is refused")
+    world.job = replace(world.job, status=over)
+    going, world.pods[uid] = world.pods[uid], replace(world.pods[uid], phase="Running")
+    world.now += 31
+    decided = plan(world.view())
+    assert (len(of(DeletePod, decided)), of(WriteStatus, decided)) == (1, []), "it may fail again"
+    world.pods[uid] = going
+    world.settle()
+    assert condition(world, "Stalled").status == "False"
+    assert (world.status.state, world.status.completion_time) == ("Succeeded", over.completion_time)
 
 
 def test_an_edit_of_a_finished_job_is_seen_and_changes_nothing():

@@ -90,7 +90,8 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if ended is not None:
         return _worker_failed(node_rank, pod, ended)
     if pod is None:
-        return _lost(node_rank, None, "PodLost", f"the pod of index {node_rank} was gone before anybody looked", view.now)
+        proof = f"the pod of index {node_rank} was gone before anybody looked"
+        return _lost(node_rank, None, "PodLost", proof, view.now)
     if pod.phase == "Succeeded" and not pod.exit_code:
         return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
     if not pod.alive:

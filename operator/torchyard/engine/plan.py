@@ -106,7 +106,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
-    actions: list[Action] = [*_seen(view, status), *_news(view, _exits(view, exit_code(status))), *deletes]
+    actions: list[Action] = [*_seen(view, status, quiet=not deletes), *_news(view, _exits(view, exit_code(status))), *deletes]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
         expiry = completed + seconds(view.job.spec.ttl_after_finished)
@@ -117,10 +117,14 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     return Plan(actions=tuple(actions), requeue_after=_requeue(view, times))
 
 
-def _seen(view: View, status: TrainingJobStatus) -> tuple[WriteStatus, ...]:
-    """An edit changes nothing any more, but it was seen: who compares generations would wait for ever."""
+def _seen(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteStatus, ...]:
+    """An edit changes nothing any more, but it was seen: who compares generations would wait for ever.
+
+    Nor does a job stay `Stalled` because of something that worked in the end (`quiet`: nothing is left to do).
+    """
     generation = view.job.metadata.generation
-    if status.observed_generation >= generation:
+    stalled = any((each.type, each.status) == ("Stalled", "True") for each in status.conditions)
+    if status.observed_generation >= generation and not (stalled and quiet):
         return ()
     seen = with_conditions(replace(status, observed_generation=generation), view.now, generation=generation)
     return (WriteStatus(status=bounded(seen), urgent=True),)
