@@ -106,7 +106,11 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
-    actions: list[Action] = [*_seen(view, status, quiet=not deletes), *_news(view, _exits(view, exit_code(status))), *deletes]
+    actions: list[Action] = [
+        *_seen(view, status, quiet=not deletes),
+        *_news(view, _exits(view, exit_code(status))),
+        *deletes,
+    ]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
         expiry = completed + seconds(view.job.spec.ttl_after_finished)
