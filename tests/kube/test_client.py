@@ -136,6 +136,17 @@ async def test_a_broken_connection_is_unavailable(talk):
             await api.request("POST", PODS, body={})
 
 
+@pytest.mark.parametrize("body", ['{"metadata": {"resourceVersion": "7"}, "items": [', "<html>Welcome</html>", ""])
+async def test_an_answer_that_is_not_whole_is_none_at_all(talk, body):
+    async def answer(_request):
+        return web.Response(text=body)
+
+    async with talk(answer) as api:
+        with pytest.raises(Unavailable, match="GET /api/v1/namespaces/team/pods: an answer that cannot be read"):
+            await api.request("GET", PODS)
+        assert await api.request("GET", f"{PODS}/worker/log", accept="*/*") == body.encode()
+
+
 async def test_a_port_where_nobody_listens_is_unavailable(tmp_path, monkeypatch, unused_tcp_port):
     from api_server import kubeconfig
 

@@ -119,7 +119,7 @@ class Api:
 
         Raises:
             NotFound, Gone, AlreadyExists, Conflict, Rejected: errors.py says what they mean.
-            Unavailable: no answer, or one that asks to come back: 401 after new credentials, 429, 5xx.
+            Unavailable: no answer, half of one, or one that asks to come back: 401 after new credentials, 429, 5xx.
             Fenced: this process may not write now; nothing was sent.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
@@ -163,7 +163,7 @@ class Api:
                     self.time.hear(response.headers.get("Date"), sent=sent)
                     answer = await _read(response, what)
                     if code < 300:
-                        return answer
+                        return _whole(answer, what) if options["headers"]["Accept"].startswith(JSON) else answer
                     raise refusal(code, answer, what=what, retry_after=_after(response))
         finally:
             self._observe(verb, path, code)
@@ -254,6 +254,15 @@ async def _read(response: aiohttp.ClientResponse, what: str) -> bytes:
             raise Unavailable(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
         parts.append(part)
     return b"".join(parts)
+
+
+def _whole(answer: bytes, what: str) -> bytes:
+    """The answer, if it is JSON: whatever stands in between may tell a part of it, or a page of its own."""
+    try:
+        msgspec.json.decode(answer, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{what}: an answer that cannot be read: {error}") from None
+    return answer
 
 
 async def _lines(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
