@@ -25,6 +25,8 @@ class Request(NamedTuple):
     query: str = ""
     headers: dict[str, str] = {}  # noqa: RUF012 -- nobody changes them
     body: bytes = b""
+    by: str = ""
+    """Name of the proxy it came by: who sent it, where each has one of its own."""
 
     @property
     def watches(self) -> bool:
@@ -46,7 +48,11 @@ class Answer(NamedTuple):
 
 
 class CutError(Exception):
-    """The connection is cut instead of an answer."""
+    """The connection is cut instead of an answer, or in the middle of `answer`."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Tamper:
@@ -79,13 +85,18 @@ class Tamper:
 class FaultProxy:
     """An HTTP proxy in front of an API server.
 
+    Args:
+        api: the server.
+        name: of requests that come this way.
+
     Attributes:
         requests: all that arrived, in order, also those held back.
         held: says of a request whether it is held back: it is neither passed on nor answered.
         tamper: what is done to the others.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, name: str = "") -> None:
+        self.name = name
         self.requests: list[Request] = []
         self.held: Callable[[Request], bool] = lambda _request: False
         self.tamper = Tamper()
@@ -105,9 +116,9 @@ class FaultProxy:
         finally:
             await runner.cleanup()
 
-    def kubeconfig(self, file: Path) -> Path:
+    def kubeconfig(self, file: Path, namespace: str = "default") -> Path:
         """A kubeconfig that goes this way, with the rights of the tests."""
-        context = {"name": "proxied", "context": {"cluster": "proxied", "user": "proxied"}}
+        context = {"name": "proxied", "context": {"cluster": "proxied", "user": "proxied", "namespace": namespace}}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -125,7 +136,8 @@ class FaultProxy:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         at, body = time.monotonic(), await request.read()
-        seen = Request(at, request.method, request.path, request.query_string, _passed(request.headers), body)
+        headers = _passed(request.headers)
+        seen = Request(at, request.method, request.path, request.query_string, headers, body, self.name)
         self.requests.append(seen)
         await self._hold(seen)
         try:
@@ -134,7 +146,9 @@ class FaultProxy:
                 return await self._stream(request, seen)
             if answer is None:
                 answer = await self.tamper.after(seen, await self.ask(seen))
-        except CutError:
+        except CutError as cut:
+            if cut.answer is not None:
+                await _begin(request, cut.answer)
             assert request.transport is not None
             request.transport.abort()
             raise asyncio.CancelledError from None  # there is nobody to answer
@@ -170,6 +184,14 @@ class FaultProxy:
             timeout=ClientTimeout(total=None, sock_connect=5),
             read_bufsize=2**22,  # a line is an object
         )
+
+
+async def _begin(request: web.Request, answer: Answer) -> None:
+    """Send half of an answer."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    response.content_length = len(answer.body)
+    await response.prepare(request)
+    await response.write(answer.body[: len(answer.body) // 2])
 
 
 def _passed(headers) -> dict[str, str]:

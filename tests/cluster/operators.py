@@ -59,10 +59,8 @@ class Operator:
         flags: tuple[str, ...] = (),
     ) -> None:
         self.name, self.log = name, folder / f"{name}.log"
-        held = [ReservedPort(), ReservedPort()]
-        self.intake_port, self.probe_port = [port.number() for port in held]
-        for port in held:
-            port.release()
+        self._held = (ReservedPort(), ReservedPort())
+        self.intake_port, self.probe_port = (port.number() for port in self._held)
         self._kubeconfig, self._pod = kubeconfig, pod
         self._command = [
             "operator",
@@ -83,6 +81,8 @@ class Operator:
         environ.pop("PYTHONDONTWRITEBYTECODE", None)  # its image holds bytecode
         if self._pod:
             environ["POD_NAME"] = self._pod
+        for port in self._held:
+            port.release()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *program, *self._command],
@@ -92,6 +92,11 @@ class Operator:
                 stderr=log,
                 start_new_session=True,
             )
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -116,7 +121,10 @@ class Operator:
 
     def stop(self) -> None:
         """Leave nothing behind, in whatever state it is."""
-        if self.process is not None and self.process.poll() is None:
+        for port in self._held:
+            port.release()
+        if self.runs:
+            assert self.process is not None
             self.process.kill()
             self.process.wait(ENDS_WITHIN)
 

@@ -4,27 +4,51 @@ import secrets
 
 import pytest
 from place import EVIDENCE
-from plans.faults import UNNOTICED
 from plans.kubelet import node
-from plans.suite import play
+from plans.programme import play
 
 EVERY = 31
+RARE = frozenset(
+    {
+        "lose: create pod job-1-1: supplant after",
+        "lose: status Running/Training: supplant late",
+        "lose: lease renew: 503 for 16 s",
+        "lose: status Running/Training: stop, then lease release: drop",
+        "lose: status Running/Training: kill after, then read pods: half",
+        "lose: status Running/Training: kill after, then read trainingjobs metadata: 503",
+        "lose: create pod job-0-0: drop, then read pods/job-0-0: cut",
+        "lose: sync 0-1 running round 1: drop",
+    }
+)
+
+
+@pytest.fixture
+async def played(api, certificates, tmp_path):
+    """Plays plans of lives in two lanes; what came of each."""
+
+    async def run(*lives, **choice):
+        name = f"ty-plans-{secrets.token_hex(3)}"
+        evidence = EVIDENCE / "plans"
+        async with node(api, name):
+            results = await play(
+                api, node=name, tls=certificates, folder=tmp_path, lives=lives, lanes=2, evidence=evidence, **choice
+            )
+        assert {each.plan.name: each.wrong for each in results if each.wrong} == {}
+        return results
+
+    return run
 
 
 @pytest.mark.parametrize("lives", [("lose", "expire"), ("plain-fail", "suspend")], ids="+".join)
-async def test_a_life_with_a_fault_in_it_comes_to_the_same(api, certificates, tmp_path, lives):
-    name = f"ty-plans-{secrets.token_hex(3)}"
-    async with node(api, name):
-        results = await play(
-            api,
-            node=name,
-            tls=certificates,
-            folder=tmp_path,
-            lives=lives,
-            lanes=2,
-            chosen=lambda plan: plan.fault not in UNNOTICED,  # which takes minutes
-            every=EVERY,
-            evidence=EVIDENCE / "plans",
-        )
-    assert {each.plan.name: each.wrong for each in results if each.wrong} == {}
+async def test_a_life_with_a_fault_in_it_comes_to_the_same(played, lives):
+    # What nobody notices takes minutes.
+    results = await played(*lives, kinds=("write", "news"), chosen=lambda plan: not plan.spoils, every=EVERY)
     assert sum(each.passed for each in results) >= 15
+
+
+async def test_leaders_that_follow_each_other_and_answers_that_never_come_change_nothing(played):
+    def chosen(plan):
+        return plan.name in RARE or (plan.reveals and any(each.startswith(f"{plan.name},") for each in RARE))
+
+    results = await played("lose", chosen=chosen)
+    assert {each.plan.name for each in results if each.passed} == RARE

@@ -1,6 +1,6 @@
 """Deterministic faults between an operator and a real API server (the cluster of KUBECONFIG).
 
-eval "$(make -s kind-env)"; python tests/cluster/plans [--only REGEX] [--lives NAME,...] [--every N] [--lanes N]
+eval "$(make -s kind-env)"; python tests/cluster/plans --help
 """
 
 import argparse
@@ -21,7 +21,9 @@ from patient import connected  # noqa: E402
 from place import EVIDENCE, install  # noqa: E402
 from plans.kubelet import node  # noqa: E402
 from plans.lives import LIVES  # noqa: E402
-from plans.suite import Result, play  # noqa: E402
+from plans.plan import KINDS  # noqa: E402
+from plans.programme import play  # noqa: E402
+from plans.suite import Result  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -30,6 +32,7 @@ from rich.table import Table  # noqa: E402
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--lives", default=",".join(LIVES), help="lives of jobs, by name")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of plans, by name")
     parser.add_argument("--only", default="", help="plans whose name this regular expression finds")
     parser.add_argument("--every", type=int, default=1, help="of those, each so-many-th")
     parser.add_argument("--lanes", type=int, default=6, help="plans that run side by side")
@@ -64,7 +67,8 @@ async def main() -> int:
                     folder=Path(folder),
                     lives=given.lives.split(","),
                     lanes=given.lanes,
-                    chosen=lambda plan: bool(re.search(given.only, plan.name)),
+                    kinds=given.kinds.split(","),
+                    chosen=lambda plan: plan.reveals or bool(re.search(given.only, plan.name)),
                     every=given.every,
                     told=told,
                     evidence=evidence,
@@ -79,12 +83,8 @@ async def main() -> int:
     if failed:
         console.print(f"evidence: {evidence}; one of them again:", highlight=False)
     for plan, *_ in failed:
-        console.print(
-            f"make faults PLANS=\"--lives {plan.life} --only '{plan.name}'\"",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        only = f"--kinds {plan.kind} --lives {plan.life} --only '{plan.name}'"
+        console.print(f'make faults PLANS="{only}"', highlight=False, markup=False, soft_wrap=True)
     return bool(failed)
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -16,13 +17,19 @@ PAUSE_SECONDS = 0.25
 ASKED_TO_STOP, SAVED = 143, 75
 STEP = 5  # in every round, so that those that fail there make no progress
 
+Send = Callable[[str], Awaitable[dict[str, Any] | None]]
+"""Says something to the operator whose intake has this URL; the answer, None: there was none that is any good."""
+
+Tell = Callable[[dict[str, Any], Send], Awaitable[dict[str, Any] | None]]
+"""Has a message sent to where agents are to turn to; the answer."""
+
 
 class Agent:
     """One agent.
 
     Args:
-        session: to the operator, trusting its authority.
-        url: of its intake.
+        session: to operators, trusting their authority.
+        tell: carries what it says.
         token: of the pod.
         address: that it tells the others.
         begins: told when workers of a round begin.
@@ -33,11 +40,11 @@ class Agent:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, token: str, address: str, begins: Callable[[], None]
+        self, session: aiohttp.ClientSession, tell: Tell, token: str, address: str, begins: Callable[[], None]
     ) -> None:
         self.round, self.trains = 0, False
         self._begins = begins
-        self._session, self._url, self._token, self._address = session, url, token, address
+        self._session, self._tell, self._token, self._address = session, tell, token, address
         self._instance, self._sequence, self._revision = secrets.token_hex(16), 0, 0
         self._exit: dict[str, Any] | None = None
         self._news = asyncio.Event()
@@ -89,10 +96,15 @@ class Agent:
 
     async def _sync(self) -> dict[str, Any] | None:
         self._sequence += 1
+        says = self._says()
+        return await self._tell(says, functools.partial(self._send, says))
+
+    async def _send(self, says: dict[str, Any], intake: str) -> dict[str, Any] | None:
         headers = {"Authorization": f"Bearer {self._token}"}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
             limit = aiohttp.ClientTimeout(total=LONGEST_POLL + 5)
-            async with self._session.post(self._url, json=self._says(), headers=headers, timeout=limit) as response:
+            url = f"{intake}/v1/sync"
+            async with self._session.post(url, json=says, headers=headers, timeout=limit) as response:
                 if response.status == 200:
                     return await response.json()
         return None

@@ -1,7 +1,7 @@
-"""Names for what an operator does and hears, the same in every run of the same life of a job.
+"""Names for what an operator and agents ask, and for what an operator hears, the same in every run of the same life.
 
-`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `pod MODIFIED job-0-1 Running`: a second one of
-the same name has `#2` behind it.
+`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `read pods`, `lease renew`, `review`,
+`sync 0-1 running round 1`, `pod MODIFIED job-0-1 Running`: a second one of the same name has `#2` behind it.
 """
 
 import json
@@ -14,8 +14,58 @@ from fault_proxy import Request
 JOB = "job"  # in the place of a job's own name
 
 
-def write(request: Request, job: str) -> str:
-    """Name of a call that changes something about this job; empty: it does not."""
+def call(request: Request, job: str) -> str:
+    """Name of a call to the API server; empty: it is a watch, or a write about something else than this job."""
+    if "/leases" in request.path:
+        return _lease(request)
+    if request.path.endswith("/tokenreviews"):
+        return "review"
+    if request.verb == "GET":
+        return "" if request.watches else _read(request, job)
+    return _write(request, job)
+
+
+def kind(name: str) -> str:
+    """Which kind of call this is: lease, read, review, sync or write."""
+    first = name.partition(" ")[0]
+    return first if first in {"lease", "read", "review", "sync"} else "write"
+
+
+def base(name: str) -> str:
+    """The name without its number."""
+    return name.partition(" #")[0]
+
+
+def sync(says: dict[str, Any], pod: str, job: str) -> str:
+    """Name of what an agent says."""
+    end = f" exit {says['exit']['code']}" if says["exit"] is not None else ""
+    return f"sync {pod.removeprefix(f'{job}-')} {says['state']} round {says['round']}{end}"
+
+
+def _lease(request: Request) -> str:
+    match request.verb:
+        case "GET":
+            return "lease get"
+        case "POST":
+            return "lease create"
+    spec = json.loads(request.body)["spec"]
+    if not spec.get("holderIdentity"):
+        return "lease release"
+    return "lease claim" if spec["acquireTime"] == spec["renewTime"] else "lease renew"
+
+
+def _read(request: Request, job: str) -> str:
+    """What is read, and how: all of it, its metadata alone, what is of one job, or a further page."""
+    what = anonymous(re.sub(r"^/(api|apis/[^/]+)/[^/]+/(namespaces/[^/]+/)?", "", request.path), job)
+    ways = {
+        " metadata": "PartialObjectMetadataList" in request.headers.get("Accept", ""),
+        " of the job": "job-uid%3D" in request.query,
+        " on": "continue=" in request.query,
+    }
+    return f"read {re.sub(r'^nodes/.*', 'a node', what)}" + "".join(way for way, is_so in ways.items() if is_so)
+
+
+def _write(request: Request, job: str) -> str:
     last = request.path.rstrip("/").rsplit("/", 1)[-1]
     mentioned = re.compile(rf"(?<![\w-]){re.escape(job)}(?![\w])")
     if not request.writes or not (mentioned.search(request.path) or mentioned.search(request.body.decode())):

@@ -1,23 +1,32 @@
-"""What can befall one call or one event, and the tamper that lets it happen exactly once."""
+"""What can befall a call or an event, and the tamper that lets it happen to exactly those of a plan."""
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from fault_proxy import Answer, CutError, Request, Tamper
+from fault_proxy import Answer, CutError, Request
 from plans import calls
+from plans.agent import Send
+from plans.recorder import BACK, Memory, Recorder
 
 RETRY_AFTER = 1
 DELAY_SECONDS = 3.0
+SLOW_SECONDS = 5.0  # longer than whoever renews a lease waits for the answer
 LATE_SECONDS = 1.5  # after whoever asked gave up, as packets that a broken network still delivers
+AWAY_SECONDS = 2.5  # in which the job's life goes on
+HEARD_SECONDS = 0.5  # in which an operator has taken in what an agent said
+ACTS_SECONDS = 2.0  # for a new leader to do what is to be done, if anything is
+AGAIN_SECONDS = 16.0  # in which a call is repeated if it ever is
+SUCCEEDS_SECONDS = 60.0
 COPIES = 3
-BACK = 2  # events that an old list does not know yet
 JSON = {"Content-Type": "application/json"}
 
 REFUSALS: dict[str, tuple[int, str, dict[str, str]]] = {
     "exists": (409, "AlreadyExists", {}),
+    "403": (403, "Forbidden", {}),
     "409": (409, "Conflict", {}),
     "410": (410, "Expired", {}),
     "422": (422, "Invalid", {}),
@@ -25,169 +34,218 @@ REFUSALS: dict[str, tuple[int, str, dict[str, str]]] = {
     "500": (500, "InternalError", {}),
     "503": (503, "ServiceUnavailable", {}),
 }
-OF_WRITES = ("kill before", "kill after", "away", "drop", "late", "delay", *REFUSALS)
-OF_NEWS = ("lose", "repeat", "swap", "gone", "stall", "old list", "kill old list")
 UNNOTICED = frozenset({"lose", "stall"})  # nobody knows before the next look at everything
-AFTERWARDS = frozenset({"kill after", "away", "drop"})
-KILLS = frozenset({"kill before", "kill after", "away", "kill old list"})
-AWAY_SECONDS = 2.5  # in which the job's life goes on
+AFTERWARDS = frozenset({"kill after", "away", "no lease", "drop", "torn", "half", "stop", "supplant after"})
+KILLS = frozenset({"kill before", "kill after", "away", "no lease", "kill old list"})
+SUPPLANTS = frozenset({"supplant", "supplant after", "supplant late"})
 
 
-class Recorder(Tamper):
-    """Names what passes, and knows what was done in the end.
+class Strike(NamedTuple):
+    """One fault of a plan.
 
     Args:
-        job: that is looked at.
-        past: collections as they were told, by path; kept over several runs.
-
-    Attributes:
-        writes, heard: names of what was sent and told about it, in order.
-        done: what the server answered to the writes: their names and statuses.
-        log: all of it, with times.
-        changed: when something was last written.
+        target: name of the first call or event that it befalls.
+        how: what befalls it.
+        times: to how many in a row of that name.
+        lasts: or for how many seconds.
     """
 
-    def __init__(self, job: str, past: dict[str, "History"]) -> None:
-        self.job, self.past = job, past
-        self.writes: list[str] = []
-        self.heard: list[str] = []
-        self.done: list[tuple[str, int]] = []
-        self.log: list[str] = []
-        self.changed = time.monotonic()
-        self._write, self._news, self._began = calls.Numbered(), calls.Numbered(), time.monotonic()
-        self._names: dict[int, str] = {}
+    target: str
+    how: str
+    times: int = 1
+    lasts: float = 0.0
 
-    async def before(self, request: Request) -> Answer | None:
-        name = calls.write(request, self.job)
-        if not name:
-            return None
-        self.changed = time.monotonic()
-        numbered = self._write(name)
-        self.writes.append(numbered)
-        self.note(f"-> {numbered}")
-        answer = await self._instead(numbered, request)
-        if answer is None:
-            self._names[id(request)] = numbered
-        return answer
+    @property
+    def fault(self) -> str:
+        """What happens, and how often."""
+        if self.lasts:
+            return f"{self.how} for {self.lasts:.0f} s"
+        return self.how if self.times == 1 else f"{self.how} x{self.times}"
 
-    async def after(self, request: Request, answer: Answer) -> Answer:
-        name = self._names.pop(id(request), "")
-        if name:
-            self._did(name, answer)
-            return await self._told(name, answer)
-        if request.verb == "GET" and answer.status == 200 and _is_whole_list(request, answer):
-            answer = self._listed(request, answer)
-            self.past[request.path] = History(json.loads(answer.body))
-        return answer
+    def __str__(self) -> str:
+        """Both, as a plan is called."""
+        return f"{self.target}: {self.fault}"
 
-    async def line(self, request: Request, line: bytes | None) -> list[bytes]:
-        if line is None:
-            return self._released(request)
-        event = json.loads(line)
-        name = calls.news(event, self.job)
-        if name:
-            name = self._news(name)
-            self.heard.append(name)
-            self.note(f"   {name}")
-        past = self.past.get(request.path)
-        if past is not None:
-            past.hear(event)
-        return await self._heard(name, request, line)
 
-    def note(self, what: str) -> None:
-        self.log.append(f"{time.monotonic() - self._began:8.3f} {what}")
+class House(Protocol):
+    """What a fault does to operators, by their names."""
 
-    def _did(self, name: str, answer: Answer) -> None:
-        self.done.append((name.partition(" #")[0], answer.status))
-        self.note(f"<- {name}: {answer.status}")
+    async def restart(self, away: float = 0.0, *, lease: bool = True) -> None:
+        """Kill the one that leads and start it again so many seconds later, without its lease if so wished."""
 
-    # What a fault changes.
+    def freeze(self, name: str) -> None:
+        """Stop its process as it is."""
 
-    async def _instead(self, _name: str, _request: Request) -> Answer | None:
-        return None
+    def thaw(self, name: str) -> None:
+        """Let it go on."""
 
-    async def _told(self, _name: str, answer: Answer) -> Answer:
-        return answer
+    def stop(self, name: str) -> None:
+        """Ask it to end."""
 
-    def _listed(self, _request: Request, answer: Answer) -> Answer:
-        return answer
+    async def ask(self, request: Request) -> Answer:
+        """Have the API server answer."""
 
-    async def _heard(self, _name: str, _request: Request, line: bytes) -> list[bytes]:
-        return [line]
-
-    def _released(self, _request: Request) -> list[bytes]:
-        return []
+    def elsewhere(self) -> str:
+        """URL of the intake of one that does not lead."""
 
 
 class Fault(Recorder):
-    """One fault that happens once: to the call or the event of this name.
+    """Faults that happen once each, one after the other.
 
     Args:
         job: that is looked at.
-        past: collections as they were told, by path.
-        target: name of a call or event of it.
-        what: one of OF_WRITES or OF_NEWS.
-        restart: kills the operator and starts another one in its place, so many seconds later.
-        ask: passes a request on.
+        memory: kept over several runs.
+        strikes: what happens; each waits for those before it.
+        house: the operators.
 
     Attributes:
-        at: when it happened.
+        reached: whether all of it happened.
         unseen: whether the life goes on while no operator sees it.
+        read_afterwards: names of what was read since the last of it began.
     """
 
-    def __init__(
-        self,
-        job: str,
-        past: dict[str, "History"],
-        target: str,
-        what: str,
-        *,
-        restart: Callable[[float], Awaitable[None]],
-        ask: Callable[[Request], Awaitable[Answer]],
-    ) -> None:
-        super().__init__(job, past)
-        self.at: float | None = None
-        self.unseen = what in KILLS | UNNOTICED
-        self._target, self._what, self._restart, self._ask = target, what, restart, ask
+    def __init__(self, job: str, memory: Memory, strikes: Sequence[Strike], house: House) -> None:
+        super().__init__(job, memory)
+        self.unseen = any(each.how in KILLS | UNNOTICED for each in strikes)
+        self._strikes, self._house = strikes, house
+        self._times: list[list[float]] = [[] for _ in strikes]
+        self._hows: dict[int, str] = {}  # of calls that something happens to when they are answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: dict[int, bytes] = {}  # by the watch they belong to
         self._stalled: Request | None = None
-        self._old: dict[str, bytes] = {}  # lists that are told next, by path
+        self._old: dict[tuple[str, str], bytes] = {}  # lists that are told next, by whom and by path
+        self._busy, self._mark = False, 0
 
-    def _strikes(self, name: str) -> bool:
-        if self.at is not None or name != self._target:
-            return False
-        self.at = time.monotonic()
-        self.note(f"!! {self._what}")
-        return True
+    @property
+    def reached(self) -> bool:
+        return all(self._times)
+
+    @property
+    def played(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.reached and not self._busy and all(map(self._is_spent, self._strikes, self._times))
+
+    def _is_spent(self, strike: Strike, times: list[float]) -> bool:
+        since = time.monotonic() - times[0]
+        return since >= strike.lasts and (len(times) >= strike.times or since >= AGAIN_SECONDS)
+
+    @property
+    def read_afterwards(self) -> list[str]:
+        return [each for each in self.asked[self._mark :] if calls.kind(each) == "read"]
+
+    def _how(self, name: str) -> str:
+        """What befalls the call or event of this name; empty: nothing."""
+        now = time.monotonic()
+        for strike, times in zip(self._strikes, self._times, strict=True):
+            first = not times and name == strike.target
+            more = times and calls.base(name) == calls.base(strike.target)
+            if first or (more and (len(times) < strike.times or now - times[0] < strike.lasts)):
+                if not times:  # what comes after it is counted anew
+                    self._call, self._mark = calls.Numbered(), len(self.asked)
+                times.append(now)
+                self.note(f"!! {strike.how}: {name}")
+                return strike.how
+            if not times:
+                break
+        return ""
+
+    # Calls.
 
     async def _instead(self, name: str, request: Request) -> Answer | None:
-        if self._what in AFTERWARDS or not self._strikes(name):
-            return None
-        if self._what == "delay":
-            await asyncio.sleep(DELAY_SECONDS)
-            return None
-        if self._what in REFUSALS:
-            return refusal(self._what, request)
-        if self._what == "late":
-            self._tasks.add(asyncio.create_task(self._ask_later(name, request)))
-        else:
-            await self._restart(0.0)
-        raise CutError
+        how = self._how(name)
+        if how in AFTERWARDS:
+            self._hows[id(request)] = how
+        elif how in REFUSALS:
+            return refusal(how, request)
+        elif how in {"delay", "slow"}:
+            await asyncio.sleep(DELAY_SECONDS if how == "delay" else SLOW_SECONDS)
+        elif how:
+            await self._lose(how, name, request)
+            raise CutError
+        return None
+
+    async def _lose(self, how: str, name: str, request: Request) -> None:
+        """The server hears of it late or never, and whoever asked hears nothing."""
+        match how:
+            case "late":
+                self._tasks.add(asyncio.create_task(self._ask_later(name, request)))
+            case "kill before":
+                await self._house.restart()
+            case "supplant":
+                await self._supplant(request.by)
+            case "supplant late":
+                await self._supplant(request.by, lambda: self._ask_now(name, request))
 
     async def _ask_later(self, name: str, request: Request) -> None:
         await asyncio.sleep(LATE_SECONDS)
-        self._did(name, await self._ask(request))
+        await self._ask_now(name, request)
 
-    async def _told(self, name: str, answer: Answer) -> Answer:
-        if self._what not in AFTERWARDS or not self._strikes(name):
-            return answer
-        if self._what in KILLS:
-            await self._restart(AWAY_SECONDS if self._what == "away" else 0.0)
+    async def _ask_now(self, name: str, request: Request) -> None:
+        self._did(name, request, await self._house.ask(request))
+
+    async def _told(self, _name: str, request: Request, answer: Answer) -> Answer:
+        match self._hows.pop(id(request), ""):
+            case "":
+                return answer
+            case "stop":
+                self._house.stop(request.by)
+                return answer
+            case "half":
+                return answer._replace(body=answer.body[: len(answer.body) // 2])
+            case "torn":
+                raise CutError(answer)
+            case "kill after":
+                await self._house.restart()
+            case "away":
+                await self._house.restart(AWAY_SECONDS)
+            case "no lease":
+                await self._house.restart(lease=False)
+            case "supplant after":
+                await self._supplant(request.by)
         raise CutError
 
+    async def _supplant(self, name: str, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Freeze a leader until another one has led and acted."""
+        self._busy, before = True, self._made_by_others(name)
+        self._house.freeze(name)
+        try:
+            await _within(SUCCEEDS_SECONDS, lambda: self.memory.leader not in {"", name})
+            self.note(f"{self.memory.leader} leads")
+            await _within(ACTS_SECONDS, lambda: self._made_by_others(name) > before)
+            if meanwhile is not None:
+                await meanwhile()
+        finally:
+            self._house.thaw(name)
+            self._busy = False
+
+    def _made_by_others(self, name: str) -> int:
+        return self.writers.total() - self.writers[name]
+
+    # What agents say.
+
+    async def _carried(self, name: str, send: Send, to: str) -> dict[str, Any] | None:
+        match self._how(name):
+            case "cut":
+                return None
+            case "drop":
+                await send(to)
+                return None
+            case "hang up":
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(send(to), HEARD_SECONDS)
+                return None
+            case "delay":
+                await asyncio.sleep(DELAY_SECONDS)
+            case "repeat":
+                await send(to)
+            case "elsewhere":
+                return await send(self._house.elsewhere())
+        return await send(to)
+
+    # Lists and watches.
+
     def _listed(self, request: Request, answer: Answer) -> Answer:
-        old = self._old.pop(request.path, None)
+        old = self._old.pop((request.by, request.path), None)
         if old is None:
             return answer
         self.note(f"!! an old list of {request.path}")
@@ -196,22 +254,25 @@ class Fault(Recorder):
     async def _heard(self, name: str, request: Request, line: bytes) -> list[bytes]:
         if request is self._stalled:
             return []
-        if not self._strikes(name):
-            return [line, *self._released(request)]
-        match self._what:
+        how, past = self._how(name) if name else "", self.memory.lists
+        match how:
+            case "":
+                return [line, *self._released(request)]
             case "repeat":
                 return [line] * COPIES
             case "swap":
                 self._held[id(request)] = line
             case "stall":
                 self._stalled = request
-            case "gone" | "old list":
-                if self._what == "old list":
-                    self._old[request.path] = self.past[request.path].document(BACK)
+            case "gone":
+                return [GONE]
+            case "old list":
+                where = request.by, request.path
+                self._old[where] = past[where].document(BACK)
                 return [GONE]
             case "kill old list":
-                self._old = {path: each.document(BACK) for path, each in self.past.items()}
-                await self._restart(0.0)
+                self._old = {where: each.document(BACK) for where, each in past.items()}
+                await self._house.restart()
                 raise CutError
         return []
 
@@ -220,39 +281,12 @@ class Fault(Recorder):
         return [held] if held is not None else []
 
 
-class History:
-    """A collection as it was after each of the events about it."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self._document = document
-        now = {each["metadata"]["uid"]: each for each in document["items"]}
-        self._then = [(document["metadata"]["resourceVersion"], now)]
-
-    def hear(self, event: dict[str, Any]) -> None:
-        """Take in an event of a watch."""
-        if event["type"] not in {"ADDED", "MODIFIED", "DELETED"}:
-            return
-        meta = event["object"]["metadata"]
-        now = {uid: each for uid, each in self._then[-1][1].items() if uid != meta["uid"]}
-        if event["type"] != "DELETED":
-            now[meta["uid"]] = event["object"]
-        self._then = [*self._then[-BACK:], (meta["resourceVersion"], now)]
-
-    def document(self, back: int) -> bytes:
-        """The list that was served so many events ago."""
-        version, items = self._then[max(0, len(self._then) - 1 - back)]
-        metadata = {"resourceVersion": version}
-        return json.dumps({**self._document, "metadata": metadata, "items": list(items.values())}).encode()
-
-
-def _is_whole_list(request: Request, answer: Answer) -> bool:
-    """Whether all objects of a collection were told, and everything of them."""
-    return (
-        request.path.rsplit("/", 1)[-1] in {"pods", "trainingjobs"}
-        and b'"PartialObjectMetadataList"' not in answer.body
-        and "job-uid%3D" not in request.query
-        and "continue=" not in request.query
-    )
+async def _within(seconds: float, condition: Callable[[], bool]) -> None:
+    """Wait until it is so, or was not in time: a verdict follows in any case."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 -- of several sources of news
+                await asyncio.sleep(0.02)
 
 
 def refusal(what: str, request: Request) -> Answer:

@@ -9,13 +9,13 @@ import functools
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from plans.agent import ASKED_TO_STOP, Agent
+from plans.agent import ASKED_TO_STOP, Agent, Send
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Conflict, NotFound
@@ -24,6 +24,13 @@ from torchyard.intake.tokens import AUDIENCE
 LABEL = "torchyard.dev/plans"
 BEAT_SECONDS = 5.0
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+Tell = Callable[[str, dict[str, Any], Send, str], Awaitable[dict[str, Any] | None]]
+"""Carries what the agent of the pod of this name says to the intake of this URL, by sending it."""
+
+
+async def _at_once(_pod: str, _says: dict[str, Any], send: Send, to: str) -> dict[str, Any] | None:
+    return await send(to)
 
 
 class Heart:
@@ -82,6 +89,7 @@ class Container:
         self.agent: Agent | None = None
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.deleted = asyncio.Event()
+        self.may_start = asyncio.Event()
 
     def end(self, code: int) -> None:
         """Its process ends."""
@@ -100,17 +108,23 @@ class Kubelet:
         authority: certificate of its authority.
 
     Attributes:
+        intake: URL that agents call now.
+        tell: carries what they say.
+        slow: names of jobs whose pods wait for `may_start`.
+        known: all there ever were, by pod uid.
         containers: those that run, by pod name.
         overlaps: where members of one job trained in two rounds at the same time, by its name.
     """
 
     def __init__(self, api: Api, namespace: str, *, node: str, intake: str, authority: Path) -> None:
-        self.node = node
+        self.node, self.intake = node, intake
+        self.tell: Tell = _at_once
+        self.slow: set[str] = set()
         self.containers: dict[str, Container] = {}
         self.overlaps: defaultdict[str, list[str]] = defaultdict(list)
         self._api, self._path = api, f"/api/v1/namespaces/{namespace}"
-        self._intake, self._authority = f"{intake}/v1/sync", authority
-        self._known: dict[str, Container] = {}  # by pod uid
+        self._authority = authority
+        self.known: dict[str, Container] = {}  # by pod uid
         self._session: aiohttp.ClientSession | None = None
         self._work: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,23 +144,26 @@ class Kubelet:
     def see(self, kind: str, pod: dict[str, Any]) -> None:
         """Told every event of the namespace's pods."""
         meta = pod["metadata"]
-        container = self._known.get(meta["uid"])
+        container = self.known.get(meta["uid"])
         if container is None and pod["spec"].get("nodeName") and kind != "DELETED":
             assert self._work is not None
-            container = self._known[meta["uid"]] = Container(pod)
+            container = self.known[meta["uid"]] = Container(pod)
             task = self._work.create_task(self._live(container, pod))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if container is not None and (kind == "DELETED" or meta.get("deletionTimestamp")):
             container.deleted.set()
+            container.may_start.set()
 
     async def _live(self, container: Container, pod: dict[str, Any]) -> None:
         with contextlib.suppress(NotFound, Conflict):  # it was deleted by force
             try:
-                await self._tell(container, "Running", {"running": {"startedAt": _now()}}, podIP="10.0.0.1")
+                if container.job in self.slow:
+                    await container.may_start.wait()
+                await self._tell(container, "Running", {"running": {"startedAt": now()}}, podIP="10.0.0.1")
                 self.containers[container.name] = container
                 code = await self._run(container, pod)
-                end = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": _now()}
+                end = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": now()}
                 await self._tell(container, "Failed" if code else "Succeeded", {"terminated": end})
             finally:
                 self.containers.pop(container.name, None)
@@ -161,7 +178,8 @@ class Kubelet:
         if pod["spec"].get("initContainers"):  # that bring the agent
             assert self._session is not None
             token, begins = await self._token(container), functools.partial(self._begins, container)
-            container.agent = Agent(self._session, self._intake, token, "10.0.0.1", begins)
+            tell = functools.partial(self._carry, container.name)
+            container.agent = Agent(self._session, tell, token, "10.0.0.1", begins)
             ends.add(asyncio.ensure_future(container.agent.run()))
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -170,6 +188,9 @@ class Kubelet:
                 each.cancel()
         results = [each.result() for each in done]
         return ASKED_TO_STOP if True in results else results[0]
+
+    async def _carry(self, pod: str, says: dict[str, Any], send: Send) -> dict[str, Any] | None:
+        return await self.tell(pod, says, send, self.intake)
 
     def _begins(self, container: Container) -> None:
         """Invariant I14: two rounds of one job never train at the same time."""
@@ -192,7 +213,7 @@ class Kubelet:
         told = {
             "phase": phase,
             "conditions": [
-                {"type": kind, "status": runs, "lastTransitionTime": _now()} for kind in ("Ready", "ContainersReady")
+                {"type": kind, "status": runs, "lastTransitionTime": now()} for kind in ("Ready", "ContainersReady")
             ],
             "containerStatuses": [
                 {"name": "trainer", "image": "", "imageID": "", "ready": phase == "Running", "restartCount": 0}
@@ -207,15 +228,14 @@ class Kubelet:
 
 def ready(well: bool = True) -> dict[str, Any]:
     """The condition of a node."""
-    now = _now()
     return {
         "type": "Ready",
         "status": "True" if well else "False",
         "reason": "KubeletReady" if well else "KubeletNotReady",
-        "lastHeartbeatTime": now,
+        "lastHeartbeatTime": now(),
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

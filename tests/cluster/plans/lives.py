@@ -15,6 +15,7 @@ class Life(NamedTuple):
 
     spec: dict[str, Any]
     story: Callable[[Stage], Awaitable[None]]
+    slow: bool = False  # its pods start when they are told to
 
 
 async def train(stage: Stage) -> None:
@@ -88,6 +89,24 @@ async def shrink(stage: Stage) -> None:
     await stage.ends("Succeeded")
 
 
+async def wait(stage: Stage) -> None:
+    """Pods are placed and do not start, until a secret is there."""
+    await stage.placed(2)
+    await stage.warn("FailedMount", 'MountVolume.SetUp failed for volume "data" : secret "data" not found')
+    await stage.reason("MissingSecret")
+    await stage.start_pods()
+    await stage.trains(1)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+
+
+async def crowd(stage: Stage) -> None:
+    """No node is large enough, and somebody gives up."""
+    await stage.reason("InsufficientCPU")
+    await stage.delete_job()
+    await stage.gone()
+
+
 async def plain(stage: Stage) -> None:
     """Pods without an agent run to their end."""
     await stage.round(1)
@@ -124,6 +143,8 @@ LIVES: dict[str, Life] = {
     "expire": Life({**GANG, "ttlAfterFinished": "0s"}, expire),
     "fail": Life({**GANG, "restart": TWICE}, fail),
     "shrink": Life(GANG, shrink),
+    "wait": Life(GANG, wait, slow=True),
+    "crowd": Life({**GANG, "resources": {"cpu": 5000}}, crowd),
     "plain": Life(PLAIN, plain),
     "plain-fail": Life({**PLAIN, "restart": TWICE}, plain_fail),
     "plain-suspend": Life(PLAIN, plain_suspend),

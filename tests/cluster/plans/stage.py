@@ -1,23 +1,17 @@
-"""Where lives are played: a namespace, an operator behind a proxy, a simulated kubelet, and one job at a time."""
+"""One life on the stage of a lane: what it waits for, and what is done to its job."""
 
 import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import operators
-from fault_proxy import FaultProxy
-from jobs import Jobs
-from place import fresh_namespace
-from plans.faults import History, Recorder
-from plans.kubelet import Container, Kubelet, placement
-from plans.record import Record, follow
+from plans.kubelet import Container, now, placement
+from plans.lane import Lane
+from plans.record import Record
 
 from torchyard.api.status import TERMINAL_STATES
-from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import NotFound
 
 LOOK_SECONDS = 0.02
@@ -27,75 +21,6 @@ class EndedError(Exception):
     """The job is over although its life is not."""
 
 
-class Lane:
-    """A namespace in which one life is played after the other.
-
-    Attributes:
-        past: collections as the operator was told them.
-        stage: of the life that is played now.
-    """
-
-    def __init__(self, api: Api, jobs: Jobs, proxy: FaultProxy, operator: operators.Operator, kubelet: Kubelet) -> None:
-        self.api, self.jobs, self.proxy, self.operator, self.kubelet = api, jobs, proxy, operator, kubelet
-        self.past: dict[str, History] = {}
-        self.stage: Stage | None = None
-        self._restart: asyncio.Task[None] | None = None
-
-    async def restart(self, away: float = 0.0) -> None:
-        """Kill the operator and start another process in its place, as a kubelet does, or so many seconds later."""
-        # Its death also cancels whoever works on a request of its own.
-        self._restart = asyncio.create_task(self._replace(away))
-        await asyncio.shield(self._restart)
-
-    async def _replace(self, away: float) -> None:
-        await self.operator.kill()
-        await asyncio.sleep(away)
-        self.operator.start()
-
-    async def ready(self) -> None:
-        """Wait until the operator leads and knows what there is."""
-        if self._restart is not None:
-            await self._restart
-        await self.operator.ready()
-        await operators.until(self.operator.leads, 60, lambda: self.operator.log.read_text()[-3000:])
-
-    def hear_pod(self, kind: str, pod: dict[str, Any]) -> None:
-        self.kubelet.see(kind, pod)
-        if self.stage is not None and pod["metadata"]["name"].startswith(f"{self.stage.name}-"):
-            self.stage.record.hear_pod(kind, pod)
-
-    def hear_job(self, kind: str, job: dict[str, Any]) -> None:
-        if self.stage is not None and job["metadata"]["name"] == self.stage.name:
-            self.stage.record.hear_job(kind, job)
-
-
-@contextlib.asynccontextmanager
-async def lane(api: Api, node: str, tls: Path, folder: Path) -> AsyncIterator[Lane]:
-    """A lane of its own, ready."""
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- nothing else runs now
-    async with fresh_namespace(api) as namespace, FaultProxy(api).listening() as proxy:
-        with operators.several() as make:
-            way = proxy.kubeconfig(folder / "kubeconfig")
-            operator = make(folder, namespace, tls=tls, address="127.0.0.1", pod="operator-0", kubeconfig=way)
-            intake = f"https://127.0.0.1:{operator.intake_port}"
-            kubelet = Kubelet(api, namespace, node=node, intake=intake, authority=tls / "ca.crt")
-            jobs = Jobs(api, namespace)
-            one = Lane(api, jobs, proxy, operator, kubelet)
-            proxy.tamper = Recorder("nobody", one.past)
-            async with kubelet.running(), asyncio.TaskGroup() as group:
-                following = [
-                    group.create_task(follow(api, f"{jobs.core}/pods", one.hear_pod)),
-                    group.create_task(follow(api, jobs.path, one.hear_job)),
-                ]
-                operator.start()
-                try:
-                    await one.ready()
-                    yield one
-                finally:
-                    for each in following:
-                        each.cancel()
-
-
 class Stage:
     """One life in a lane: what it waits for, and what it does to the job.
 
@@ -103,15 +28,19 @@ class Stage:
         lane: to play in.
         name: of the job.
         patience: seconds that nothing may take longer than.
+        goes_on: whether the life may go on beyond the first thing that it waits for.
     """
 
-    def __init__(self, lane: Lane, name: str, patience: float) -> None:
-        self.name, self.record = name, Record(name)
+    def __init__(self, lane: Lane, name: str, patience: float, goes_on: Callable[[], bool] = lambda: True) -> None:
+        self.name, self.record, self._goes_on = name, Record(name), goes_on
         self._lane, self._jobs = lane, lane.jobs
         self._deadline = time.monotonic() + patience
         lane.stage = self
 
-    async def begin(self, spec: dict[str, Any]) -> None:
+    async def begin(self, spec: dict[str, Any], *, slow: bool = False) -> None:
+        """Submit the job; the pods of a slow one start when they are told to."""
+        if slow:
+            self._lane.kubelet.slow.add(self.name)
         await self._jobs.submit(self.name, **spec, scheduling=placement(self._lane.kubelet.node))
 
     # What it waits for.
@@ -126,6 +55,17 @@ class Stage:
 
     async def state(self, state: str) -> None:
         await self._until(state, lambda: self.record.status.get("state") == state)
+
+    async def placed(self, number: int) -> None:
+        """So many pods have a node."""
+
+        def so() -> bool:
+            return sum(bool(each["spec"].get("nodeName")) for each in self.record.pods.values()) == number
+
+        await self._until(f"{number} pods are placed", so)
+
+    async def reason(self, reason: str) -> None:
+        await self._until(reason, lambda: self.record.status.get("reason") == reason)
 
     async def ends(self, state: str) -> None:
         await self._until(state, lambda: self.record.status.get("state") == state)
@@ -148,6 +88,21 @@ class Stage:
                 each.end(code)
             else:
                 each.agent.finish(code, "ValueError: told to" if code else "")
+
+    async def warn(self, reason: str, message: str) -> None:
+        """The kubelet says of every pod why it does not start."""
+        for number, pod in enumerate(self.record.pods.values()):
+            about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            fields = {"involvedObject": {**about, "namespace": self._jobs.namespace}, "lastTimestamp": now()}
+            words = {"type": "Warning", "reason": reason, "message": message}
+            await self._jobs.make("events", f"{self.name}.{number}", **fields, **words)
+
+    async def start_pods(self) -> None:
+        """Pods of a slow job start."""
+        self._lane.kubelet.slow.discard(self.name)
+        for each in self._lane.kubelet.known.values():
+            if each.job == self.name:
+                each.may_start.set()
 
     async def edit(self, **spec: Any) -> None:
         await self._jobs.edit(self.name, **spec)
@@ -183,3 +138,6 @@ class Stage:
                 shown = {key: status.get(key) for key in ("state", "reason", "message", "round", "rendezvous")}
                 raise TimeoutError(f"waiting until {what}: {json.dumps(shown)}, pods {sorted(self.record.pods)}")
             await asyncio.sleep(LOOK_SECONDS)
+        if not self._goes_on():
+            wait, self._goes_on = self._goes_on, lambda: True
+            await self._until(f"the fault is over, after {what}", wait)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from plans import calls
-from plans.faults import Recorder
 from plans.record import Record
+from plans.recorder import Recorder
 
 ABSENT = "(absent)"
 # When, and which of several alike: never the same twice.
@@ -41,12 +41,11 @@ class Reference:
 
     Args:
         one, other: their outcomes.
-        writes, heard: names of calls and events that came in both.
         seconds: that they took.
     """
 
-    def __init__(self, one: Outcome, other: Outcome, writes: list[str], heard: list[str], seconds: float) -> None:
-        self.one, self.writes, self.heard, self.seconds = one, writes, heard, seconds
+    def __init__(self, one: Outcome, other: Outcome, seconds: float) -> None:
+        self.one, self.seconds = one, seconds
         both = one.end.keys() | other.end.keys()
         self.masked = {what for what in both if one.end.get(what) != other.end.get(what)}
         if one.created != other.created or one.deleted != other.deleted:
