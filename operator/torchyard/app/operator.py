@@ -81,7 +81,7 @@ class Operator:
         writing = api.guarded(budget=self._budget, fence=self.lease.check, observe=self.metrics.requested)
         self._label = None
         if options.pod_name:
-            self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name)
+            self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
         # The API server's, for what is written by one process is counted from by another.
         clock = api.time
         self._invalid = InvalidJobs(writing, clock=clock)

@@ -6,7 +6,7 @@ import logging
 import msgspec
 from msgspec import Struct
 
-from torchyard.cluster.kube.client import MERGE_PATCH, METADATA_OF_ALL, Api
+from torchyard.cluster.kube.client import MERGE_PATCH, METADATA_OF_ALL, Api, Fence
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.engine.ports import Conflict, Unavailable
 
@@ -31,13 +31,15 @@ class LeaderLabel:
     """The label on the pods of the operator.
 
     Args:
-        api: for the writes.
+        api: not behind a fence: whoever stops takes its label off when it leads no more.
         namespace: of the operator.
         pod: name of the pod this process runs in.
+        fence: keeps a process that leads no more from calling agents to itself.
     """
 
-    def __init__(self, api: Api, *, namespace: str, pod: str) -> None:
+    def __init__(self, api: Api, *, namespace: str, pod: str, fence: Fence) -> None:
         self._api, self._pod = api, pod
+        self._leading = api.guarded(budget=None, fence=fence)
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
 
     async def move_here(self) -> None:
@@ -45,9 +47,9 @@ class LeaderLabel:
         told = ""
         while True:
             try:
-                await self._set(self._pod, "true")
+                await self._set(self._leading, self._pod, "true")
                 for other in await self._elsewhere():
-                    await self._set(other, None)
+                    await self._set(self._leading, other, None)
             except (Unavailable, Conflict, Rejected, Gone, NotFound) as error:
                 if told != (told := str(error)):
                     _log.warning("agents cannot find this leader yet: label %s is not set: %s", LABEL, error)
@@ -61,7 +63,7 @@ class LeaderLabel:
         Raises:
             Unavailable, Conflict, Rejected, NotFound: it is still there.
         """
-        await self._set(self._pod, None)
+        await self._set(self._api, self._pod, None)
 
     async def _elsewhere(self) -> list[str]:
         """Pods that lead no more and could not take it off themselves: killed, or cut off."""
@@ -70,10 +72,10 @@ class LeaderLabel:
         found = msgspec.json.decode(answer, type=_Pods)
         return [pod.metadata.name for pod in found.items or () if pod.metadata.name != self._pod]
 
-    async def _set(self, pod: str, value: str | None) -> None:
+    async def _set(self, api: Api, pod: str, value: str | None) -> None:
         body = {"metadata": {"labels": {LABEL: value}}}
         try:
-            await self._api.request("PATCH", f"{self._folder}/{pod}", body=body, content_type=MERGE_PATCH)
+            await api.request("PATCH", f"{self._folder}/{pod}", body=body, content_type=MERGE_PATCH)
         except NotFound:
             if value is not None:
                 raise
