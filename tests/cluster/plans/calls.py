@@ -1,6 +1,6 @@
 """Names for what an operator and agents ask, and for what an operator hears, the same in every run of the same life.
 
-`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `read pods`, `lease renew`, `review`,
+`create pod job-0-1`, `status Running/Training`, `event RoundOpened`, `read pods`, `lease renew`, `label on`, `review`,
 `sync 0-1 running round 1`, `pod MODIFIED job-0-1 Running`: a second one of the same name has `#2` behind it.
 """
 
@@ -10,6 +10,8 @@ from collections import Counter
 from typing import Any
 
 from fault_proxy import Request
+
+from torchyard.cluster.kube.leader_label import LABEL
 
 JOB = "job"  # in the place of a job's own name
 
@@ -22,13 +24,13 @@ def call(request: Request, job: str) -> str:
         return "review"
     if request.verb == "GET":
         return "" if request.watches else _read(request, job)
-    return _write(request, job)
+    return _label(request) or _write(request, job)
 
 
 def kind(name: str) -> str:
-    """Which kind of call this is: lease, read, review, sync or write."""
+    """Which kind of call this is: label, lease, read, review, sync or write."""
     first = name.partition(" ")[0]
-    return first if first in {"lease", "read", "review", "sync"} else "write"
+    return first if first in {"label", "lease", "read", "review", "sync"} else "write"
 
 
 def base(name: str) -> str:
@@ -52,6 +54,13 @@ def _lease(request: Request) -> str:
     if not spec.get("holderIdentity"):
         return "lease release"
     return "lease claim" if spec["acquireTime"] == spec["renewTime"] else "lease renew"
+
+
+def _label(request: Request) -> str:
+    """Of the pods of operators, by which agents find the one that leads; empty: it is something else."""
+    if request.verb != "PATCH" or LABEL.encode() not in request.body:
+        return ""
+    return "label on" if json.loads(request.body)["metadata"]["labels"][LABEL] else "label off"
 
 
 def _read(request: Request, job: str) -> str:

@@ -22,7 +22,8 @@ OF_REVIEWS = ("429", "500", "503", "cut", "half", "delay")
 OF_SYNCS = ("cut", "drop", "hang up", "delay", "repeat", "elsewhere")
 OF_LEASES = ("409", "429", "500", "503", "cut", "drop", "half", "slow")
 HANDOVERS = ("stop", *sorted(SUPPLANTS))
-KINDS = ("write", "news", "read", "review", "sync", "lease", "handover")
+OF_LABELS = ("409", "429", "500", "503", "cut", "drop", "half")
+KINDS = ("write", "news", "read", "review", "sync", "lease", "label", "handover")
 
 MADE = ("create ",)
 # What is read when an operator starts, and who leads, is the same in every life.
@@ -62,7 +63,7 @@ class Plan(NamedTuple):
     @property
     def operators(self) -> int:
         """How many there have to be."""
-        two = self.kind in {"handover", "lease"} or self.strikes[-1].how == "elsewhere"
+        two = self.kind in {"handover", "label", "lease"} or self.strikes[-1].how == "elsewhere"
         return 2 if two else 1
 
     @property
@@ -74,7 +75,7 @@ class Plan(NamedTuple):
     def seconds(self) -> float:
         """How long it may take, beside the life itself."""
         unnoticed = self._swept or any(each.how in UNNOTICED for each in self.strikes)
-        long = max(each.lasts for each in self.strikes if each != NO_KEYS)
+        long = max(each.lasts for each in self.strikes if each.lasts < BEYOND_SECONDS)
         handed = LEASE_SECONDS if self.operators > 1 else 0.0
         return (NOTICED_WITHIN if unnoticed else CONVERGES_WITHIN) + long + handed
 
@@ -98,16 +99,17 @@ def plans(life: str, asked: list[str], heard: list[str], kinds: Iterable[str]) -
         kinds: of plans; others are left out.
     """
     of = {kind: [each for each in asked if calls.kind(each) == kind] for kind in KINDS}
-    # The one write in the middle of every life.
-    running = next((each for each in of["write"] if each.startswith("status Running")), "")
+    began = [each for each in of["write"] if each.startswith(("status Running", "status Starting"))]
+    middle = min(began, key=lambda each: not each.startswith("status Running"), default="")
     made: dict[str, Iterator[Plan]] = {
         "write": _each(life, of["write"], OF_WRITES),
         "news": _each(life, heard, OF_NEWS),
-        "read": _reads(life, of, running),
-        "review": _reviews(life, of, running),
+        "read": _reads(life, of, middle),
+        "review": _reviews(life, of, middle),
         "sync": _each(life, [each for each in of["sync"] if each == calls.base(each)], OF_SYNCS),
-        "lease": _leases(life, running),
-        "handover": _each(life, of["write"], HANDOVERS),
+        "lease": _leases(life, middle),
+        "label": _labels(life, middle),
+        "handover": _handovers(life, of["write"], middle),
     }
     return [plan for kind in kinds for plan in made[kind]]
 
@@ -132,26 +134,26 @@ def _applies(target: str, how: str) -> bool:
     return how != "exists" or target.startswith(MADE)
 
 
-def _reads(life: str, of: dict[str, list[str]], running: str) -> Iterator[Plan]:
+def _reads(life: str, of: dict[str, list[str]], middle: str) -> Iterator[Plan]:
     """What the life itself brings, then what a start does, a write in doubt and a look at everything."""
     yield from _each(life, of["read"], OF_READS)
     for target in of["write"]:
         if target.startswith(("create ", "status ", "delete ")):
             yield Plan(life, (Strike(target, "drop" if target.startswith(MADE) else "409"),), reveals=True)
     if life in STARTS:
-        yield Plan(life, (Strike(running, "kill after"),), reveals=True)
+        yield Plan(life, (Strike(middle, "kill after"),), reveals=True)
         yield from _each(life, SWEPT, OF_READS)
 
 
-def _reviews(life: str, of: dict[str, list[str]], running: str) -> Iterator[Plan]:
-    if of["sync"] and running:
-        yield from _each(life, ("review", "review #2"), OF_REVIEWS, before=(Strike(running, "kill after"), NO_KEYS))
+def _reviews(life: str, of: dict[str, list[str]], middle: str) -> Iterator[Plan]:
+    if of["sync"] and middle:
+        yield from _each(life, ("review", "review #2"), OF_REVIEWS, before=(Strike(middle, "kill after"), NO_KEYS))
 
 
-def _leases(life: str, running: str) -> Iterator[Plan]:
+def _leases(life: str, middle: str) -> Iterator[Plan]:
     if life not in STARTS:
         return
-    stop, forget = Strike(running, "stop"), Strike(running, "no lease")
+    stop, forget = Strike(middle, "stop"), Strike(middle, "no lease")
     targets = (
         *(("lease renew", ()), ("lease get", ())),
         *(("lease release", (stop,)), ("lease claim", (stop,))),
@@ -163,3 +165,17 @@ def _leases(life: str, running: str) -> Iterator[Plan]:
             if target not in {"lease create", "lease release"}:  # which are not made again
                 yield Plan(life, (*before, Strike(target, how, times=3)))
             yield Plan(life, (*before, Strike(target, how, lasts=LONG_SECONDS)))
+
+
+def _labels(life: str, middle: str) -> Iterator[Plan]:
+    if life in STARTS:
+        yield from _each(life, ("label on", "label off"), OF_LABELS, before=(Strike(middle, "stop"),))
+
+
+def _handovers(life: str, writes: list[str], middle: str) -> Iterator[Plan]:
+    yield from _each(life, writes, HANDOVERS)
+    if life in STARTS:
+        # One that is frozen while it still tries to have agents find it.
+        before = Strike(middle, "kill after"), Strike("label on", "503", lasts=LONG_SECONDS)
+        last = next(each for each in reversed(writes) if each.startswith("status "))
+        yield from _each(life, (last,), sorted(SUPPLANTS), before=before)

@@ -67,11 +67,11 @@ class Recorder(Tamper):
     # What passes.
 
     async def before(self, request: Request) -> Answer | None:
-        self._look_at_writer(request)
         name = calls.call(request, self.job)
+        self._look_at_writer(name, request)
         if not name:
             return None
-        if request.writes:
+        if calls.kind(name) == "write":
             self.changed = time.monotonic()
         numbered = self._ask(name, request.by)
         answer = await self._instead(numbered, request)
@@ -128,15 +128,16 @@ class Recorder(Tamper):
 
     def _did(self, name: str, request: Request, answer: Answer) -> None:
         self.note(f"<- {request.by} {name}: {answer.status}")
-        if request.writes:
+        if calls.kind(name) == "write":
             self.done.append((calls.base(name), answer.status))
             self.writers[request.by] += 1
         if name.startswith("lease ") and request.verb != "GET" and answer.status < 300:
             self.memory.elect(json.loads(answer.body)["spec"].get("holderIdentity") or "")
 
-    def _look_at_writer(self, request: Request) -> None:
-        leader, own = self.memory.leader, f"/pods/{request.by}"  # whoever stops takes its label off, last of all
-        if request.writes and leader not in {"", request.by} and not request.path.endswith(own):
+    def _look_at_writer(self, name: str, request: Request) -> None:
+        leader = self.memory.leader
+        # Whoever stops takes its label off, last of all.
+        if request.writes and leader not in {"", request.by} and name != "label off":
             self.broken.append(f"two writers: {request.by} sent {request.verb} {request.path}, {leader} has the lease")
 
     # What a fault changes.
