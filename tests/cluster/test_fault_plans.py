@@ -16,7 +16,7 @@ RARE = frozenset(
         "lose: status Running/Training: stop, then lease release: drop",
         "lose: status Running/Training: kill after, then read pods: half",
         "lose: status Running/Training: kill after, then read trainingjobs metadata: 503",
-        "lose: create pod job-0-0: drop, then read pods/job-0-0: cut",
+        "lose: create pod job-0-0: exists, then read pods/job-0-0: cut",
         "lose: sync 0-1 running round 1: drop",
     }
 )

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,8 +10,8 @@ from fault_proxy import Answer, CutError, Request
 from plans import calls
 from plans.agent import Send
 from plans.recorder import BACK, Memory, Recorder
+from plans.refusals import GONE, REFUSALS, refusal
 
-RETRY_AFTER = 1
 DELAY_SECONDS = 3.0
 SLOW_SECONDS = 5.0  # longer than whoever renews a lease waits for the answer
 LATE_SECONDS = 1.5  # after whoever asked gave up, as packets that a broken network still delivers
@@ -22,18 +21,6 @@ ACTS_SECONDS = 2.0  # for a new leader to do what is to be done, if anything is
 AGAIN_SECONDS = 16.0  # in which a call is repeated if it ever is
 SUCCEEDS_SECONDS = 60.0
 COPIES = 3
-JSON = {"Content-Type": "application/json"}
-
-REFUSALS: dict[str, tuple[int, str, dict[str, str]]] = {
-    "exists": (409, "AlreadyExists", {}),
-    "403": (403, "Forbidden", {}),
-    "409": (409, "Conflict", {}),
-    "410": (410, "Expired", {}),
-    "422": (422, "Invalid", {}),
-    "429": (429, "TooManyRequests", {"Retry-After": str(RETRY_AFTER)}),
-    "500": (500, "InternalError", {}),
-    "503": (503, "ServiceUnavailable", {}),
-}
 UNNOTICED = frozenset({"lose", "stall"})  # nobody knows before the next look at everything
 AFTERWARDS = frozenset({"kill after", "away", "no lease", "drop", "torn", "half", "stop", "supplant after"})
 KILLS = frozenset({"kill before", "kill after", "away", "no lease", "kill old list"})
@@ -287,18 +274,3 @@ async def _within(seconds: float, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 -- of several sources of news
                 await asyncio.sleep(0.02)
-
-
-def refusal(what: str, request: Request) -> Answer:
-    """As an API server words it."""
-    code, reason, headers = REFUSALS[what]
-    message = f"injected: {request.verb} {request.path.rsplit('/', 1)[-1]} is refused with {code} {reason}"
-    return Answer(code, _status(code, reason, message), JSON | headers)
-
-
-def _status(code: int, reason: str, message: str) -> bytes:
-    fields = {"code": code, "reason": reason, "message": message, "status": "Failure"}
-    return json.dumps({"kind": "Status", "apiVersion": "v1", "metadata": {}, **fields}).encode()
-
-
-GONE = b'{"type":"ERROR","object":' + _status(410, "Expired", "injected: too old resource version") + b"}\n"

@@ -81,8 +81,9 @@ class Plan(NamedTuple):
 
     @property
     def spoils(self) -> bool:
-        """Whether an operator knows too little afterwards, or too much."""
-        return self._swept or any(each.how in UNNOTICED for each in self.strikes)
+        """Whether an operator knows too little afterwards, or too much, or rests from an answer that cost much."""
+        slow = (self.strikes[-1].target, self.strikes[-1].how) == ("read events", "delay")
+        return slow or self._swept or any(each.how in UNNOTICED for each in self.strikes)
 
     @property
     def _swept(self) -> bool:
@@ -139,7 +140,8 @@ def _reads(life: str, of: dict[str, list[str]], middle: str) -> Iterator[Plan]:
     yield from _each(life, of["read"], OF_READS)
     for target in of["write"]:
         if target.startswith(("create ", "status ", "delete ")):
-            yield Plan(life, (Strike(target, "drop" if target.startswith(MADE) else "409"),), reveals=True)
+            for how in ("exists", "drop") if target.startswith(MADE) else ("409",):
+                yield Plan(life, (Strike(target, how),), reveals=True)
     if life in STARTS:
         yield Plan(life, (Strike(middle, "kill after"),), reveals=True)
         yield from _each(life, SWEPT, OF_READS)
