@@ -106,6 +106,27 @@ async def test_a_node_that_is_well_is_read_less_and_less_often_and_at_once_when_
             assert known.lost("n")
 
 
+async def test_nodes_that_could_not_be_read_are_read_again_although_nothing_else_happens(talk, asked, monkeypatch):
+    monkeypatch.setattr(nodes, "ALL_SECONDS", 0.01)
+
+    async def answer(request):
+        asked[request.path] += 1
+        failed = asked[request.path] < 3
+        return web.json_response(
+            {"metadata": {}, "items": [{"metadata": {"name": "n"}}]}, status=503 if failed else 200
+        )
+
+    measured = []
+    async with talk(answer) as api:
+        known = nodes.Nodes(
+            api, suspicion=lambda _name: None, changed=lambda _name: None, measured=lambda: measured.append(known.known)
+        )
+        async with closing(known):
+            assert known.measure()
+            await until(lambda: known.known)
+            assert [len(each) for each in measured] == [0, 0, 1]
+
+
 async def test_a_node_that_starts_other_pods_is_busy_and_not_read_before_it_starts_none(talk, monkeypatch):
     monkeypatch.setattr(kube_pods, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(nodes, "LOOK_SECONDS", 1000.0)

@@ -61,7 +61,7 @@ class Nodes:
         self._node = msgspec.json.Decoder(Node)
         self._page = msgspec.json.Decoder(Listed[Node])
         self._read = float("-inf")
-        self._refused = False
+        self._refused = self._rests = False
 
     def lost(self, name: str) -> bool:
         """Whether this node is known not to be ready."""
@@ -78,7 +78,7 @@ class Nodes:
     def measure(self) -> bool:
         """Have all nodes read, unless that was done just now. Whether `measured` will be called."""
         if self._measuring is not None and not self._measuring.done():
-            return True
+            return not self._rests
         if self._refused or time.monotonic() - self._read < ALL_SECONDS:
             return False
         self._measuring = asyncio.create_task(self._measure())
@@ -136,6 +136,17 @@ class Nodes:
             return None
 
     async def _measure(self) -> None:
+        while not await self._read_all():
+            # Until then messages do without; nothing else may happen to these pods that would have it tried again.
+            self._rests = True
+            self._measured()
+            await asyncio.sleep(ALL_SECONDS)
+            self._rests = False
+        self._read = time.monotonic()
+        self._measured()
+
+    async def _read_all(self) -> bool:
+        """Whether there is no point in trying again."""
         found: list[Node] = []
         rest = ""
         try:
@@ -150,10 +161,10 @@ class Nodes:
             self._say_once(error)
         except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("nodes cannot be read: %s", error)
+            return False
         else:
             self.known = tuple(found)
-        self._read = time.monotonic()
-        self._measured()
+        return True
 
     def _say_once(self, error: Rejected) -> None:
         if not self._refused:
