@@ -28,6 +28,7 @@ KINDS = ("write", "news", "read", "review", "sync", "lease", "label", "handover"
 MADE = ("create ",)
 # What is read when an operator starts, and who leads, is the same in every life.
 STARTS = frozenset({"lose", "plain"})
+READS_NODES = frozenset({"crowd"})  # all of them, which one operator does only every now and then
 SWEPT = ("read trainingjobs metadata", "read pods metadata")
 # Without keys of its own to judge tokens by, an operator has the API server review them.
 NO_KEYS = Strike("read /.well-known/openid-configuration", "403", lasts=BEYOND_SECONDS)
@@ -100,8 +101,9 @@ def plans(life: str, asked: list[str], heard: list[str], kinds: Iterable[str]) -
         kinds: of plans; others are left out.
     """
     of = {kind: [each for each in asked if calls.kind(each) == kind] for kind in KINDS}
-    began = [each for each in of["write"] if each.startswith(("status Running", "status Starting"))]
-    middle = min(began, key=lambda each: not each.startswith("status Running"), default="")
+    # Where it runs, starts, or at least waits.
+    known = ("status Running", "status Starting", "status ")
+    middle = next(each for state in known for each in of["write"] if each.startswith(state))
     made: dict[str, Iterator[Plan]] = {
         "write": _each(life, of["write"], OF_WRITES),
         "news": _each(life, heard, OF_NEWS),
@@ -142,13 +144,14 @@ def _reads(life: str, of: dict[str, list[str]], middle: str) -> Iterator[Plan]:
         if target.startswith(("create ", "status ", "delete ")):
             for how in ("exists", "drop") if target.startswith(MADE) else ("409",):
                 yield Plan(life, (Strike(target, how),), reveals=True)
-    if life in STARTS:
+    if life in STARTS | READS_NODES:
         yield Plan(life, (Strike(middle, "kill after"),), reveals=True)
+    if life in STARTS:
         yield from _each(life, SWEPT, OF_READS)
 
 
 def _reviews(life: str, of: dict[str, list[str]], middle: str) -> Iterator[Plan]:
-    if of["sync"] and middle:
+    if of["sync"]:
         yield from _each(life, ("review", "review #2"), OF_REVIEWS, before=(Strike(middle, "kill after"), NO_KEYS))
 
 

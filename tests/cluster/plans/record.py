@@ -1,5 +1,6 @@
 """What the API server told of one job and its pods, in its order, and which invariants that breaks (05-faults.md)."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api.status import MAX_STATUS_BYTES, TERMINAL_STATES
+from torchyard.engine.ports import Unavailable
 
 ENDED = {"Succeeded", "Failed"}
 IDLE = {*TERMINAL_STATES, "Suspended"}
@@ -104,13 +106,31 @@ def _over(pod: dict[str, Any]) -> bool:
 
 
 async def follow(api: Any, path: str, hear: Callable[[str, dict[str, Any]], None]) -> None:
-    """Hand on every event of a collection, until cancelled."""
-    position = ""
+    """Hand on every event of a collection, until cancelled; what no watch can tell any more, as a list tells it."""
+    there: dict[str, dict[str, Any]] = {}
+
+    def tell(kind: str, document: dict[str, Any]) -> None:
+        there[document["metadata"]["uid"]] = document
+        if kind == "DELETED":
+            del there[document["metadata"]["uid"]]
+        hear(kind, document)
+
     while True:
-        params = {"watch": "1", "allowWatchBookmarks": "true"} | ({"resourceVersion": position} if position else {})
-        async for line in api.stream(path, params):
-            event = json.loads(line)
-            assert event["type"] != "ERROR", f"watch {path}: {event['object']}"
-            position = event["object"]["metadata"]["resourceVersion"]
-            if event["type"] != "BOOKMARK":
-                hear(event["type"], event["object"])
+        listed = json.loads(await api.request("GET", path))
+        now = {each["metadata"]["uid"]: each for each in listed["items"]}
+        for uid in there.keys() - now.keys():
+            tell("DELETED", there[uid])
+        for uid, each in now.items():
+            tell("MODIFIED" if uid in there else "ADDED", each)
+        position = listed["metadata"]["resourceVersion"]
+        with contextlib.suppress(Unavailable):
+            while position:
+                params = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": position}
+                async for line in api.stream(path, params):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":  # the kind was changed, and with it its history is gone
+                        position = ""
+                        break
+                    position = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        tell(event["type"], event["object"])
