@@ -13,6 +13,9 @@ ABSENT = "(absent)"
 # When, and which of several alike: never the same twice.
 PASSING = ("Time", "time", "uid", "members", "masterPort", "goodput", "gpuSeconds", "secondsLost", "columns")
 
+# A deletion by force is two events within a moment: on which of them an operator acts is chance.
+ONE_AND_THE_SAME = ("its pod is being deleted", "its pod vanished")
+
 
 class Outcome:
     """What a life left behind.
@@ -24,7 +27,8 @@ class Outcome:
 
     def __init__(self, record: Record, recorder: Recorder) -> None:
         name = record.name
-        self.end = dict(_leaves(json.loads(calls.anonymous(json.dumps(record.status), name))))
+        told = calls.anonymous(json.dumps(record.status), name).replace(*ONE_AND_THE_SAME)
+        self.end = dict(_leaves(json.loads(told)))
         self.end["job"] = "there" if record.job is not None else "gone"
         pods = {calls.anonymous(pod, name): each["status"].get("phase") for pod, each in record.pods.items()}
         self.end["pods"] = json.dumps(pods, sort_keys=True)
