@@ -10,12 +10,10 @@ from plans.programme import play
 EVERY = 31
 RARE = frozenset(
     {
-        "lose: create pod job-1-1: supplant after",
         "lose: status Running/Training: supplant late",
         "lose: lease renew: 503 for 16 s",
         "lose: status Running/Training: stop, then lease release: drop",
         "lose: status Running/Training: kill after, then read pods: half",
-        "lose: status Running/Training: kill after, then read trainingjobs metadata: 503",
         "lose: create pod job-0-0: exists, then read pods/job-0-0: cut",
         "lose: sync 0-1 running round 1: drop",
     }
