@@ -5,7 +5,7 @@ import secrets
 import pytest
 from operators import until
 from plans.kubelet import STRATEGIC_PATCH, node, placement
-from plans.stage import Lane, lane
+from plans.lane import Lane, lane
 
 from torchyard.cluster.kube.client import Api
 from torchyard.engine.ports import Unavailable
@@ -124,7 +124,7 @@ def _finish(played: Lane, job: str) -> None:
 
 async def _flap(played: Lane) -> None:
     """It is not ready until the operator has seen so, and then ready again."""
-    seen = len(played.proxy.requests)
+    seen = len(played.requests)
     await _say(played, well=False)
     await until(lambda: _looked_at(played, seen), 60, lambda: "nobody looked at the node")
     await _say(played, well=True)
@@ -142,4 +142,4 @@ async def _say(played: Lane, *, well: bool) -> None:
 
 async def _looked_at(played: Lane, since: int) -> bool:
     path = f"/api/v1/nodes/{played.kubelet.node}"
-    return any(each.path == path for each in played.proxy.requests[since:])
+    return any(each.path == path for each in played.requests[since:])

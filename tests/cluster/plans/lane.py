@@ -60,6 +60,11 @@ class Lane:
         """What operators logged, by their names."""
         return {name: each.log for name, each in self._operators.items() if each.process is not None}
 
+    @property
+    def requests(self) -> list[Request]:
+        """What the operators asked since `record`, one operator after the other."""
+        return [request for each in self._proxies for request in each.requests]
+
     # What plans do to operators.
 
     async def restart(self, away: float = 0.0, *, lease: bool = True) -> None:
