@@ -71,7 +71,8 @@ async def start_registry(jobs: Jobs) -> Registry:
     async def listens() -> bool:
         nonlocal found, said
         found = json.loads(await jobs.api.request("GET", pod))
-        said = await jobs.api.request("GET", f"{pod}/log") if found["status"]["phase"] == "Running" else b""
+        runs = found["status"]["phase"] == "Running"
+        said = await jobs.api.request("GET", f"{pod}/log", accept="*/*") if runs else b""
         return said.startswith(b"port")
 
     await until(listens, 120, lambda: f"the registry does not listen: {found.get('status')} {said!r}")

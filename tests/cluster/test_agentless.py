@@ -20,7 +20,8 @@ async def test_two_nodes_find_each_other_by_name_and_add_up(api, namespace, oper
     status = await jobs.ends("sum")
     assert (status["state"], status["round"]) == ("Succeeded", 1), status["message"]
     assert set(await jobs.pods("sum")) == {"sum-0-0", "sum-0-1"}, "ended pods stay for their logs"
-    log = await api.request("GET", f"{jobs.core}/pods/sum-0-0/log", params={"container": "trainer"})
+    path, params = f"{jobs.core}/pods/sum-0-0/log", {"container": "trainer"}
+    log = await api.request("GET", path, params=params, accept="*/*")
     assert b"sum 10.0 of 4" in log
     service = json.loads(await api.request("GET", f"{jobs.core}/services/ty-sum"))
     assert service["metadata"]["ownerReferences"][0]["name"] == "sum"

@@ -142,7 +142,7 @@ class Place:
         """Requests of the operators that were refused for want of a right."""
         names = [pod["metadata"]["name"] for pod in await self.operators()]
         paths = [f"{self.core}/pods/{name}:8080/proxy/metrics" for name in names]
-        pages = [(await self.api.request("GET", path)).decode() for path in paths]
+        pages = [(await self.api.request("GET", path, accept="*/*")).decode() for path in paths]
         assert all("torchyard_api_requests_total" in page for page in pages)
         return [line for page in pages for line in page.splitlines() if 'code="403"' in line]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint import metadata
 
 from torchyard_trainers.core import commits
 from torchyard_trainers.core.checkpoint import Checkpoints
@@ -163,6 +164,36 @@ def test_a_checkpoint_that_would_run_code_is_refused_and_none_of_it_runs(tmp_pat
     with pytest.raises(CheckpointError, match=r"not to be trusted.*only tensors, numbers and text are read"):
         shards.load({"weights": weights, "note": 0}, folder)
     assert not mark.exists()
+
+
+def by_name(member, _protocol):
+    """As Python 3.11.2 pickles a member of an enumeration."""
+    return getattr, (type(member), member.name)
+
+
+def test_a_checkpoint_whose_enumerations_are_written_by_name_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(metadata._MEM_FORMAT_ENCODING, "__reduce_ex__", by_name)
+    shards, weights = DcpShards(WORLD), torch.ones(8)
+    shards.save({"weights": weights}, tmp_path)
+    assert b"getattr" in (tmp_path / ".metadata").read_bytes()
+    read = torch.zeros(8)
+    shards.load({"weights": read}, tmp_path)
+    assert torch.equal(read, weights)
+
+
+class Reaching:
+    """What asks for an attribute of something that is no enumeration."""
+
+    def __reduce__(self):
+        return getattr, (metadata.Metadata, "__init__")
+
+
+def test_an_index_that_reaches_for_functions_is_refused(tmp_path):
+    shards, weights = DcpShards(WORLD), torch.ones(8)
+    shards.save({"weights": weights}, tmp_path)
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Reaching()))
+    with pytest.raises(CheckpointError, match="it names __init__ of"):
+        shards.load({"weights": weights}, tmp_path)
 
 
 def test_numbers_text_and_lists_beside_tensors_are_read(tmp_path):

@@ -4,6 +4,7 @@ torch.distributed.checkpoint unpickles its index, and what is no tensor, without
 to be called, and a folder that a job starts from may be somebody else's.
 """
 
+import enum
 import io
 import pickle
 from pathlib import Path
@@ -32,7 +33,7 @@ def check_index(folder: Path) -> None:
     with (folder / INDEX).open("rb") as file:
         try:
             _Index(file).load()
-        except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError) as error:
+        except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(f"{INDEX} is no index of a checkpoint: {error}") from error
 
 
@@ -67,7 +68,20 @@ class _Index(pickle.Unpickler):
             return Path
         elif (module, name) == ("torch.serialization", "_get_layout"):
             return torch.serialization._get_layout  # type: ignore[attr-defined]  # noqa: SLF001 -- as torch pickles a layout
+        elif (module, name) == ("builtins", "getattr"):
+            return _member
         raise UntrustedError(_said(INDEX, f"it names {module}.{name}"))
+
+
+def _member(of: object, name: str) -> object:
+    """What Python writes for a member of an enumeration in some versions (3.11.2, for one): `getattr(Words, "WORD")`.
+
+    Raises:
+        UntrustedError: anything else may be a function.
+    """
+    if not isinstance(of, enum.EnumType):
+        raise UntrustedError(_said(INDEX, f"it names {name} of {of!r}"))
+    return of[name]
 
 
 def _said(what: str, found: str) -> str:
