@@ -114,7 +114,7 @@ class Api:
             params: of the query.
             body: bytes, or what msgspec encodes as JSON.
             content_type: of the body.
-            accept: form of the answer, `Table` or `METADATA_OF_ONE` for instance; a log, which is no JSON, needs another.
+            accept: form of the answer, `Table` or `METADATA_OF_ONE` for instance; a log is no JSON and needs another.
             timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
 
         Raises:
