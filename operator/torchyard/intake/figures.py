@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from torchyard.api.status import MAX_METRICS
+from torchyard.api.status import MAX_METRICS, MAX_WARNINGS
 from torchyard.engine.view import GpuReport, RankReport
 from torchyard.intake import sanitise
-from torchyard.intake.sanitise import MAX_GPUS, MAX_INTEGER, MAX_LINE, MAX_REPORTS, MAX_WARNINGS, MAX_WORD
+from torchyard.intake.sanitise import MAX_GPUS, MAX_INTEGER, MAX_LINE, MAX_REPORTS, MAX_WORD
 
 S = TypeVar("S")
 Whole = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]

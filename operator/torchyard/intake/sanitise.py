@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.status import MAX_METRICS, Artifact
+from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact
 from torchyard.api.texts import ESCAPES
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
 
@@ -25,7 +25,6 @@ MAX_LINE = 512
 MAX_WORD = 128
 MAX_TRACEBACK = 4096
 MAX_DUMP = 6 * 1024
-MAX_WARNINGS = 8
 MAX_ARTIFACTS = 16
 # Python integers have no end; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
