@@ -58,6 +58,10 @@ class Server(Api):
         assert path.endswith(("/status", "/events")), (verb, path)
         return msgspec.json.encode({"metadata": {"resourceVersion": self.version()}})
 
+    @property
+    def busy(self) -> bool:
+        return False
+
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         del path, params
         while True:

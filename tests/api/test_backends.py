@@ -22,7 +22,7 @@ def test_what_only_a_cluster_has_is_named_on_this_machine_and_the_other_way_roun
         gpu={"products": ["A"], "ids": ["GPU-1"]},
         resources={"cpu": 4},
         checkpoint={"volume": {"claim": "runs"}},
-        scheduling={},
+        scheduling={"priorityClass": "high"},
     )
     assert ignored(full, "local") == (
         "image",

@@ -176,6 +176,10 @@ class AnyHistory(RuleBasedStateMachine):
     def cluster_refuses_pods_or_takes_them(self, refusing):
         self.world.refusing = refusing
 
+    @rule(room=st.none() | st.integers(0, 4))
+    def others_take_room_or_leave_it(self, room):
+        self.world.room = room
+
     # The user.
 
     @precondition(lambda self: self.world.job is not None)
@@ -197,6 +201,7 @@ class AnyHistory(RuleBasedStateMachine):
         if world.job is None:
             return
         world.delayed = world.refusing = False
+        world.room = None
         if world.job.spec.suspend:
             world.edit(suspend=False)
         for uid, pod in list(world.pods.items()):

@@ -46,6 +46,7 @@ class World:
         self.since = START
         self.delayed = False
         self.refusing = False
+        self.room: int | None = None  # pods that the cluster has room for; None: any number
         self.refusal: Refusal | None = None
         self.files_stay = True
         self.created: list[CreatePod] = []
@@ -113,22 +114,26 @@ class World:
 
     def create(self, action: CreatePod) -> None:
         if self.refusing:
-            self.refusal = Refusal(reason="QuotaExceeded", since=self.now, until=self.now + 5)
+            begun = self.refusal.since if self.refusal is not None else self.now
+            self.refusal = Refusal(reason="QuotaExceeded", since=begun, until=self.now + 5)
             return
         self.refusal = None
         if any(pod.name == action.name for pod in self.pods.values()):
             return
         uid = f"uid-{next(self._ids)}"
         self.created.append(action)
-        self.pods[uid] = self.cache[uid] = Pod(
+        self.pods[uid] = Pod(
             uid=uid,
             name=action.name,
             index=action.index,
             incarnation=action.incarnation,
             phase="Pending",
             created=self.now,
-            node=f"node-{action.index}",
+            reason="InsufficientGPU",
+            message="need 8, free 0",
         )
+        self.place()
+        self.cache[uid] = self.pods[uid]
 
     def delete(self, uid: str, *, forced: bool = False) -> None:
         """Deletion was asked for: a dead pod goes at once, a live one when its agent is done, unless it is forced."""
@@ -152,10 +157,21 @@ class World:
         self.book = dict(self.agents)
         self.commands = {uid: command for uid, command in self.commands.items() if uid in self.pods}
 
+    def place(self) -> None:
+        """The scheduler gives nodes to pods, one by one, for as long as there is room."""
+        for uid, pod in self.pods.items():
+            if pod.phase == "Pending" and not pod.node and (self.room is None or self.held() < self.room):
+                self.pods[uid] = replace(pod, node=f"node-{pod.index}", placed=self.now, reason="", message="")
+
+    def held(self) -> int:
+        """Pods that take up room."""
+        return sum(pod.alive and bool(pod.node) for pod in self.pods.values())
+
     def start_pods(self) -> None:
-        """Kubelets start what waits, agents call in."""
+        """Kubelets start what was placed, agents call in."""
+        self.place()
         for uid, pod in list(self.pods.items()):
-            if pod.phase == "Pending":
+            if pod.phase == "Pending" and pod.node:
                 self.pods[uid] = replace(pod, phase="Running", started=self.now)
                 self.call_in(uid)
 

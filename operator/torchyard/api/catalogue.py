@@ -47,6 +47,11 @@ _WAITING = (
     ("NodesCordoned", "nodes that would do take no new pods", "uncordon one"),
     ("NodesNotReady", "nodes that would do are not ready", "see `kubectl describe node`; the pods start once one is"),
     ("SchedulingGated", "the pods wait for a gang scheduler to let them in", ""),
+    (
+        "GangIncomplete",
+        "only a part of the gang found room, so it was let go of for others, and the gang is made anew in a moment",
+        "free resources, ask for less, or raise spec.scheduling.gangTimeout",
+    ),
     ("VolumeNotBound", "a claim of the job has no volume yet", "see `kubectl describe pvc`"),
     (
         "VolumeElsewhere",

@@ -11,7 +11,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "health.straggler": (),
     "scheduling.queue": (),
     "scheduling.gang": ("auto", "none"),
-    "scheduling.gangTimeout": (),
 }
 
 

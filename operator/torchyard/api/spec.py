@@ -94,7 +94,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         doc("Delete the job this long after it finished; absent: keep it. Local runs go with the next run or ps."),
     ] = None
     grace_period: Annotated[Duration, doc("Time pods get to save and stop.")] = "60s"
-    scheduling: Annotated[Scheduling | None, doc("Queue, gang scheduler and placement.")] = None
+    scheduling: Annotated[Scheduling, doc("Queue, gang scheduler and placement.")] = field(default_factory=Scheduling)
     metrics: Annotated[Metrics, doc("Metrics of scripts that write no report.")] = field(default_factory=Metrics)
     preflight: Annotated[Preflight | None, doc("Checks before the first round.")] = None
     evaluation: Annotated[Evaluation | None, doc("Evaluation beside training.")] = None

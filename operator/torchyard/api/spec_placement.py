@@ -90,7 +90,9 @@ class Scheduling(Model, frozen=True, kw_only=True):
         default_factory=list
     )
     topology: Annotated[Topology | None, doc("Closeness of the pods.")] = None
-    gang_timeout: Annotated[Duration, doc("A gang that is only partly placed is released after this time.")] = "5m"
+    gang_timeout: Annotated[
+        Duration, doc("A gang of which only a part finds room lets go of it after this time, up to a quarter later.")
+    ] = "5m"
 
 
 class Volume(Model, frozen=True, kw_only=True):

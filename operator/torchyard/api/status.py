@@ -173,6 +173,8 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
         int | None,
         doc("Largest micro-batch of the next rounds, learned when a GPU ran out of memory; absent: as the spec says."),
     ] = None
+    releases: Annotated[int, doc("How often in a row a part of the gang let go of its room, for want of the rest.")] = 0
+    waiting_since: Annotated[str | None, doc("Since when the gang that did so waits for room.")] = None
 
 
 class Columns(StatusModel, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from torchyard.engine.moments import moment
 from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
+RELEASED = "GangIncomplete"  # why no pod stands until the pause is over: only a part of them found room
 
 
 class GangPlan(Struct, frozen=True, kw_only=True):
@@ -52,6 +53,11 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
 
 def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     """Complete the gang: create what is missing, delete what is finished too early, in the way or too many."""
+    pause = pause_end(view, status)
+    if pause is not None:
+        grace = seconds(view.job.spec.grace_period)
+        emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
+        return GangPlan(status=status, deletes=emptied, due=pause)
     wanted, held = size(view, status), seats(view, status)
     members = status.rendezvous.members
     deletes = [
@@ -108,6 +114,12 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         if index not in in_the_way
     )
     return GangPlan(status=status, deletes=tuple(deletes), creates=creates)
+
+
+def pause_end(view: View, status: TrainingJobStatus) -> float | None:
+    """Until when a gang that let go of its pods is not made anew; None: it did not, or the pause is over."""
+    due = moment(status.rendezvous.next_round_time)
+    return due if status.reason == RELEASED and due is not None and view.now < due else None
 
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:

@@ -7,7 +7,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
 from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine import causes, ledger, rounds, timeouts
+from torchyard.engine import causes, ledger, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import stands
 from torchyard.engine.budget import charge
@@ -182,12 +182,7 @@ def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool
 def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     if view.job.spec.suspend:
         return _suspended_turn(view, status)
-    events: tuple[EmitEvent, ...] = ()
-    if status.state in {"Suspending", "Suspended"}:
-        status = told(status, "Pending", "Resumed")
-        events = (EmitEvent(type="Normal", reason="Resumed", message=say("Resumed")),)
-    elif not status.state:
-        status = told(status, "Pending", "JobCreated")
+    status, events = _begin(status)
     if view.refusal is not None and view.refusal.permanent:
         return fail(view, status, view.refusal.reason, view.refusal.message)
     died = _died_idle(view, status)
@@ -196,6 +191,10 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     late, pending_due = timeouts.pending(view, status)
     if late:
         return fail(view, status, "PendingTimeout", late)
+    part, part_due = release.overdue(view, status)
+    if part:
+        status = release.release(view, status, part)
+        return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=_backoff_due(view, status))
     gate = rounds.barrier(view, status)
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
@@ -204,9 +203,17 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     if late:
         return fail(view, status, "StartTimeout", late)
     silent, silence_due = timeouts.silent(view, gate)
-    due = tuple(each for each in (pending_due, backoff, start_due, silence_due) if each is not None)
+    due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due) if each is not None)
     status = wait(view, status, gate, silent, backed_off=backoff is not None)
     return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
+
+
+def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:
+    """The status of a job that is new, or that was suspended until now; any other as it is."""
+    if status.state in {"Suspending", "Suspended"}:
+        resumed = EmitEvent(type="Normal", reason="Resumed", message=say("Resumed"))
+        return told(status, "Pending", "Resumed"), (resumed,)
+    return (status if status.state else told(status, "Pending", "JobCreated")), ()
 
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
@@ -234,7 +241,7 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
         told(status, "Suspended", "Suspended", saved),
         # The next gang has new names: what is still being taken down cannot be mistaken for it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
-        rendezvous=replace(status.rendezvous, members=members, next_round_time=None),
+        rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
     )
     return Turn(status=status, events=(EmitEvent(type="Normal", reason="Suspended", message=status.message),))
 

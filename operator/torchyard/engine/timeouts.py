@@ -35,7 +35,9 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     if not waiting:
         return "", None
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
-    due = max(view.since, oldest.created) + seconds(limit)
+    # Those that were let go of for want of room for the rest have waited, too.
+    waits = min(oldest.created, since(status.rendezvous.waiting_since, oldest.created))
+    due = max(view.since, waits) + seconds(limit)
     why = f"pod {oldest.name} waits for {limit}" + (f", {oldest.reason}: {oldest.message}" if oldest.reason else "")
     return (why, None) if view.now >= due else ("", due)
 

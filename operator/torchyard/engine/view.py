@@ -25,6 +25,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     node: str = ""
     address: str = ""
     created: float = 0.0
+    placed: float | None = None  # when it was given its node
     started: float | None = None
     finished: float | None = None
     deleting: bool = False

@@ -3,7 +3,7 @@
 from torchyard.api.catalogue import CATALOGUE, WAITING
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.gang import seats
+from torchyard.engine.gang import pause_end, seats
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 from torchyard.engine.wording import told
@@ -31,6 +31,8 @@ def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEve
 
 def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool) -> TrainingJobStatus:
     """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
+    if pause_end(view, status) is not None:
+        return status
     held = seats(view, status)
     recovering = status.state == "Recovering"
     state: State = "Recovering" if recovering else "Pending"

@@ -155,7 +155,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
     return {
         "securityContext": security.of_pod(spec, NON_ROOT),
         "imagePullSecrets": [{"name": each} for each in spec.image_pull_secrets],
-        "nodeSelector": dict(spec.scheduling.node_selector) if spec.scheduling is not None else {},
+        "nodeSelector": dict(spec.scheduling.node_selector),
         "tolerations": placement.asked(spec),
         "containers": [{"name": names.TRAINER, "image": spec.image}],
     }

@@ -104,6 +104,7 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
         node=pod.spec.node_name,
         address=pod.status.pod_ip,
         created=_time(pod.metadata.creation_timestamp) or 0.0,
+        placed=_placed(pod),
         started=started,
         finished=finished,
         deleting=pod.metadata.deletion_timestamp is not None,
@@ -147,7 +148,11 @@ def _bound(pod: KubePod) -> float | None:
     begun = pod.status.condition("PodReadyToStartContainers")
     if begun is not None and begun.status == "True":
         return None
-    scheduled = pod.status.condition("PodScheduled")
+    return _placed(pod)
+
+
+def _placed(pod: KubePod) -> float | None:
+    scheduled = pod.status.condition("PodScheduled") if pod.spec.node_name else None
     return _time(scheduled.last_transition_time) if scheduled is not None else None
 
 

@@ -27,7 +27,7 @@ def affinity(job: TrainingJob) -> Entry:
     if terms:
         required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
         found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    topology = job.spec.scheduling.topology if job.spec.scheduling is not None else None
+    topology = job.spec.scheduling.topology
     if topology is not None and (closeness := _closeness(topology, job.metadata.uid)):
         found["podAffinity"] = closeness
     return found
@@ -45,7 +45,7 @@ def tolerations(spec: TrainingJobSpec, site: Site) -> list[Entry]:
 def asked(spec: TrainingJobSpec) -> list[Entry]:
     """The user's tolerations, and the one GPU nodes ask for."""
     found: list[Entry] = []
-    for toleration in spec.scheduling.tolerations if spec.scheduling is not None else ():
+    for toleration in spec.scheduling.tolerations:
         fields = {
             "key": toleration.key,
             "operator": toleration.operator,

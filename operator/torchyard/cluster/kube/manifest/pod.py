@@ -39,10 +39,9 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "schedulingGates": [{"name": name} for name in site.scheduling_gates],
         "affinity": placement.affinity(job),
+        "priorityClassName": spec.scheduling.priority_class,
+        "nodeSelector": dict(spec.scheduling.node_selector),
     }
-    if spec.scheduling is not None:
-        chosen["priorityClassName"] = spec.scheduling.priority_class
-        chosen["nodeSelector"] = dict(spec.scheduling.node_selector)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
