@@ -1,6 +1,7 @@
 """What schedulers, nodes and impatient people do to a gang, on a node that is only played."""
 
 import secrets
+from collections.abc import Iterable
 
 import pytest
 from operators import until
@@ -48,7 +49,7 @@ async def test_a_gang_that_is_preempted_restarts_as_one_and_pays_nothing(played,
     status = await jobs.until("low", lambda now: now["reason"] == "InsufficientMemory")
     assert status["state"] == "Recovering"
     await _trains(played, "high", 1)
-    _finish(played, "high")
+    await _finish(played, "high")
     await jobs.ends("high")
     await _trains(played, "low", 2)
     assert (await jobs.status("low"))["restarts"].get("counted", 0) == 0
@@ -66,6 +67,30 @@ async def test_a_gang_of_which_one_pod_finds_no_room_says_so_and_gives_the_other
     assert (status["state"], status["reason"]) == ("Failed", "PendingTimeout")
     assert "InsufficientMemory" in status["message"]
     await _trains(played, "next", 1)
+
+
+async def test_two_gangs_that_hold_what_the_other_one_needs_let_go_of_it_in_turn_and_both_train(played):
+    """Of 1,024 GiB a third job takes 250 until each of them has one pod; then neither has room for its second one."""
+    gangs = {"wide": "400Gi", "slim": "370Gi"}
+    scheduling = _there(played, gangTimeout="8s")
+    await played.jobs.submit("third", **{**GANG, "nodes": 1}, resources={"memory": "250Gi"}, scheduling=scheduling)
+    await _trains(played, "third", 1)
+    for name, memory in gangs.items():
+        await played.jobs.submit(name, **GANG, resources={"memory": memory}, scheduling=scheduling)
+        await played.jobs.until(name, lambda now: now["reason"] == "InsufficientMemory")
+    await _finish(played, "third")
+    await played.jobs.ends("third")
+    first = await _one_that_trains(played, gangs)
+    (second,) = gangs.keys() - {first}
+    said = [message for reason, message in await played.jobs.events(second) if reason == "GangIncomplete"]
+    assert f"1 of 2 pods for 8s, InsufficientMemory: a pod needs {gangs[second]}" in said[0]
+    for name in (first, second):
+        await _trains(played, name, 1)
+        await _finish(played, name)
+        status = await played.jobs.ends(name)
+        assert (status["state"], status.get("restarts", {}).get("total", 0)) == ("Succeeded", 0)
+        assert "releases" not in status["rendezvous"]
+    assert played.kubelet.overlaps == {}
 
 
 async def test_a_node_that_comes_and_goes_restarts_nothing(played):
@@ -116,10 +141,23 @@ async def _trains(played: Lane, job: str, number: int | None) -> None:
     await played.jobs.until(job, lambda now: now.get("state") == "Running" and number in {None, now["round"]}, 90)
 
 
-def _finish(played: Lane, job: str) -> None:
-    for container in list(played.kubelet.containers.values()):
-        if container.job == job and container.agent is not None:
-            container.agent.finish(0)
+async def _one_that_trains(played: Lane, jobs: Iterable[str]) -> str:
+    found: list[str] = []
+
+    async def trains() -> bool:
+        found[:] = [job for job in jobs if (await played.jobs.status(job)).get("state") == "Running"]
+        return bool(found)
+
+    await until(trains, 90, lambda: "none of them trains")
+    return found[0]
+
+
+async def _finish(played: Lane, job: str) -> None:
+    """Once the workers of all its pods run, they are done."""
+    agents = [each.agent for each in played.kubelet.containers.values() if each.job == job and each.agent is not None]
+    await until(lambda: all(agent.trains for agent in agents), 30, lambda: f"{job}: not all of them train")
+    for agent in agents:
+        agent.finish(0)
 
 
 async def _flap(played: Lane) -> None:
