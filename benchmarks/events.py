@@ -1,4 +1,4 @@
-"""Whether an event costs more among a thousand jobs than among ten: `python benchmarks/events.py [JOBS]`.
+"""Whether an event costs more among a thousand jobs than among ten: `python benchmarks/events.py [JOBS [TURNS]]`.
 
 Controller, queue, caches and informer are those of the operator; what it talks to is a server in memory. An event is a
 line of the watch of pods, an object of the watch of jobs, or news of an agent; each brings about one look at its job.
@@ -32,7 +32,7 @@ from torchyard.engine.view import Agent
 
 FEW, PODS = 10, 8
 START_SECONDS = 120.0
-EVENTS, TURNS = 2000, 7
+EVENTS = 2000
 TYPE = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob"}
 SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="agent", trainer_image="trainer")
 
@@ -180,16 +180,16 @@ class Fleet:
         return self.now
 
 
-async def main(many: int) -> None:
+async def main(many: int, turns: int) -> None:
     pods.SOON_SECONDS = 0.0  # news that may wait for more of its kind would only make this take longer
     few, fleet = Fleet(FEW), Fleet(many)
     for each in (few, fleet):
         await each.start()
     leave_caches_alone()
-    print(f"| CPU of an event, microseconds, median of {TURNS} | {FEW} jobs | {many} jobs | ratio |\n|---|---|---|---|")
+    print(f"| CPU of an event, microseconds, median of {turns} | {FEW} jobs | {many} jobs | ratio |\n|---|---|---|---|")
     for name in ("pod_events", "job_events", "agent_events"):
         costs: dict[Fleet, list[float]] = {few: [], fleet: []}
-        for _ in range(TURNS):
+        for _ in range(turns):
             for each, found in costs.items():
                 found.append(await each.cost(getattr(each, name)()))
         ratio = statistics.median(after / before for before, after in zip(*costs.values(), strict=True))
@@ -200,4 +200,5 @@ async def main(many: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+    given = [int(each) for each in sys.argv[1:]]
+    uvloop.run(main(*given, *(1000, 7)[len(given) :]))
