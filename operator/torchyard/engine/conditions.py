@@ -30,10 +30,11 @@ STALLING = frozenset(
 
 def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
     """The status with every condition derived from the rest of it."""
+    earlier = _by_type(status)
     return replace(
         status,
         conditions=[
-            _condition(status, now, generation, kind, holds=holds, reason=reason)
+            _condition(status, earlier.get(kind), now, generation, kind, holds=holds, reason=reason)
             for kind, (holds, reason) in _facts(status).items()
         ],
     )
@@ -46,7 +47,8 @@ def stalled(
     if status.state == "":
         status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
-    failed = _condition(complete, now, generation, "Stalled", holds=True, reason=reason, evidence=evidence)
+    before = _by_type(complete).get("Stalled")
+    failed = _condition(complete, before, now, generation, "Stalled", holds=True, reason=reason, evidence=evidence)
     conditions = [failed if each.type == "Stalled" else each for each in complete.conditions]
     observed = max(complete.observed_generation, generation)
     return replace(complete, observed_generation=observed, conditions=conditions)
@@ -85,8 +87,13 @@ def _export(status: TrainingJobStatus) -> tuple[bool, str]:
     return (True, "ExportVerified") if all(verdicts) else (False, "ExportNotVerified")
 
 
+def _by_type(status: TrainingJobStatus) -> dict[str, Condition]:
+    return {each.type: each for each in reversed(status.conditions)}
+
+
 def _condition(
     status: TrainingJobStatus,
+    before: Condition | None,
     now: float,
     generation: int,
     kind: str,
@@ -95,15 +102,18 @@ def _condition(
     reason: str,
     evidence: str = "",
 ) -> Condition:
-    before = next((each for each in status.conditions if each.type == kind), None)
     value: Literal["True", "False"] = "True" if holds else "False"
-    kept = before is not None and before.status == value and bool(before.last_transition_time)
     own_words = reason == status.reason and status.message and kind in {"Progressing", "Failed", "Stalled"}
+    message = (status.message if own_words else say(reason, evidence))[:MAX_MESSAGE]
+    kept = before is not None and before.status == value and bool(before.last_transition_time)
+    if before is not None and kept and (before.reason, before.message) == (reason, message):
+        # The same object says at once, to whoever compares statuses, that nothing changed.
+        return before if before.observed_generation == generation else replace(before, observed_generation=generation)
     return Condition(
         type=kind,
         status=value,
         reason=reason,
-        message=(status.message if own_words else say(reason, evidence))[:MAX_MESSAGE],
-        last_transition_time=before.last_transition_time if kept and before is not None else rfc3339(now),
+        message=message,
+        last_transition_time=before.last_transition_time if before is not None and kept else rfc3339(now),
         observed_generation=generation,
     )
