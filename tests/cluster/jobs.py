@@ -60,11 +60,17 @@ class Jobs:
         found = json.loads(await self.api.request("GET", f"{self.core}/pods", params=params))["items"]
         return {each["metadata"]["name"]: each for each in found}
 
-    async def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and message of the events of a job, in the order they were made."""
-        params = {"fieldSelector": f"involvedObject.name={name},involvedObject.kind=TrainingJob"}
-        found = json.loads(await self.api.request("GET", f"{self.core}/events", params=params))["items"]
-        return [(each["reason"], each["message"]) for each in sorted(found, key=_version)]
+    async def announced(self, name: str, reason: str, seconds: float = 30.0) -> list[str]:
+        """Messages of a job's events of this reason, once there is one: they go out after the status they are of."""
+        params = {"fieldSelector": f"involvedObject.name={name},involvedObject.kind=TrainingJob,reason={reason}"}
+        found: list[dict[str, Any]] = []
+
+        async def there() -> bool:
+            found[:] = json.loads(await self.api.request("GET", f"{self.core}/events", params=params))["items"]
+            return bool(found)
+
+        await until(there, seconds, lambda: f"no event {reason} of {name}")
+        return [each["message"] for each in found]
 
     async def make(self, kind: str, name: str, **fields: Any) -> None:
         """Another object of the namespace, by its plural."""
@@ -76,7 +82,3 @@ class Jobs:
             await self.api.request("DELETE", f"{self.core}/pods/{name}", body=body)
         except NotFound:
             return
-
-
-def _version(event: dict[str, Any]) -> int:
-    return int(event["metadata"]["resourceVersion"])

@@ -46,7 +46,7 @@ async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_fig
     assert "(long-0-0; whether they train is not known)" in status["message"]
     assert status["columns"]["step"].endswith("/1000000")
     assert status["columns"]["rate"].endswith("/s")
-    assert [reason for reason, _ in await jobs.events("long")].count("AgentSilent") == 1
+    assert len(await jobs.announced("long", "AgentSilent")) == 1
     assert status.get("restarts", {}).get("total", 0) == 0
 
 

@@ -82,8 +82,8 @@ async def test_two_gangs_that_hold_what_the_other_one_needs_let_go_of_it_in_turn
     await played.jobs.ends("third")
     first = await _one_that_trains(played, gangs)
     (second,) = gangs.keys() - {first}
-    said = [message for reason, message in await played.jobs.events(second) if reason == "GangIncomplete"]
-    assert f"1 of 2 pods for 8s, InsufficientMemory: a pod needs {gangs[second]}" in said[0]
+    (said, *_) = await played.jobs.announced(second, "GangIncomplete")
+    assert f"1 of 2 pods for 8s, InsufficientMemory: a pod needs {gangs[second]}" in said
     for name in (first, second):
         await _trains(played, name, 1)
         await _finish(played, name)
