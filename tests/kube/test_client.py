@@ -147,6 +147,19 @@ async def test_an_answer_that_is_not_whole_is_none_at_all(talk, body):
         assert await api.request("GET", f"{PODS}/worker/log", accept="*/*") == body.encode()
 
 
+async def test_half_a_refusal_is_no_refusal(talk):
+    """Its reason may be missing: a quota's would be read as a policy's."""
+
+    async def answer(_request):
+        return web.Response(
+            status=403, text='{"kind": "Status", "message": "exceeded qu', content_type="application/json"
+        )
+
+    async with talk(answer) as api:
+        with pytest.raises(Unavailable, match="an answer that cannot be read"):
+            await api.request("POST", PODS, body={})
+
+
 async def test_a_port_where_nobody_listens_is_unavailable(tmp_path, monkeypatch, unused_tcp_port):
     from api_server import kubeconfig
 

@@ -107,16 +107,6 @@ async def crowd(stage: Stage) -> None:
     await stage.gone()
 
 
-async def part(stage: Stage) -> None:
-    """A quota lets only one of its pods in; it lets go of that one, and then all of them may come."""
-    async with stage.quota_of_pods(1):
-        await stage.edit(suspend=False)
-        await stage.reason("GangIncomplete")
-    await stage.trains(1)
-    await stage.finish(0)
-    await stage.ends("Succeeded")
-
-
 async def plain(stage: Stage) -> None:
     """Pods without an agent run to their end."""
     await stage.round(1)
@@ -155,7 +145,6 @@ LIVES: dict[str, Life] = {
     "shrink": Life(GANG, shrink),
     "wait": Life(GANG, wait, slow=True),
     "crowd": Life({**GANG, "resources": {"cpu": 5000}}, crowd),
-    "part": Life({**GANG, "suspend": True, "scheduling": {"gangTimeout": "2s"}}, part),
     "plain": Life(PLAIN, plain),
     "plain-fail": Life({**PLAIN, "restart": TWICE}, plain_fail),
     "plain-suspend": Life(PLAIN, plain_suspend),

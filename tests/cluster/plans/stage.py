@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-from operators import until
 from plans.kubelet import Container, now, placement
 from plans.lane import Lane
 from plans.record import Record
@@ -42,8 +41,7 @@ class Stage:
         """Submit the job; the pods of a slow one start when they are told to."""
         if slow:
             self._lane.kubelet.slow.add(self.name)
-        scheduling = {**spec.get("scheduling", {}), **placement(self._lane.kubelet.node)}
-        await self._jobs.submit(self.name, **{**spec, "scheduling": scheduling})
+        await self._jobs.submit(self.name, **spec, scheduling=placement(self._lane.kubelet.node))
 
     # What it waits for.
 
@@ -105,22 +103,6 @@ class Stage:
         for each in self._lane.kubelet.known.values():
             if each.job == self.name:
                 each.may_start.set()
-
-    @contextlib.asynccontextmanager
-    async def quota_of_pods(self, number: int) -> AsyncIterator[None]:
-        """Meanwhile the namespace takes no more pods than those in it and so many."""
-        name, path = f"{self.name}-pods", f"{self._jobs.core}/resourcequotas"
-        pods = json.loads(await self._lane.api.request("GET", f"{self._jobs.core}/pods"))["items"]
-        there = sum(each["status"]["phase"] not in {"Succeeded", "Failed"} for each in pods)
-        await self._jobs.make("resourcequotas", name, spec={"hard": {"pods": str(there + number)}})
-        try:
-            await until(lambda: self._counts(f"{path}/{name}"), 30, lambda: "the quota is not counted")
-            yield
-        finally:
-            await self._lane.api.request("DELETE", f"{path}/{name}", body={})
-
-    async def _counts(self, path: str) -> bool:
-        return bool(json.loads(await self._lane.api.request("GET", path))["status"].get("used"))
 
     async def edit(self, **spec: Any) -> None:
         await self._jobs.edit(self.name, **spec)

@@ -164,7 +164,9 @@ class Api:
                     answer = await _read(response, what)
                     if code < 300:
                         return _whole(answer, what) if options["headers"]["Accept"].startswith(JSON) else answer
-                    raise refusal(code, answer, what=what, retry_after=_after(response))
+                    # Of a half reason another one would be read.
+                    said = _whole(answer, what) if response.content_type == JSON else answer
+                    raise refusal(code, said, what=what, retry_after=_after(response))
         finally:
             self._observe(verb, path, code)
             if verb != "GET" and self._budget is not None:
