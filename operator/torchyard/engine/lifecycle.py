@@ -191,9 +191,9 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     late, pending_due = timeouts.pending(view, status)
     if late:
         return fail(view, status, "PendingTimeout", late)
-    part, part_due = release.overdue(view, status)
-    if part:
-        status = release.release(view, status, part)
+    emptied, part_due = release.let_go(view, status)
+    if emptied is not None:
+        status = emptied
         return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=_backoff_due(view, status))
     gate = rounds.barrier(view, status)
     opens, backoff = rounds.may_open(view, status, gate)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.gang import RELEASED, pause_end, seats
 from torchyard.engine.view import Pod, View
@@ -31,46 +31,46 @@ class Lack(Struct, frozen=True):
     why: str
 
 
-def overdue(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """What a gang holds that only a part of it found room for, if it has held it for too long, or when to look again.
+def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
+    """The status of a gang that lets go of the part that found room, if it held that for too long; else when to look.
 
     Not where its files would go with its pods, nor where nobody is to place all or none of it.
     """
     pause = pause_end(view, status)
     if pause is not None:
-        return "", pause
+        return None, pause
     held = seats(view, status).values()
     placed = [pod for pod in held if pod.node]
     lack = _lack(view, held)
     saved = status.checkpoint is not None and not view.files_stay
     if view.job.spec.scheduling.gang == "none" or saved or not placed or lack is None:
-        return "", None
+        return None, None
     begun = max([view.since, lack.since, *(pod.placed or pod.created for pod in placed)])
     due = begun + _limit(view) * (1 + SPREAD * _chance(view, status))
     if view.now < due:
-        return "", due
+        return None, due
     limit = view.job.spec.scheduling.gang_timeout
-    return f"{len(placed)} of {view.job.spec.nodes} pods for {limit}, {lack.why}", None
+    evidence = f"{len(placed)} of {view.job.spec.nodes} pods for {limit}, {lack.why}"
+    state: State = "Recovering" if status.state == "Recovering" else "Pending"
+    return told(_emptied(view, status, lack), state, RELEASED, evidence), None
 
 
-def release(view: View, status: TrainingJobStatus, evidence: str) -> TrainingJobStatus:
-    """The status of a gang that lets go of what it holds; its pods have new names next time.
+def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobStatus:
+    """Without members; the next pods have new names.
 
-    Each time in a row the pause is twice as long. How long its pods may wait counts from the first time on.
+    Each time in a row the pause is twice as long. How long pods may wait counts from the first time on.
     """
-    meet, times = status.rendezvous, status.rendezvous.releases
-    lack = _lack(view, seats(view, status).values())
+    meet = status.rendezvous
     first = min(max(_limit(view), SHORTEST_PAUSE_SECONDS), FIRST_PAUSE_SECONDS)
-    pause = min(first * 2.0 ** min(times, 8), LONGEST_PAUSE_SECONDS)
+    pause = min(first * 2.0 ** min(meet.releases, 8), LONGEST_PAUSE_SECONDS)
     meet = replace(
         meet,
         members=[""] * len(meet.members),
         next_round_time=rfc3339(view.now + pause * (1 + _chance(view, status))),
-        releases=times + 1,
-        waiting_since=meet.waiting_since or rfc3339(lack.since if lack is not None else view.now),
+        releases=meet.releases + 1,
+        waiting_since=meet.waiting_since or rfc3339(lack.since),
     )
-    status = replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
-    return told(status, "Recovering" if status.state == "Recovering" else "Pending", RELEASED, evidence)
+    return replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
 
 
 def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
