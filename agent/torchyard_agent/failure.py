@@ -23,7 +23,8 @@ _SECONDARY_TEXT = re.compile(
     re.IGNORECASE,
 )
 _OWN_FAULT = re.compile(
-    r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC", re.IGNORECASE
+    r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC|EADDRINUSE",
+    re.IGNORECASE,
 )
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
 _LAST_LINE = re.compile(

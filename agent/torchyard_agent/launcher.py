@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional
@@ -88,6 +89,9 @@ class Launch:
         except ChildFailedError as error:
             guard.give_way()
             return self._failed(error)
+        except Exception as error:
+            self._tell_of(error)
+            raise
         self._write(0, [])
         return 0
 
@@ -178,10 +182,18 @@ class Launch:
     def refuse(self, code: int, message: str) -> int:
         """End the round before it starts: `message` says what is missing."""
         print(message, file=sys.stderr, flush=True)
-        rank = self.spec["nodeRank"] * self.spec["procs"]
-        found = {"message": message, "secondary": False}
-        self._write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
+        self._write_own(code, {"message": message, "secondary": False})
         return code
+
+    def _tell_of(self, error: Exception) -> None:
+        """Say what ended torch's launcher itself: no worker was the reason, and none may have been started."""
+        name = f"{type(error).__module__}.{type(error).__qualname__}".replace("builtins.", "")
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self._write_own(1, {"exception": name, "message": f"torchrun: {error}", "traceback": trace})
+
+    def _write_own(self, code: int, found: Dict[str, Any]) -> None:
+        rank = self.spec["nodeRank"] * self.spec["procs"]
+        self._write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
 
     def _failed(self, error: Any) -> int:
         if not self.exits:  # torch saw a failure that was gone from our view: take its word

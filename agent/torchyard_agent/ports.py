@@ -13,30 +13,47 @@ TRIES = 20
 
 
 class ReservedPort:
-    """Holds a port bound, without listening, until the round that needs it starts.
+    """Holds a port bound, without listening, until the round that needs it starts, and then beside its store.
 
     torch's store listens on all interfaces: on a machine with several agents a port has to be free on every address.
     """
 
     def __init__(self) -> None:
         self._socket: Optional[socket.socket] = None
+        self._lent: Optional[socket.socket] = None
 
     def number(self) -> int:
-        """The port held now; another one after each release."""
+        """The port held now; another one after each `lend`."""
         if self._socket is None:
             self._socket = _bound()
         return int(self._socket.getsockname()[1])
 
-    def release(self) -> None:
-        """Give the port up, for the store to take."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def lend(self) -> None:
+        """Let the store of a round have the port, and keep it from every other agent until the next one is lent."""
+        held, self._socket = self._socket, None
+        if held is None:
+            return
+        if self._lent is not None:
+            self._lent.close()
+        self._lent = held
+        if not _shared(held):
+            held.close()
+
+
+def _shared(held: socket.socket) -> bool:
+    """Let those in who ask for a used address, as stores do and `_bound` does not; False: this kernel will not."""
+    number = int(held.getsockname()[1])
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        with socket.create_server(("", number)):
+            return True
+    except OSError:
+        return False
 
 
 def _bound() -> socket.socket:
-    # Between the release and the store's listening any port of the range of outgoing connections may be given to one;
-    # nobody gets these who does not ask for them.
+    # Where a port cannot be shared, one of the range of outgoing connections may be given to one before the store
+    # listens; nobody gets these who does not ask for them.
     for _ in range(TRIES):
         with contextlib.suppress(OSError):
             return _bound_to(random.randint(LEAST, MOST))  # noqa: S311 - no secret

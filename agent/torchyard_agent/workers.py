@@ -58,7 +58,7 @@ class Workers:
         if self.warm.starting:
             return False
         spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
-        self.port.release()
+        self.port.lend()
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
         self.round = run
         logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))

@@ -129,7 +129,8 @@ path, data = {str(path)!r}, b"step,loss\\n" * 1000
 {leaves}
 """
     node.run(program=script(program))
-    assert node.ended()["code"] == 0
+    ended = node.ended()
+    assert ended["code"] == 0, (ended, node.log())
     assert read(path.read_bytes()) == b"step,loss\n" * 1000
 
 

@@ -82,7 +82,7 @@ class Operator:
         if self._pod:
             environ["POD_NAME"] = self._pod
         for port in self._held:
-            port.release()
+            port.lend()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *program, *self._command],
@@ -121,8 +121,6 @@ class Operator:
 
     def stop(self) -> None:
         """Leave nothing behind, in whatever state it is."""
-        for port in self._held:
-            port.release()
         if self.runs:
             assert self.process is not None
             self.process.kill()

@@ -22,9 +22,9 @@ def test_progress_rate_and_time_left_are_what_the_ranks_report():
     assert world.status.metrics == {"loss": pytest.approx(1 / 21)}
 
 
-@pytest.mark.parametrize(("made", "rate"), [(None, 3.0), (20, 2.0), (0, None), (-1, None)])
+@pytest.mark.parametrize(("made", "rate"), [(None, 3.0), (20, 2.0), (1, None), (0, None), (-1, None)])
 def test_a_program_that_reports_no_rate_gets_the_average_of_its_round(made, rate):
-    """The steps that a checkpoint brought, which is all that is there when it is only measured, are none of it."""
+    """The steps that a checkpoint brought are none of it, and one step after a start tells no rate."""
     world = World(1).to_running()
     opened = world.status.attempts[-1].start_time
     world.now = unix(opened) + 10

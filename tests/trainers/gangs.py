@@ -42,11 +42,14 @@ def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str
     }
 
 
+HELD: list[ReservedPort] = []
+
+
 def free_port() -> int:
-    """One that no outgoing connection takes before it is listened on."""
-    held = ReservedPort()
-    number = held.number()
-    held.release()
+    """One that nobody else here is given, for a store to listen on."""
+    HELD.append(ReservedPort())
+    number = HELD[-1].number()
+    HELD[-1].lend()
     return number
 
 

@@ -153,8 +153,12 @@ def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int
 
 
 def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> float:
-    """Steps a second since the round opened, for programs that report no rate."""
-    if not status.attempts:
+    """Steps a second since the round opened, for programs that report no rate.
+
+    Who counts its own steps measures their rate from the second on; the first one alone would be told as slow as the
+    start before it.
+    """
+    if not status.attempts or lead.round_steps == 1:
         return 0.0
     attempt = status.attempts[-1]
     made = step - attempt.start_step if lead.round_steps is None else lead.round_steps
