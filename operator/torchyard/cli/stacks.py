@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -12,20 +11,7 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit
 from torchyard.cli.remote.place import on_cluster, place
-from torchyard.cli.words import clean
-
-NO_STACKS = "no stacks: it ended, or it is no Python that the agent's hooks are in"
-
-
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands, as its agent tells (docs/protocol.md)."""
-
-    rank: int
-    pid: int
-    stacks: str | None = None
-    at: str = ""  # innermost frame of the program itself
-    waits: bool = False  # for other ranks
-    pod: str = ""
+from torchyard.cli.standing import Standing, read, shown
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -64,19 +50,6 @@ def command(
     else:
         print("\n\n".join(map(shown, chosen)))
     return SUCCEEDED
-
-
-def read(answer: bytes, pod: str) -> Iterable[Standing]:
-    """What the agent of a pod answered."""
-    return [msgspec.structs.replace(each, pod=pod) for each in msgspec.json.decode(answer, type=list[Standing])]
-
-
-def shown(standing: Standing) -> str:
-    """One rank, as people read it."""
-    where = f", at {standing.at}" if standing.at else ""
-    head = f"rank {standing.rank} ({standing.pod}){where}" + (", waiting for other ranks" if standing.waits else "")
-    lines = (standing.stacks or NO_STACKS).strip().splitlines()
-    return "\n".join([clean(head), *map(clean, lines)])
 
 
 def standing_here(name: str) -> list[Standing]:

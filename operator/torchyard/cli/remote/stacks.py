@@ -4,7 +4,7 @@ from torchyard.cli.errors import FAILED, RefusalError
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import program
 from torchyard.cli.remote.session import Remote
-from torchyard.cli.stacks import Standing, read
+from torchyard.cli.standing import Standing, read
 from torchyard.cluster.kube.manifest import names
 
 
