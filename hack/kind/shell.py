@@ -96,9 +96,10 @@ def install_debian(*packages: str) -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise Unavailable(f"needs {', '.join(packages)}, and can install them only as root on Debian")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    patient = ("-o", "DPkg::Lock::Timeout=300")  # a machine that has just started may be upgrading itself
     with step(f"installing {', '.join(missing)}", usual="under a minute"):
         run("apt-get", "update", "-q", env=quiet)
-        run("apt-get", "install", "-q", "-y", "--no-install-recommends", *missing, env=quiet)
+        run("apt-get", "install", *patient, "-q", "-y", "--no-install-recommends", *missing, env=quiet)
 
 
 def _installed(package: str) -> bool:
