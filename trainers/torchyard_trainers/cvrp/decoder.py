@@ -95,7 +95,8 @@ class Decoder(nn.Module):
 
     def _look_up(self, tables: Tables, instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
         share = (state.load / instances.capacity)[..., None].to(tables.scores.dtype)
-        scores = torch.addcmul(rows(tables.scores, state.node), share, tables.load_scores)
+        # A product, since its gradient is one as well; that of `addcmul` is the sum over a tensor as large as this.
+        scores = torch.baddbmm(rows(tables.scores, state.node), share, tables.load_scores)
         scores = scores.float().unflatten(-1, (self.heads, -1)) + penalty(options)[:, :, None]
         return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
 
