@@ -2,11 +2,13 @@
 
 import gzip
 import json
+from contextlib import suppress
 
 import pytest
 import torch
 from gangs import config, until
 
+from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.profiler import WISH, Profiler
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.world import World
@@ -105,6 +107,34 @@ def test_a_full_disk_stops_no_training(ranks):
     ranks.wish(id="a", kind="trace", steps=1, rank=0)
     ranks.steps([1, 2])
     assert "trace profile of step 1" in ranks.reporters[0].facts["warnings"][0]
+
+
+def test_a_run_that_is_done_first_leaves_what_it_recorded(ranks):
+    ranks.wish(id="a", kind="trace", steps=5, rank=0)
+    with ranks.profilers[0]:
+        ranks.steps([1, 2])
+        assert ranks.written == []
+    assert ranks.written == ["trace-00000002-rank-0.json.gz"]
+    assert (ranks.run_dir / "profiled.0").read_text() == "a"
+
+
+def test_a_run_that_stops_leaves_the_wish_to_the_next_round(ranks):
+    ranks.wish(id="a", kind="trace", steps=2, rank=0)
+    with suppress(PreemptedError), ranks.profilers[0]:
+        ranks.steps([1])
+        raise PreemptedError("asked to stop")
+    assert ranks.written == []
+    ranks.round(2)
+    ranks.steps([2, 3])
+    assert ranks.written == ["trace-00000003-rank-0.json.gz"]
+
+
+@pytest.mark.e2e
+def test_a_wish_for_more_steps_than_are_left_changes_no_exit_code(yard):
+    (yard.root / "run-1").mkdir()
+    (yard.root / "run-1" / WISH).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 100}))
+    yard.train(config(params={"steps": 3}))
+    assert [path.name for path in (yard.checkpoints / "profile").iterdir()] == ["trace-00000003-rank-0.json.gz"]
 
 
 @pytest.mark.e2e

@@ -54,7 +54,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
     profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
-    with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log:
+    with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log, profiler:
         if progress.fresh:
             _begin(work, session, progress)
         session = micro_batches.settle(

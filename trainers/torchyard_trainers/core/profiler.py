@@ -2,11 +2,11 @@
 
     $TORCHYARD_RUN_DIR/profile.json    {"id": "...", "kind": "trace" | "memory", "steps": 3, "rank": null}
 
-`trace` writes a Chrome trace of the next `steps` steps (chrome://tracing, ui.perfetto.dev). `memory` says after them
-which tensors there are; on a GPU also what its allocator did in them (pytorch.org/memory_viz). Each rank, or the one
-named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a rank: `profiled.<rank>` holds the id that this
-rank is done with, also where another was named, so that who wishes next can tell whether the file is free. Ranks need
-not agree on anything: a profile changes no step.
+`trace` writes a Chrome trace of the next `steps` steps, or of those that are left (chrome://tracing, ui.perfetto.dev).
+`memory` says after them which tensors there are; on a GPU also what its allocator did in them
+(pytorch.org/memory_viz). Each rank, or the one named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a
+rank: `profiled.<rank>` holds the id that this rank is done with, also where another was named, so that who wishes next
+can tell whether the file is free. Ranks need not agree on anything: a profile changes no step.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import torch
@@ -45,7 +45,11 @@ class Wish(Struct, frozen=True):
 
 
 class Profiler:
-    """Looks for a wish before every step and grants it. Without a run folder nobody can have one."""
+    """Looks for a wish before every step and grants it. Without a run folder nobody can have one.
+
+    Leave it when no step will follow: a run that is done writes what it has recorded, one that fails or stops leaves
+    the wish to the next round. A trace that nobody stops crashes the process at its end.
+    """
 
     def __init__(self, run_dir: Path | None, checkpoint_dir: Path, world: World, reporter: Reporter) -> None:
         self._run_dir, self._folder = run_dir, checkpoint_dir / FOLDER
@@ -53,7 +57,20 @@ class Profiler:
         self._seen = 0
         self._wish: Wish | None = None
         self._left = 0
+        self._step = 0
         self._trace: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if self._wish is None:
+            return
+        if kind is None:
+            self._grant()
+        elif self._trace is not None:
+            with contextlib.suppress(RuntimeError):  # what ends the run is told, not this
+                self._trace.stop()
 
     @contextlib.contextmanager
     def around(self, step: int) -> Iterator[None]:
@@ -80,10 +97,13 @@ class Profiler:
     def _after(self, step: int) -> None:
         if self._wish is None or self._run_dir is None:
             return
-        self._left -= 1
-        if self._left > 0:
-            return
-        wish, self._wish = self._wish, None
+        self._left, self._step = self._left - 1, step
+        if self._left == 0:
+            self._grant()
+
+    def _grant(self) -> None:
+        wish, step, self._wish = self._wish, self._step, None
+        assert wish is not None
         trace, self._trace = self._trace, None
         if trace is not None:  # first of all: one that runs on slows training and crashes at its end
             trace.stop()
@@ -135,14 +155,16 @@ class Profiler:
             trace.export_chrome_trace(str(scratch))
             scratch.replace(path)
             return [path]
-        path = self._folder / f"{name}.json"
-        write_atomically(path, json.dumps(memory(self._world.device), indent=1))
-        if self._world.device.type != "cuda":
-            return [path]
-        snapshot = self._folder / f"{name}.pickle"
-        torch.cuda.memory._dump_snapshot(str(snapshot))  # noqa: SLF001 - documented so
-        torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - documented so
-        return [path, snapshot]
+        path, snapshot = self._folder / f"{name}.json", self._folder / f"{name}.pickle"
+        cuda = self._world.device.type == "cuda"
+        try:
+            write_atomically(path, json.dumps(memory(self._world.device), indent=1))
+            if cuda:
+                torch.cuda.memory._dump_snapshot(str(snapshot))  # noqa: SLF001 - documented so
+        finally:  # one that runs on slows training, as a trace does
+            if cuda:
+                torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - documented so
+        return [path, snapshot] if cuda else [path]
 
 
 def memory(device: torch.device) -> dict[str, Any]:
