@@ -101,6 +101,8 @@ def test_training_exports_what_is_asked_for_and_says_so(yard):
     written = weights.stat().st_mtime_ns
     yard.train(config(export={"formats": []}))
     assert weights.stat().st_mtime_ns == written, "a finished run is not exported again"
+    again = {each["name"]: each for each in yard.report()["artifacts"]}
+    assert again == made, "a status takes what the newest round tells: what is left out there is gone"
 
 
 def test_export_of_a_checkpoint_measures_these_very_weights(yard):

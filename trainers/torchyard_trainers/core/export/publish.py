@@ -86,14 +86,21 @@ def _publish(material: Material, name: str, root: Path, reporter: Reporter, *, v
         "verified": verified,
     }
     write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
-    files = sorted(manifest["files"], key=lambda file: -manifest["files"][file]["bytes"])
     _replace(target, scratch)
-    # What a folder consists of is in its manifest, and so is its digest; a page has many files.
-    for file in [*(files if name != "web" else ()), MANIFEST]:
-        reporter.artifact(f"{EXPORTS}/{name}/{file}", target / file, verified=True if verify else None)
+    tell(root, name, manifest, reporter)
     size = sum(facts["bytes"] for facts in manifest["files"].values())
     gate = "verified" if verify else "not verified"
     say(f"exported {target}: {size} bytes, {gate}, in {time.monotonic() - began:.1f} s")
+
+
+def tell(root: Path, name: str, manifest: Mapping[str, Any], reporter: Reporter) -> None:
+    """Report a format that is published: its files, the largest first, and its manifest."""
+    target, files = root / EXPORTS / name, manifest["files"]
+    verified = {"verified": True} if manifest["verified"] is not None else {}
+    # What a folder consists of is in its manifest, and so is its digest; a page has many files.
+    for file in sorted(files, key=lambda file: -files[file]["bytes"]) if name != "web" else ():
+        reporter.made({"name": f"{EXPORTS}/{name}/{file}", "uri": str(target / file), **files[file], **verified})
+    reporter.artifact(f"{EXPORTS}/{name}/{MANIFEST}", target / MANIFEST, verified=verified.get("verified"))
 
 
 def _digests(folder: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from torchyard_trainers import registry
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.config import Export
-from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export
+from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export, tell
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.modes.chosen import load_chosen
 from torchyard_trainers.core.modes.ending import finish_reading
@@ -31,7 +31,7 @@ def export_checkpoint(work: Workload, session: Session, run: Run) -> dict[str, f
 
 
 def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
-    """Train, then write the formats the job asks for; a round that finds all of it done leaves it.
+    """Train, then write the formats the job asks for; a round that finds some of it done reports that again.
 
     Raises:
         ExportError: a format does not hold what the model is; the weights and DONE are there.
@@ -41,9 +41,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     if run.config.export is None:
         return metrics
     formats = formats_of(run.config.export)
-    missing = session.world.from_leader(
-        lambda: [name for name in formats if not _is_there(run, name, work.total_steps)]
-    )
+    missing = session.world.from_leader(lambda: [name for name in formats if not _told(run, name, work.total_steps)])
     if missing:
         _export(session, run, work.total_steps, metrics, missing)
     return metrics
@@ -66,9 +64,13 @@ def _export(session: Session, run: Run, step: int, metrics: Mapping[str, float],
     export(lambda: registry.build(config), session, run.checkpoint_dir, formats, facts, verify=verify)
 
 
-def _is_there(run: Run, name: str, step: int) -> bool:
+def _told(run: Run, name: str, step: int) -> bool:
+    """Whether an earlier round exported these weights; then it is told as if it were of this round."""
     try:
         manifest = json.loads((run.checkpoint_dir / EXPORTS / name / MANIFEST).read_text())
     except (FileNotFoundError, ValueError):
         return False
-    return isinstance(manifest, dict) and manifest.get("step") == step
+    if not isinstance(manifest, dict) or manifest.get("step") != step:
+        return False
+    tell(run.checkpoint_dir, name, manifest, run.reporter)
+    return True
