@@ -1,11 +1,14 @@
 """Trackers: offline modes of the real libraries; trouble with them never stops training."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
 
 import pytest
+from gangs import until
 
 from torchyard_trainers.core import trackers
 from torchyard_trainers.core.config import Config, Job, Logging, Trainer
@@ -97,6 +100,34 @@ def test_a_tracker_that_fails_is_left_out_with_a_warning_and_the_curves_go_on(tm
         "logging.mlflow: no route at step 1; it gets no more curves, metrics.jsonl has them all"
     ]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_server_that_goes_away_is_told_while_it_trains_and_not_waited_for_at_the_end(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install torchyard[mlflow]")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    warnings = []
+    found = Trackers(job(mlflow=True), tmp_path, warnings.append)
+    found.add(1, {"loss": 1.0})
+    shutil.rmtree(tmp_path / "mlruns")
+
+    def told():
+        found.add(2, {"loss": 1.0})
+        return warnings
+
+    assert until(told)[0].startswith("logging.mlflow: ")
+    found.close(failed=False)
+    assert len(warnings) == 1
+
+
+def test_waiting_for_a_server_is_limited_unless_its_own_environment_says_how_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "Wandb", Broken)
+    for name in trackers.PATIENCE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "3600")
+    Trackers(job(wandb=True), tmp_path, print)
+    assert {name: os.environ[name] for name in trackers.PATIENCE} == trackers.PATIENCE | {
+        "WANDB_FINISH_TIMEOUT": "3600"
+    }
 
 
 def test_one_that_cannot_start_is_told_too(tmp_path, monkeypatch):

@@ -2,7 +2,8 @@
 
 Where they log to is their own environment's business (`WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, keys in
 `envFrom`). Without any, W&B asks for a key as ever, and MLflow writes files below the checkpoint folder. A round that
-resumes a job goes on in the job's run. Trouble with a tracker is told once and never stops training.
+resumes a job goes on in the job's run. Trouble with a tracker is told once and never stops training, nor does waiting
+for its server: both would by themselves try for minutes at the beginning, and for ever at the end.
 """
 
 import logging
@@ -21,6 +22,13 @@ from torchyard_trainers.core.exits import ConfigError
 
 PROJECT = "torchyard"
 INIT_SECONDS = 60.0
+# What their own environment does not say: a server that is away is given up after about a minute.
+PATIENCE = {
+    "WANDB_FINISH_TIMEOUT": "60",
+    "WANDB_FINISH_TIMEOUT_RAISES": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
 JOB_TAG = "torchyard.job"
 MLRUNS = "mlruns"
 PENDING = 100
@@ -59,6 +67,8 @@ class Trackers:
     def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._trackers: dict[str, Tracker] = {}
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         if config.logging.wandb:
             self._guard("logging.wandb", lambda: self._trackers.update({"logging.wandb": Wandb(config, folder)}))
         if config.logging.mlflow:
@@ -130,6 +140,8 @@ class Mlflow:
         """See `Tracker`."""
         from mlflow.entities import Metric
 
+        while self._pending and _is_over(self._pending[0]):  # one that failed is told now: more would pile up behind it
+            self._pending.popleft().wait()
         now = int(time.time() * 1000)
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         self._pending.append(self._client.log_batch(self._run, metrics=metrics, synchronous=False))
@@ -163,3 +175,7 @@ class Mlflow:
             self._client.log_param(run.info.run_id, name, value)
         identity: str = run.info.run_id
         return identity
+
+
+def _is_over(operation: Any) -> bool:
+    return all(future.done() for future in operation._operation_futures)  # noqa: SLF001 - it offers to wait only
