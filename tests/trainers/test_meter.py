@@ -1,5 +1,6 @@
 """Figures of use: counted FLOPs against arithmetic by hand, peaks by name, shares of time."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -86,6 +87,8 @@ def test_a_device_nobody_knows_has_no_mfu_and_costs_no_count():
         ("NVIDIA L4", "bf16", 121e12),
         ("NVIDIA L40S", "bf16", 362e12),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA GH200 480GB MIG 1g.12gb", "bf16", None),
         ("NVIDIA A10G", "bf16", None),
         ("AMD Instinct MI300X", "bf16", None),
         ("cpu", "fp32", None),
@@ -93,6 +96,25 @@ def test_a_device_nobody_knows_has_no_mfu_and_costs_no_count():
 )
 def test_peaks_are_known_by_exact_names(name, precision, peak):
     assert peak_of(name, precision) == (peak and pytest.approx(peak))
+
+
+class Ranks(World):
+    """One of several, whose devices are known to have these peaks."""
+
+    peaks = (None,)
+
+    def gather(self, _value):
+        return list(self.peaks)
+
+
+@pytest.mark.parametrize(("peaks", "mean"), [((4e12, None), None), ((None, 4e12), None), ((4e12, 2e12), 3e12)])
+def test_ranks_with_different_devices_agree_on_whether_flops_are_counted(peaks, mean, monkeypatch):
+    world = Ranks(rank=0, size=2, local_rank=0, device=torch.device("cpu"), grouped=False)
+    monkeypatch.setattr(Ranks, "peaks", peaks)
+    monkeypatch.setattr(meter, "own_peak", lambda _session: peaks[0])
+    held = replace(session(), world=world)
+    assert meter.device_peak(held) == mean
+    assert (Meter(Perceptron(), held).flops is not None) is (mean is not None)
 
 
 def test_the_share_of_time_that_steps_waited_for_data(monkeypatch):

@@ -20,7 +20,7 @@ class Meter:
     """
 
     def __init__(self, work: Workload, session: Session, *, count: bool = False) -> None:
-        """Count FLOPs where the device's peak is known, or where `count` says so. Collective then."""
+        """Count FLOPs where the peak of every rank's device is known, or where `count` says so. Collective."""
         self._session = session
         self._speed = Speed(work.global_batch)
         self._peak = device_peak(session)
@@ -50,11 +50,21 @@ class Meter:
 
 
 def utilisation(flops_of_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """Model FLOPs utilisation (PaLM, appendix B): achieved over possible, 0 to 1."""
+    """Model FLOPs utilisation (PaLM, appendix B): achieved over possible, 0 to 1. `peak` is that of a device."""
     return flops_of_sample * samples_per_second / (peak * devices)
 
 
 def device_peak(session: Session) -> float | None:
+    """Give the mean peak of all ranks' devices in the precision of the run, None if one is not known. Collective.
+
+    Ranks must agree on it: where it is known to some of them only, they alone would make the passes that are counted.
+    """
+    peaks = session.world.gather(own_peak(session))
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) / len(known) if len(known) == len(peaks) else None
+
+
+def own_peak(session: Session) -> float | None:
     """Give the peak of this rank's device in the precision of the run, None if it is not known."""
     device = session.world.device
     if device.type != "cuda":

@@ -32,13 +32,16 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     (r"GeForce RTX 3090", Peak(71 * _T, 35.6 * _T)),
 )
 _MAKER = re.compile(r"^(NVIDIA|Tesla) ")
+_SLICE = re.compile(r" MIG \d")
 
 
 def peak_of(device_name: str, precision: str) -> float | None:
     """Give the most FLOP/s of a device in a precision (`fp32`, `bf16` or `fp16`); None where nobody knows.
 
-    A slice of a GPU (MIG) has a name of its own and is not listed: its share depends on how it was cut.
+    A slice of a GPU (MIG) has a name of its own and none of these: its share depends on how it was cut.
     """
+    if _SLICE.search(device_name):
+        return None
     name = _MAKER.sub("", device_name)
     for pattern, peak in _PEAKS:
         if re.fullmatch(pattern, name):
