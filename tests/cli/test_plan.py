@@ -37,6 +37,13 @@ def test_a_real_forecast_says_what_fits(job, capsys):
     assert "micro-batches of 2, 1 a step" in capsys.readouterr().out
 
 
+def test_a_gpu_without_bf16_is_planned_in_what_the_job_computes_in_there(job, capsys):
+    assert main(["plan", str(job), "--gpu", "v100-32gb", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["precision"] == "fp32"
+    assert main(["plan", str(job), "--gpu", "T4-16GB", "--set", "parallelism.precision=bf16"]) == 64
+    assert "precision: bf16, but this GPU has none; use fp16 or fp32" in capsys.readouterr().err
+
+
 def test_an_evaluation_that_does_not_fit_is_told_with_what_to_change():
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "buffers", "host", "total"), 0)
     job = {

@@ -25,6 +25,8 @@ GPUS = {
     "H200-141GB": 139.8,
     "B200-180GB": 178.4,
 }
+# Older than compute capability 8.0: `precision: auto` is fp32 there.
+WITHOUT_BF16 = {"T4-16GB", "V100-16GB", "V100-32GB"}
 
 # Parts that every forecast tells, even of nothing.
 EVALUATION = "evaluation between steps"
@@ -59,7 +61,9 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
     field = "--gpu" if gpu else "spec.gpu.minMemory"
     with waiting():
-        found = forecast(job, file.parent, ranks=spec.nodes * procs, local=procs, memory=memory, field=field)
+        found = forecast(
+            job, file.parent, ranks=spec.nodes * procs, local=procs, memory=memory, field=field, bf16=has_bf16(size)
+        )
     if output is not None:
         emit(found, output)
     else:
@@ -95,7 +99,14 @@ def bytes_of(gpu: str) -> int:
     return size
 
 
-def forecast(job: Any, folder: Path, *, ranks: int, local: int, memory: int | None, field: str) -> dict[str, Any]:
+def has_bf16(gpu: str | None) -> bool:
+    """Whether a GPU computes in bf16; of a size alone nobody knows, and what is sold today does."""
+    return gpu is None or gpu.lower() not in {name.lower() for name in WITHOUT_BF16}
+
+
+def forecast(
+    job: Any, folder: Path, *, ranks: int, local: int, memory: int | None, field: str, bf16: bool = True
+) -> dict[str, Any]:
     """Let the trainer make its forecast.
 
     Args:
@@ -105,6 +116,7 @@ def forecast(job: Any, folder: Path, *, ranks: int, local: int, memory: int | No
         local: ranks of one node.
         memory: bytes of a rank's GPU, or None for a CPU.
         field: where people said how much that is.
+        bf16: whether the GPU has it.
 
     Raises:
         RefusalError: in the trainer's words.
@@ -114,6 +126,7 @@ def forecast(job: Any, folder: Path, *, ranks: int, local: int, memory: int | No
     from torchyard.cli.trainers import ask
 
     limit = ["--memory", str(memory)] if memory is not None else []
+    limit += [] if bf16 else ["--no-bf16"]
     try:
         answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit, folder=folder)
     except RefusalError as error:

@@ -96,6 +96,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     foretell.add_argument("--world", type=int, required=True, help="ranks")
     foretell.add_argument("--local", type=int, required=True, help="ranks of a node")
     foretell.add_argument("--memory", type=int, help="bytes of a rank's GPU; without it, ranks are on a CPU")
+    foretell.add_argument("--no-bf16", dest="bf16", action="store_false", help="that GPU is too old to compute in bf16")
     foretell.set_defaults(command="plan")
     return parser.parse_args(arguments)
 

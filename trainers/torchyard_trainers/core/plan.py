@@ -33,11 +33,11 @@ class Try(NamedTuple):
 class Planner:
     """Makes forecasts of one job. They are few: each takes about as long as a step of one sample on a CPU."""
 
-    def __init__(self, config: Config, world: World, memory: int | None) -> None:
-        """Plan for ranks with GPUs of `memory` bytes, or ranks on a CPU (None).
+    def __init__(self, config: Config, world: World, memory: int | None, *, bf16: bool = True) -> None:
+        """Plan for ranks with GPUs of `memory` bytes, which have bf16 or not, or ranks on a CPU (None).
 
         Raises:
-            ConfigError: such a GPU has no room for any tensor.
+            ConfigError: such a GPU has no room for any tensor, or no bf16 where it is asked for.
         """
         # Compiled blocks need less, and nothing is compiled for the sake of a forecast.
         eager = msgspec.structs.replace(config.parallelism, compile=False)
@@ -55,8 +55,11 @@ class Planner:
         self.global_batch = work.global_batch
         self.parameters = sum(each.numel() for each in work.build().parameters())
         self.real = False
-        precision = config.parallelism.precision
-        self.precision = precision if precision != "auto" else "fp32" if memory is None else "bf16"
+        self.precision = config.parallelism.precision
+        if self.precision == "bf16" and not bf16:
+            raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
+        if self.precision == "auto":
+            self.precision = "bf16" if memory is not None and bf16 else "fp32"
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
@@ -146,11 +149,11 @@ def plan(config: Config, options: argparse.Namespace) -> str:
 
     Args:
         config: of the job.
-        options: `world`, `local` ranks on a node, `memory` bytes of a GPU (None: a CPU).
+        options: `world`, `local` ranks on a node, `memory` bytes of a GPU (None: a CPU), which has `bf16` or not.
     """
     registry.check(config)
     with imagined_world(options.world, options.local) as world:
-        planner = Planner(config, world, options.memory)
+        planner = Planner(config, world, options.memory, bf16=options.bf16)
         asked = planner.as_asked()
         change = None
         if planner.fits(asked) is False and (found := planner.cheapest(asked)):
