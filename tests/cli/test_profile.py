@@ -71,6 +71,13 @@ def test_a_rank_that_is_not_there_is_refused_at_once(torchyard, training, rank, 
     assert not any((run / "profile.json").exists() for run in training.pods)
 
 
+def test_a_job_that_trains_nothing_is_not_asked(torchyard, training):
+    file = torchyard.home / "runs" / "cvrp" / "job.yaml"
+    file.write_text(file.read_text().replace("{name: cvrp},", "{name: cvrp, mode: bench},"))
+    refused = torchyard("profile", "cvrp", "trace")
+    assert (refused.returncode, "'cvrp' is in mode bench, and only a job that trains" in refused.stderr) == (64, True)
+
+
 def test_the_last_rank_is_asked(torchyard, training):
     asked = torchyard("profile", "cvrp", "trace", "--rank", 1)
     assert (asked.returncode, asked.stdout.startswith("asked 2 pods of cvrp for trace")) == (0, True), asked.stderr

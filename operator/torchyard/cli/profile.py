@@ -61,7 +61,7 @@ def ask_local(name: str, wish: str, *, replace: bool = False) -> int:
 
     folder = find(name)
     run = load(folder)
-    refuse_deaf(name, built_in=run.job.spec.trainer is not None)
+    refuse_deaf(run.job)
     pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
     if run.over or not pods:
         raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")

@@ -31,14 +31,19 @@ def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> 
     return json.dumps({"id": uuid.uuid4().hex, "kind": kind, "steps": steps, "rank": rank})
 
 
-def refuse_deaf(name: str, *, built_in: bool) -> None:
+def refuse_deaf(job: "TrainingJob") -> None:
     """Refuse to ask a program that would not hear.
 
     Raises:
-        RefusalError: it is no workload of ours.
+        RefusalError: it is no workload of ours, or trains nothing.
     """
-    if not built_in:
+    name, trainer = job.metadata.name, job.spec.trainer
+    if trainer is None:
         raise RefusalError(f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program")
+    if trainer.mode != "train":
+        raise RefusalError(
+            f"{name!r} is in mode {trainer.mode}, and only a job that trains would hear", "profile one in mode train"
+        )
 
 
 class Left(NamedTuple):

@@ -32,7 +32,7 @@ async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool
         RefusalError: none runs, the job's program would not hear or has no such rank, or an earlier wish would be lost.
     """
     job = jobs.typed(await jobs.get(remote, name))
-    refuse_deaf(name, built_in=job.spec.trainer is not None)
+    refuse_deaf(job)
     refuse_no_such_rank(job, wish)
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
