@@ -47,6 +47,8 @@ class Nvml(ModuleType):
         return len(self.boards)
 
     def nvmlDeviceGetHandleByIndex(self, index):
+        if self.boards[index].get("closed"):
+            raise self.NVMLError("Insufficient Permissions")
         return self.boards[index]
 
     def nvmlDeviceGetMigMode(self, board):
@@ -116,6 +118,11 @@ def test_without_a_driver_there_are_none(machine):
     assert gpus.driver_version() is None
     with pytest.raises(NoGpuError, match="this process has 0"):
         gpus.select(1)
+
+
+def test_a_gpu_that_this_user_may_not_touch_hides_no_other(machine):
+    machine(board("a", closed=True), board("b"))
+    assert [(gpu.index, gpu.uuid) for gpu in gpus.available()] == [(1, "GPU-bbbbbbbb-0000")]
 
 
 def test_a_gpu_that_is_cut_offers_its_slices(machine):

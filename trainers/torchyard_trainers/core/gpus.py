@@ -169,7 +169,10 @@ def _nvml() -> Iterator[Any]:
 
 def _devices(nvml: Any, index: int) -> Iterator[Gpu]:
     """Give a GPU, or its slices where it is cut into any: CUDA offers only those then."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError:  # counted are also those that this user may not touch, and those off the bus
+        return
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     if not _is_cut(nvml, handle):
         yield _gpu(nvml, handle, index, capability)
