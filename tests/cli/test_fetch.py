@@ -50,6 +50,15 @@ def test_what_is_there_stays_unless_it_shall_be_replaced(torchyard, made):
     assert not (torchyard.folder / "public" / "mine.html").exists()
 
 
+@pytest.mark.parametrize("place", [".", ".."])
+def test_the_folder_one_is_in_is_not_replaced(torchyard, made, place):
+    kept = torchyard.folder / "mine.html"
+    kept.write_text("mine")
+    refused = torchyard("fetch", "cartpole", "export/web", "-o", place, "--replace")
+    assert (refused.returncode, f"-o {place} is where you are" in refused.stderr) == (64, True), refused.stderr
+    assert kept.exists()
+
+
 def test_what_is_not_what_its_manifest_says_does_not_come(torchyard, made):
     (made / "export" / "web" / "js" / "play.js").write_text("steal()")
     refused = torchyard("fetch", "cartpole", "export/web", "-o", "public")

@@ -30,6 +30,8 @@ def command(*, name: str, path: str, to: Path | None, replace: bool, context: st
     """
     wanted = inside(path)
     target = to if to is not None else Path(wanted.name)
+    if Path.cwd().is_relative_to(target.resolve()):  # what is there is removed, and this folder would go with it
+        raise RefusalError(f"-o {target} is where you are", f"name a folder in it: -o {target / wanted.name}")
     if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
         raise RefusalError(f"{target} is there already", "give --replace, or another -o")
     target.parent.mkdir(parents=True, exist_ok=True)
