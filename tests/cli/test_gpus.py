@@ -67,6 +67,7 @@ def test_how_many_train_a_model(machine):
         (["--select", 1, "--min-free-memory", "40 Gigs"], "not a size; write it like 40Gi"),
         (["--select", 1, "--product", "("], "not a regular expression"),
         (["--fit", "seven"], "write it like 350M or 7B"),
+        (["--fit", "inf"], "write it like 350M or 7B"),
         (["--fit", "70B"], "need 16 GPUs with 80 GiB, but there are 2"),
     ],
 )

@@ -150,7 +150,7 @@ def parameters(text: str) -> int:
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1.0)
     try:
         found = int(float(number) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):
         found = 0
     if found < 1:
         raise ArgumentTypeError(f"{text!r} is not a number of parameters; write it like 350M or 7B")
