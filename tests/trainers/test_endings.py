@@ -41,6 +41,18 @@ def test_a_finished_run_is_finished_at_once_when_started_again_and_says_what_it_
     assert yard.report(0)["artifacts"] == made
 
 
+def test_a_line_of_the_curves_that_was_cut_short_costs_no_other_line_and_ends_no_run(yard):
+    yard.train(config(params={"steps": 6}))
+    curves = yard.checkpoints / "metrics.jsonl"
+    torn = '{"step": 7, "lo'
+    curves.write_text(curves.read_text() + torn)
+    yard.train(config())
+    lines = curves.read_text().splitlines()
+    lines.remove(torn)
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+    assert (yard.checkpoints / "DONE").exists()
+
+
 def test_asked_to_stop_all_ranks_save_the_same_step_and_exit_75(yard):
     gang = yard.start(config(params=SLOW), world=3)
     until((yard.checkpoints / "metrics.jsonl").exists)

@@ -1,6 +1,7 @@
 """Where numbers go over time: a line on stdout, `metrics.jsonl`, TensorBoard event files, trackers. Rank 0 only."""
 
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -32,7 +33,10 @@ class Speed:
 
 
 class Curves:
-    """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts."""
+    """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts.
+
+    A line that was cut short stays; who reads passes over it.
+    """
 
     def __init__(self, folder: Path | None, *, tensorboard: bool, trackers: Trackers | None = None) -> None:
         """Write below `folder`, nowhere without one; without the tensorboard package there are no event files."""
@@ -59,7 +63,11 @@ class Curves:
         say(line(step, total_steps, values))
         values = finite(values)
         if self._lines is None:
-            self._lines = (self._folder / "metrics.jsonl").open("a", buffering=1)
+            path = self._folder / "metrics.jsonl"
+            torn = _is_torn(path)
+            self._lines = path.open("a", buffering=1)
+            if torn:  # or the next line would be a part of that one
+                self._lines.write("\n")
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         if self._wants_events:
             self._add_events(self._folder, step, values)
@@ -83,6 +91,15 @@ class Curves:
             self._events = EventFileWriter(str(folder / "tensorboard"))
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._events.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line was cut short, as a full disk or a lost node does."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def open_curves(config: Config, folder: Path, reporter: Reporter, *, leads: bool) -> Curves:

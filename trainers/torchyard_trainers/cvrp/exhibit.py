@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,8 +166,11 @@ def gap(cost: float, reference: float) -> float:
 
 
 def read_curve(path: Path) -> Sequence[tuple[float, float]]:
-    """Give cost by step from `metrics.jsonl`; of two lines with one step the later counts."""
-    if not path.exists():
-        return []
-    entries = (json.loads(line) for line in path.read_text().splitlines())
-    return sorted({entry["step"]: entry["cost"] for entry in entries if "cost" in entry}.items())
+    """Give cost by step from `metrics.jsonl`; of two lines with one step the later counts, one cut short not."""
+    costs: dict[float, float] = {}
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in lines:
+        with suppress(ValueError, KeyError):
+            entry = json.loads(line)
+            costs[entry["step"]] = entry["cost"]
+    return sorted(costs.items())
