@@ -170,7 +170,7 @@ def read_curve(path: Path) -> Sequence[tuple[float, float]]:
     costs: dict[float, float] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
     for line in lines:
-        with suppress(ValueError, KeyError):
+        with suppress(ValueError, KeyError, TypeError):
             entry = json.loads(line)
             costs[entry["step"]] = entry["cost"]
     return sorted(costs.items())
