@@ -281,6 +281,15 @@ def test_the_evaluation_set_is_one_and_the_same_for_every_seed():
     assert not torch.equal(make(first.settings, "train", ids).xy, make(second.settings, "train", ids).xy)
 
 
+def test_a_long_evaluation_is_seen_to_move_with_every_batch():
+    work = task(evalInstances=12, evalBatch=2, decoding="augmented")
+    session = session_of(work)
+    before = session.reporter.facts["counter"]
+    work.evaluate(session)
+    # 6 batches each of greedy routes, of nearest neighbour and of savings; 12 of eight pictures.
+    assert session.reporter.facts["counter"] - before == 3 * 6 + 12
+
+
 def test_what_a_checkpoint_cannot_be_resumed_with_is_part_of_the_identity():
     assert task(heads=4).identity != task(heads=2).identity
     first, second = (task(baseline="rollout", baselineInstances=count).identity for count in (64, 128))

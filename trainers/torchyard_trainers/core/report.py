@@ -79,6 +79,10 @@ class Reporter:
         """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
         self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
 
+    def goes_on(self) -> None:
+        """Tell that a part of a long phase is done: whoever works through many parts does not stand still."""
+        self._update({})
+
     def made_step(
         self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float], epoch: float = 0.0
     ) -> None:

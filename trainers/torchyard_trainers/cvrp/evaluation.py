@@ -31,6 +31,7 @@ def tour_lengths(
         with session.precision.forward():
             routes = decoding.seek(policy, instances, how, settings.decoding_samples, ids)
         tours.check(instances, routes.moves, routes.cost)
+        session.reporter.goes_on()
         real = int(sum(slots.weights))
         positions += slots.positions[:real]
         found.append(routes.cost[:real, 0])
@@ -46,6 +47,7 @@ def heuristic_cost(session: Session, settings: Settings, name: str, stream: str,
         instances = make(settings, stream, torch.tensor(slots.positions, device=world.device))
         moves, cost = HEURISTICS[name](instances)
         tours.check(instances, moves, cost)
+        session.reporter.goes_on()
         real = int(sum(slots.weights))
         positions += slots.positions[:real]
         found.append(cost[:real, 0])
@@ -64,6 +66,7 @@ def solve(session: Session, policy: nn.Module, settings: Settings, problems: lis
         with session.precision.forward():
             routes = decoding.seek(policy, instances, settings.decoding, settings.decoding_samples, ids)
         tours.check(instances, routes.moves, routes.cost)
+        session.reporter.goes_on()
         mine[position] = routes.moves[0, 0].tolist()
     found = {position: moves for part in world.gather(mine) for position, moves in part.items()}
     return [found[position] for position in range(len(problems))]
