@@ -105,3 +105,24 @@ def test_a_page_without_its_files_says_what_is_missing(tmp_path, opened):
     folder = exported(tmp_path, environment="bandit")
     (folder / "golden.bin").unlink()
     assert "golden.bin: HTTP 404" in opened(folder)
+
+
+@needs_browser
+def test_a_page_plays_while_it_compares_itself_with_pytorch(tmp_path, opened):
+    folder = exported(tmp_path, environment="bandit")
+    script = (folder / "play.js").read_text()
+    begin = "compute({ observation }) {"
+    assert begin in script
+    seen = 'document.body.dataset.seen = document.getElementById("status").textContent;'
+    (folder / "play.js").write_text(script.replace(begin, f"{begin} {seen}"))
+    page = opened(folder)
+    assert re.search(r'<body data-seen="step \d+', page), page
+    assert checks(page)["golden"][0]
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["weights.bin", "golden.bin"])
+def test_a_page_whose_files_were_cut_short_says_which(tmp_path, opened, name):
+    folder = exported(tmp_path, environment="cartpole")
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1000])
+    assert f"{name} was cut short" in opened(folder)

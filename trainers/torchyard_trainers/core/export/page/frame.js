@@ -14,6 +14,7 @@ const Frame = (() => {
   const ARRAYS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
   // As in core/export/gate.py.
   const TOLERANCE = 1e-4;
+  const AT_ONCE = 4; // cases; a browser waits at least 4 ms between two timers
   const $ = (id) => document.getElementById(id);
 
   async function read(name) {
@@ -23,10 +24,12 @@ const Frame = (() => {
   }
 
   /* {name: {shape, data, row(i)}} of a packed file; row(i) is entry i of the first dimension. */
-  function unpack(buffer, index) {
+  function unpack(file, buffer, index) {
     const found = {};
     for (const { name, dtype, shape, offset } of index) {
       const count = shape.reduce((product, size) => product * size, 1);
+      const end = offset + count * ARRAYS[dtype].BYTES_PER_ELEMENT;
+      if (end > buffer.byteLength) throw new Error(`${file} was cut short: ${buffer.byteLength} bytes, ${name} ends at ${end}; copy it once more`);
       const data = new ARRAYS[dtype](buffer, offset, count);
       const size = shape.length ? count / shape[0] : 1;
       found[name] = { shape, data, row: (i) => data.subarray(i * size, (i + 1) * size) };
@@ -41,8 +44,8 @@ const Frame = (() => {
       manifest,
       files,
       page: manifest.page,
-      weights: unpack(files["weights.bin"], manifest.weights),
-      golden: unpack(files["golden.bin"], manifest.golden),
+      weights: unpack("weights.bin", files["weights.bin"], manifest.weights),
+      golden: unpack("golden.bin", files["golden.bin"], manifest.golden),
     };
   }
 
@@ -63,8 +66,9 @@ const Frame = (() => {
     return place - from;
   }
 
-  /* The model's own choices and scores, for every recorded case. */
-  function golden(bundle, compute) {
+  /* The model's own choices and scores, for every recorded case. A thousand of them take seconds, in which the page
+     plays already: a few at a time, or it would stand still. */
+  async function golden(bundle, compute) {
     const parts = { inputs: {}, outputs: {} };
     for (const [name, tensor] of Object.entries(bundle.golden)) {
       const [side, rest] = [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)];
@@ -73,6 +77,7 @@ const Frame = (() => {
     const cases = Object.values(parts.inputs)[0].shape[0];
     let [choices, equal, difference] = [0, 0, 0];
     for (let i = 0; i < cases; i++) {
+      if (i % AT_ONCE === 0) await new Promise((go) => setTimeout(go));
       const inputs = Object.fromEntries(Object.entries(parts.inputs).map(([name, tensor]) => [name, tensor.row(i)]));
       const found = compute(inputs);
       for (const [name, tensor] of Object.entries(parts.outputs)) {
@@ -150,9 +155,9 @@ const Frame = (() => {
       $("title").textContent = document.title = player.title;
       tell(bundle);
       show("digests", await digests(bundle));
-      show("golden", golden(bundle, player.compute));
       for (const [name, check] of Object.entries(player.checks || {})) show(name, check());
       play(player);
+      show("golden", await golden(bundle, player.compute));
     } catch (error) {
       const advice = location.protocol === "file:" ? "; open it from a web server: python3 -m http.server" : "";
       $("title").textContent = "This page cannot run";
