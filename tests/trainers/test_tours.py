@@ -1,6 +1,7 @@
 """The routing problem: the standard instances, what is feasible, what a checker accepts, against brute force."""
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torchyard_trainers.cvrp.heuristics import nearest_neighbour, savings
 from torchyard_trainers.cvrp.instances import Instances, distances, generate
 from torchyard_trainers.cvrp.params import PRESETS
 from torchyard_trainers.cvrp.policy import Policy
+from torchyard_trainers.cvrp.solutions import routes_of
 
 
 def problem(xy, demand, capacity):
@@ -155,6 +157,36 @@ def test_savings_are_solutions_between_the_best_and_nearest_neighbour():
     for index in range(6):
         one = Instances(small.xy[index : index + 1], small.demand[index : index + 1], small.capacity)
         assert savings(one)[1].item() >= best_length(one) - 1e-5
+
+
+def test_savings_join_pairs_in_their_order_one_after_the_other():
+    instances = generate(3, "savings", torch.arange(6), customers=40, capacity=30)
+    distance, demand = distances(instances), instances.demand
+    moves, _ = savings(instances)
+    for number in range(6):
+        d, wanted = distance[number], demand[number]
+        pairs = [(i, j) for i in range(1, 41) for j in range(i + 1, 41)]
+        saved = torch.stack([d[0, i] + d[0, j] - d[i, j] for i, j in pairs])
+        routes = [[node] for node in range(1, 41)]
+        for at in saved.argsort(descending=True, stable=True).tolist():
+            i, j = pairs[at]
+            one, other = (next(route for route in routes if node in route) for node in (i, j))
+            load = sum(float(wanted[node]) for node in one + other)
+            if one is other or load > 30 or i not in (one[0], one[-1]) or j not in (other[0], other[-1]):
+                continue
+            routes.remove(one)
+            routes.remove(other)
+            routes.append((one if one[-1] == i else one[::-1]) + (other if other[0] == j else other[::-1]))
+        found = routes_of(moves[number, 0].tolist())
+        assert sorted(min(route, route[::-1]) for route in found) == sorted(min(r, r[::-1]) for r in routes)
+
+
+def test_savings_of_a_thousand_customers_take_seconds():
+    instances = generate(3, "savings", torch.arange(1), customers=1000, capacity=50)
+    began = time.monotonic()
+    moves, cost = savings(instances)
+    assert time.monotonic() - began < 30
+    tours.check(instances, moves, cost)
 
 
 def test_eight_symmetries_are_the_same_problem():

@@ -6,6 +6,8 @@ from torch import Tensor
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.instances import Instances, distances
 
+PAIRS_AT_ONCE = 128
+
 
 def nearest_neighbour(instances: Instances) -> tuple[Tensor, Tensor]:
     """Always drive to the nearest customer whose demand fits, home when none does.
@@ -34,6 +36,9 @@ def savings(instances: Instances) -> tuple[Tensor, Tensor]:
     The parallel version of Clarke and Wright (1964): a pair of customers i, j in the order of d_0i + d_0j - d_ij joins
     their routes if both are ends of different routes that fit into one vehicle.
 
+    Few pairs ever join, and one that cannot never will: of the next pairs in order the first that can is looked for in
+    all instances at once, until none is left. One pair after the other, 1000 customers take minutes.
+
     Returns:
         Moves [B, 1, 2N] int64 and lengths [B, 1].
     """
@@ -46,17 +51,24 @@ def savings(instances: Instances) -> tuple[Tensor, Tensor]:
     load = instances.demand.clone()  # of the route with this number
     links = torch.zeros(batch, nodes, 2, dtype=torch.int64, device=distance.device)  # neighbours in the route; 0: depot
     degree = torch.zeros(batch, nodes, dtype=torch.int64, device=distance.device)
-    for pair in saved.argsort(dim=1, descending=True, stable=True).unbind(1):
-        i, j = first[pair], second[pair]
-        into, gone = route[rows, i], route[rows, j]
-        ends = (degree[rows, i] < 2) & (degree[rows, j] < 2)
-        joins = ends & (into != gone) & (load[rows, into] + load[rows, gone] <= instances.capacity)
-        load[rows, into] += torch.where(joins, load[rows, gone], 0.0)
-        route = torch.where(joins[:, None] & (route == gone[:, None]), into[:, None], route)
-        for here, there in ((i, j), (j, i)):
-            slot = degree[rows, here].clamp(max=1)
-            links[rows, here, slot] = torch.where(joins, there, links[rows, here, slot])
-            degree[rows, here] += joins
+    for pairs in saved.argsort(dim=1, descending=True, stable=True).split(PAIRS_AT_ONCE, 1):
+        left, right = first[pairs], second[pairs]
+        while True:
+            into, gone = route.gather(1, left), route.gather(1, right)
+            ends = (degree.gather(1, left) < 2) & (degree.gather(1, right) < 2)
+            fits = load.gather(1, into) + load.gather(1, gone) <= instances.capacity
+            possible = ends & fits & (into != gone)
+            if not bool(possible.any()):
+                break
+            place = possible.int().argmax(1)
+            joins = possible[rows, place]
+            i, j, into, gone = (each[rows, place] for each in (left, right, into, gone))
+            load[rows, into] += torch.where(joins, load[rows, gone], 0.0)
+            route = torch.where(joins[:, None] & (route == gone[:, None]), into[:, None], route)
+            for here, there in ((i, j), (j, i)):
+                slot = degree[rows, here].clamp(max=1)
+                links[rows, here, slot] = torch.where(joins, there, links[rows, here, slot])
+                degree[rows, here] += joins
     moves = _walk(links, degree)
     return moves, tours.length(instances, moves)
 
