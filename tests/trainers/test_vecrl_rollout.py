@@ -1,5 +1,7 @@
 """What a rollout plays, what its samples are worth, and what is counted of it."""
 
+import math
+
 import pytest
 import torch
 from compilers import needs_compiler
@@ -11,7 +13,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vecrl import params, rollout
+from torchyard_trainers.vecrl import params, rollout, speed
 from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Outcome
 from torchyard_trainers.vecrl.evaluation import Examiner
@@ -201,3 +203,25 @@ def test_a_benchmark_tells_environment_rollout_and_training_apart():
     # A rollout contains the environment's steps, and training contains the rollout.
     assert found["environmentOnlyStepsPerSecond"] > found["rolloutStepsPerSecond"] > 0
     assert found["envStepsPerSecond"] > 0
+
+
+def test_a_rank_without_an_environment_takes_part_in_a_benchmark():
+    settings = settled(environments=1, horizon=2)
+    session = session_of(VecRL(settings))
+    idle = World(2, 3, 2, torch.device("cpu"), grouped=False)
+    beside = Session(session.parallel, session.precision, idle, session.reporter, None)
+    work = VecRL(settings)
+    work.build()
+    assert speed.speeds(work.collector, beside, settings)["environmentOnlyStepsPerSecond"] == 0
+
+
+def test_a_rollout_that_a_fault_of_the_machine_broke_is_played_again_after_a_rollback(monkeypatch):
+    work = VecRL(settled())
+    session = session_of(work)
+    sound = work.collector.play(session, 0)
+    broken = sound._replace(advantage=sound.advantage * math.nan, facts=sound.facts * math.nan)
+    played = iter([broken, sound])
+    monkeypatch.setattr(work.collector, "play", lambda *_: next(played))
+    assert work.loss(session, everything(work)).loss.isnan()
+    # As a rollback to where the rollout began leaves it: all that a checkpoint holds is what it was.
+    assert work.loss(session, everything(work)).loss.isfinite()

@@ -4,6 +4,7 @@ A rollout is a function of (acting weights, state of the environments, number of
 and never the rollout itself: a run that resumes between two of its minibatches plays it again, bit for bit.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +69,10 @@ class Collector:
             self._collected = None  # never two at once
             rollout = self.play(session, number)
             facts = session.world.total(rollout.facts.clone()).tolist()
-            self._collected = (key, rollout, dict(zip(FACTS, facts, strict=True)))
+            collected = key, rollout, dict(zip(FACTS, facts, strict=True))
+            if not all(map(math.isfinite, facts)):  # a run that goes back to a checkpoint shall not find it again
+                return collected[1:]
+            self._collected = collected
         return self._collected[1:]
 
     def advance(self, session: Session, number: int) -> dict[str, float]:
