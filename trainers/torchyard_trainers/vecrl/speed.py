@@ -22,7 +22,8 @@ def speeds(collector: Collector, session: Session, settings: Settings) -> dict[s
     and what happened is valued.
     """
     environment, device = collector.environment(session), session.world.device
-    ids = torch.arange(session.world.rank, settings.environments, session.world.size, device=device)
+    own = range(session.world.rank, settings.environments, session.world.size)
+    ids = torch.tensor(own, dtype=torch.int64, device=device)  # none where there are more ranks than environments
     chance = luck(settings, environment, moments_of(settings, ids, 0))
     actions = chance.noise.argmax(-1)
     state = environment.reset(chance.numbers[0])
