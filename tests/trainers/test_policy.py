@@ -11,9 +11,10 @@ from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_k
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.cvrp import baselines, params, tours
+from torchyard_trainers.cvrp import baselines, exhibit, params, tours
 from torchyard_trainers.cvrp.baselines import DECAY, Shared, significantly_shorter, t_quantile
-from torchyard_trainers.cvrp.evaluation import EVALUATION, make
+from torchyard_trainers.cvrp.decoding import SYMMETRIES
+from torchyard_trainers.cvrp.evaluation import EVALUATION, make, tour_lengths
 from torchyard_trainers.cvrp.instances import generate
 from torchyard_trainers.cvrp.policy import Policy, Routes, draw
 from torchyard_trainers.cvrp.task import Cvrp, critic_loss
@@ -288,6 +289,17 @@ def test_a_long_evaluation_is_seen_to_move_with_every_batch():
     work.evaluate(session)
     # 6 batches each of greedy routes, of nearest neighbour and of savings; 12 of eight pictures.
     assert session.reporter.facts["counter"] - before == 3 * 6 + 12
+
+
+def test_pictures_take_no_more_memory_than_the_evaluation_before_them():
+    work = task(evalInstances=4, evalBatch=1, decoding="augmented")
+    session = session_of(work)
+    batches = []
+    session.parallel.module.register_forward_pre_hook(lambda _module, given: batches.append(len(given[0].xy)))
+    pictures = exhibit.draw(session, work.settings)
+    assert max(batches) == SYMMETRIES
+    lengths = tour_lengths(session, session.parallel.module, work.settings, EVALUATION, 4, how="augmented")
+    assert [each.title for each in pictures] == [f"instance {n}: {cost:.3f}" for n, cost in enumerate(lengths)]
 
 
 def test_what_a_checkpoint_cannot_be_resumed_with_is_part_of_the_identity():

@@ -143,21 +143,23 @@ def solution_of(problem: Problem) -> str:
 
 @torch.no_grad()
 def draw(session: Session, settings: Settings) -> list[plots.Tour]:
-    """Give the tours of the first instances of the evaluation set. Collective."""
-    ids = torch.arange(PICTURES, device=session.world.device)
-    instances = make(settings, EVALUATION, ids)
-    with session.precision.forward():
-        routes = decoding.seek(session.parallel.module, instances, settings.decoding, settings.decoding_samples, ids)
-    parts = zip(
-        instances.xy.tolist(),
-        instances.demand.tolist(),
-        routes.moves[:, 0].tolist(),
-        routes.cost[:, 0].tolist(),
-        strict=True,
-    )
-    return [
-        plots.Tour(f"instance {n}: {cost:.3f}", xy, demand, moves) for n, (xy, demand, moves, cost) in enumerate(parts)
-    ]
+    """Give the tours of the first instances of the evaluation set. Collective.
+
+    One after the other: an evaluation that fits into memory is not to end with pictures that do not.
+    """
+    found = []
+    for number in range(PICTURES):
+        ids = torch.tensor([number], device=session.world.device)
+        instances = make(settings, EVALUATION, ids)
+        with session.precision.forward():
+            routes = decoding.seek(
+                session.parallel.module, instances, settings.decoding, settings.decoding_samples, ids
+            )
+        name = f"instance {number}: {routes.cost.item():.3f}"
+        found.append(
+            plots.Tour(name, instances.xy[0].tolist(), instances.demand[0].tolist(), routes.moves[0, 0].tolist())
+        )
+    return found
 
 
 def gap(cost: float, reference: float) -> float:
