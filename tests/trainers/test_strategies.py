@@ -132,3 +132,26 @@ def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
     assert told["host"][1] < shards + 2 * one
     assert max(told["copied"]) < shards + everything + 2 * one  # what is copied into is there as well
     assert told["host"][0] < shards + everything + 2 * one  # of a GPU's it would take no more than that of the other
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("strategy", "world", "own_disks"), [("single", 1, False), ("fsdp", 2, False), ("fsdp", 2, True)]
+)
+def test_a_parameter_without_a_gradient_so_far_does_not_keep_a_run_from_resuming(
+    yard, calm, strategy, world, own_disks
+):
+    """The optimizer has no state of it yet, and must have none afterwards: its count of updates starts later."""
+    yard.own_disks = own_disks
+    given = {
+        "trainer": {"name": "late_head:LateHead", "params": {"steps": 8}},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        "parallelism": {"strategy": strategy, "precision": "fp32"},
+        "checkpoint": {"interval": {"steps": 2}},
+    }
+    calm.train(given, world)
+    short = given | {"trainer": given["trainer"] | {"params": {"steps": 2}}}
+    yard.train(short, world)
+    yard.train(given, world)
+    assert yard.weights() == calm.weights()

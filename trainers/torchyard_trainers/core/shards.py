@@ -5,8 +5,9 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,6 +91,7 @@ class DcpShards:
             with _quiet():
                 check_index(folder)
                 reader = checkpoint.FileSystemReader(folder)
+                _ask_only_for(state, _held(_states(state), reader.read_metadata().state_dict_metadata))
                 checkpoint.load(
                     state,
                     storage_reader=reader,
@@ -128,6 +130,7 @@ class LeaderShards(DcpShards):
         """See `Shards`."""
         whole = _empty(state) if self._world.leads else {}
         self._world.from_leader(lambda: _unwrapped(super(LeaderShards, self).load, whole, folder))
+        _ask_only_for(state, self._world.from_leader(lambda: set(_states(whole))))
         read = dict(_leaves(whole))
         plain = {path: value for path, value in read.items() if not isinstance(value, Tensor)}
         for path, value in self._world.from_leader(lambda: plain).items():
@@ -180,6 +183,25 @@ def _empty(state: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
+def _states(state: dict[str, Any]) -> dict[str, Any]:
+    """Give the optimizer's state by the name of the parameter."""
+    found: dict[str, Any] = state.get("optimizer", {}).get("state", {})
+    return found
+
+
+def _held(parameters: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Give the parameters that have a state of the optimizer in a checkpoint, by the names of its values."""
+    places = {place for name in names for place in accumulate(name.split("."), "{}.{}".format)}
+    return {each for each in parameters if f"optimizer.state.{each}" in places}
+
+
+def _ask_only_for(state: dict[str, Any], names: Collection[str]) -> None:
+    """Leave out states that a checkpoint does not have: a parameter gets its own with its first gradient."""
+    states = _states(state)
+    for name in [name for name in states if name not in names]:
+        del states[name]
+
+
 def _unwrapped(act: Callable[[dict[str, Any], Path], None], state: dict[str, Any], folder: Path) -> None:
     """Act, and raise a storage error as itself: it travels to the other ranks, which then retry together."""
     try:
@@ -220,6 +242,9 @@ def capture(module: nn.Module, optimizer: Optimizer, workload: dict[str, Any]) -
 
 def apply(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Put loaded state back into model and optimizer."""
-    from torch.distributed.checkpoint.state_dict import set_state_dict
+    from torch.distributed.checkpoint import state_dict
 
-    set_state_dict(module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    state_dict.set_model_state_dict(module, state["model"])
+    # Not strict: a parameter without a gradient so far has no state yet.
+    options = state_dict.StateDictOptions(strict=False)
+    state_dict.set_optimizer_state_dict(module, optimizer, state["optimizer"], options=options)
