@@ -88,7 +88,14 @@ def test_retention_keeps_the_best_by_score_beside_the_newest(tmp_path):
     assert valid(tmp_path) == [7, 5]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"score": "low"}', '{"score": null}'])
+def test_a_score_that_is_no_number_takes_no_ones_place(tmp_path):
+    for step, score in ((1, 4.9), (2, float("nan")), (3, 5.2)):
+        write_step(tmp_path, step, score=score)
+    assert commits.retire(tmp_path, 1, saved=3, best=1) == [2]
+    assert valid(tmp_path) == [3, 1]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"score": "low"}', '{"score": null}', '{"score": NaN}'])
 def test_a_checkpoint_without_a_readable_score_is_none_of_the_best(tmp_path, text):
     folder = write_step(tmp_path, 1)
     (folder / "state.json").write_text(text)

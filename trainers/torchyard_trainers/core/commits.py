@@ -12,6 +12,7 @@ folder: what a gang that was cut off still writes never reaches a checkpoint of 
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -121,12 +122,12 @@ def read_commit(folder: Path) -> dict[str, Any]:
 
 
 def read_score(folder: Path) -> float | None:
-    """Give how good the model of a checkpoint was, lower is better; None if nobody measured it at its step."""
+    """Give how good the model of a checkpoint was, lower is better; None if nobody measured a number at its step."""
     try:
         score = json.loads((folder / STATE).read_text())["score"]
     except (ValueError, KeyError, TypeError, FileNotFoundError):
         return None
-    return float(score) if isinstance(score, int | float) else None
+    return float(score) if isinstance(score, int | float) and math.isfinite(score) else None
 
 
 def remove(folder: Path) -> None:
