@@ -1,5 +1,6 @@
 """Checkpoints of one process on a real folder: what is kept, and what a gang left behind can do to it."""
 
+import errno
 import pickle
 import shutil
 from pathlib import Path
@@ -59,6 +60,29 @@ def test_a_run_keeps_its_newest_checkpoints(tmp_path, keep):
     for step in (1, 2, 3, 4):
         save(checkpoints, step, keep=keep)
     assert [step.step for step in commits.candidates(tmp_path)] == [4, 3, 2, 1][:keep]
+
+
+@pytest.mark.parametrize("broken", ["step-00000001", "latest"])
+def test_what_is_published_is_not_taken_away_again_because_tidying_failed(tmp_path, monkeypatch, broken):
+    checkpoints, removed = owner(tmp_path), []
+    for step in (1, 2):
+        save(checkpoints, step)
+
+    def refusing(act):
+        def acted(path, *more):
+            if path.name == broken:
+                raise OSError(errno.EIO, "I/O error")
+            removed.extend([path.name] if act is remove and path.exists() else [])
+            act(path, *more)
+
+        return acted
+
+    remove, write = commits.remove, commits.write_atomically
+    monkeypatch.setattr(commits, "remove", refusing(remove))
+    monkeypatch.setattr(commits, "write_atomically", refusing(write))
+    assert save(checkpoints, 3, keep=1).step == 3
+    assert "step-00000003" not in removed
+    assert restore(owner(tmp_path, 2))[1] == 3.0
 
 
 def test_a_folder_that_is_deleted_under_a_run_is_made_again_with_the_next_save(tmp_path):

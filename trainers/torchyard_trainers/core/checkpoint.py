@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,8 +194,12 @@ class Checkpoints:
             )
             self._check_round()
             commits.publish(unfinished, folder)
-            commits.write_atomically(self.root / "latest", f"{folder.name}\n")
-            commits.retire(self.root, keep, saved=step, best=best)
+            # It exists. Another attempt would take it away first, when older ones may be gone: what fails from here on
+            # is made up for by the next save.
+            with suppress(OSError):
+                commits.write_atomically(self.root / "latest", f"{folder.name}\n")
+            with suppress(OSError):
+                commits.retire(self.root, keep, saved=step, best=best)
             return saved
 
         return self._world.from_leader(publish)
