@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from gangs import TINY, Yard, config, free_port, until
+
+from torchyard_trainers.core.exits import Exit, exit_code
+from torchyard_trainers.core.export import weights
 
 pytestmark = pytest.mark.e2e
 
@@ -177,6 +181,14 @@ def test_a_full_disk_ends_with_74_on_every_rank_after_retries(yard):
     assert gang.wait() == [74, 74], gang.output()
     assert "No space left on device; free space or repair the volume" in yard.failure(1)["message"]
     assert yard.committed() == []
+
+
+@pytest.mark.parametrize("disk", ["size=64k"], indirect=True)
+@pytest.mark.usefixtures("disk")
+def test_weights_that_find_no_room_are_refused_in_the_words_of_the_volume(yard):
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        weights.save({"large": torch.zeros(100_000)}, yard.checkpoints / weights.FILE)
+    assert exit_code(refused.value) is Exit.STORAGE
 
 
 def test_with_no_readable_checkpoint_left_nothing_is_trained_over_it(yard):

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchyard_trainers.core.commits import write_atomically
 from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.export.weights import save
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, illustrate
 from torchyard_trainers.core.world import World
@@ -20,13 +21,9 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
     weights = session.parallel.on_host(keep=session.world.leads)
 
     def publish() -> None:
-        from safetensors.torch import save_file
-
         final = root / "final"
         final.mkdir(exist_ok=True)
-        scratch = final / ".model.safetensors.tmp"
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, scratch)
-        scratch.replace(final / "model.safetensors")
+        save(weights, final / "model.safetensors")
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))
         session.reporter.artifact("model.safetensors", final / "model.safetensors")

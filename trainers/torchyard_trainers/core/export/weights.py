@@ -1,5 +1,7 @@
 """Format `safetensors`: the weights alone, bit for bit."""
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,26 @@ from torchyard_trainers.core.export.gate import ExportError
 from torchyard_trainers.core.export.material import Material
 
 FILE = "model.safetensors"
+_ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
 def save(weights: dict[str, Tensor], path: Path) -> None:
-    """Write tensors to a file that appears whole or not at all."""
+    """Write tensors to a file that appears whole or not at all.
+
+    Raises:
+        OSError: what the volume said; safetensors hides it in an exception of its own.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     scratch = path.with_name(f".{path.name}.tmp")
-    save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, scratch)
+    try:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in weights.items()}, scratch)
+    except SafetensorError as error:
+        said = _ERRNO.search(str(error))
+        if said is None:
+            raise
+        raise OSError(int(said[1]), os.strerror(int(said[1])), str(scratch)) from error
     scratch.replace(path)
 
 
