@@ -54,6 +54,15 @@ def chained(outer, inner):
         (torch.distributed.DistBackendError("NCCL error: ncclInvalidUsage ... Duplicate GPU detected : rank 0"), 64),
         (RuntimeError("NCCL error in: NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)"), 64),
         (torch.distributed.DistBackendError("NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.27"), 68),
+        (
+            torch.distributed.DistBackendError(
+                "NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.27\nncclUnhandledCudaError: Call to CUDA "
+                "function failed.\nLast error:\nCuda failure 2 'out of memory'"
+            ),
+            69,
+        ),
+        (torch.AcceleratorError("CUDA error: out of memory"), 69),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), 69),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), 68),
         (torch.distributed.DistBackendError("unhandled cuda error: an illegal memory access was encountered"), 1),
         (RuntimeError("CUDA error: device-side assert triggered"), 1),

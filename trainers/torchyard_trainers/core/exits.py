@@ -110,6 +110,11 @@ _TEXTS = (
         Exit.USER_ERROR,
         re.compile(r"illegal memory access|device-side assert|unspecified launch failure|failed to listen on"),
     ),
+    # Not of torch's allocator: NCCL, cuBLAS and the driver take memory as well, of what it left.
+    (
+        Exit.GPU_MEMORY,
+        re.compile(r"CUDA error: out of memory|Cuda failure (\d+ )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"),
+    ),
     (Exit.HARDWARE, re.compile(r"uncorrectable ECC|uncorrectable NVLink|unhandled cuda error|ncclUnhandledCudaError")),
     (Exit.CONFIG, re.compile(r"ncclInvalidUsage|Duplicate GPU|invalid usage")),
     (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from torchyard_trainers.core.batching import Slots, split
-from torchyard_trainers.core.exits import GpuMemoryError
+from torchyard_trainers.core.exits import Exit, GpuMemoryError, exit_code
 from torchyard_trainers.core.workload import MicroBatch, Session, Workload, ids_of_step
 
 
@@ -60,7 +60,9 @@ def optimize(
                 accumulate(work, session, ids, micro_batches[-1:], step)
             optimizer.zero_grad(set_to_none=True)
         sums = accumulate(work, session, ids, micro_batches, step)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if exit_code(error) is not Exit.GPU_MEMORY:
+            raise
         raise out_of_memory(len(micro_batches[0].positions)) from error
     norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
     raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=norm.device)
