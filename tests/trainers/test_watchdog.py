@@ -62,6 +62,17 @@ def test_what_moves_is_left_alone_and_what_stands_still_is_not():
     assert "in phase step after step 3" in str(verdict)
 
 
+@pytest.mark.usefixtures("fast")
+def test_a_save_is_waited_for_as_long_as_it_was_written_beside_training(monkeypatch):
+    monkeypatch.setattr("torchyard_trainers.core.watchdog.SHORTEST_SECONDS", 0.1)
+    patience, bitten = Patience(None), threading.Event()
+    patience.moved("save", 0.001)  # what training stood still for a copy
+    facts = {"counter": 7, "phase": "save", "step": 3, "roundSteps": 1, "checkpoint": {"saveSeconds": 60.0}}
+    watchdog = Watchdog(lambda: dict(facts), patience, lambda _verdict: bitten.set()).start()
+    assert not bitten.wait(0.5)
+    watchdog.stop()
+
+
 @pytest.mark.e2e
 def test_a_hanging_rank_is_named_and_the_one_that_waits_for_it_is_not_the_cause(yard):
     gang = yard.start(config(health={"stallSeconds": 12}), world=2, function=("faults:train_with_a_hang", [5 * 12 + 1]))

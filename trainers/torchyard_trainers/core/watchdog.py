@@ -78,6 +78,8 @@ class Watchdog:
             still += min(now - ticked, 2 * TICK_SECONDS)
             ticked = now
             self._patience.started = facts["roundSteps"] > 0
+            if "checkpoint" in facts:  # it was written beside training, but the last one is waited for
+                self._patience.moved("save", facts["checkpoint"]["saveSeconds"])
             if facts["counter"] != before["counter"]:
                 self._patience.moved(before["phase"], still)
                 before, still = facts, 0.0
