@@ -47,7 +47,9 @@ class Saver:
                 use_non_blocking_copy=pinned,
             )
         )
-        self._thread = ThreadPoolExecutor(1, "save")
+        # A thread begins on GPU 0, where the writer of DCP, which synchronises, would open a context for every rank.
+        on_device = {"initializer": torch.cuda.set_device, "initargs": (device,)} if pinned else {}
+        self._thread = ThreadPoolExecutor(1, "save", **on_device)
         self._checkpoints, self._cadence, self._reporter = checkpoints, cadence, reporter
         self._keep_last, self._keep_best = settings.keep_last, settings.keep_best
         self._best = Best(settings.keep_best, checkpoints.scores() if settings.keep_best else ())
