@@ -3,6 +3,7 @@
 Imported by the warm parent of test workers; `train` runs it in place of a built-in workload.
 """
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -146,6 +147,19 @@ def train_within(sizes: dict[str, Any], room: list[int]) -> int:
             return self.peak() + room[int(os.environ["RANK"])]
 
     micro_batches.memory_of = lambda *_: Bounded(1)
+    return train(sizes)
+
+
+def train_counting_states(sizes: dict[str, Any], file: str) -> int:
+    """Train, and write how many optimizers have their state while micro-batches are tried."""
+    search = micro_batches.largest_that_fits
+
+    def counted(*asked):
+        living = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer) and each.state]
+        Path(file).write_text(str(len(living)))
+        return search(*asked)
+
+    micro_batches.largest_that_fits = counted
     return train(sizes)
 
 

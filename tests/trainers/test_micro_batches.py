@@ -111,6 +111,16 @@ def test_another_number_of_ranks_is_tried_anew(yard, unbounded):
 
 
 @pytest.mark.e2e
+def test_a_restored_optimizer_is_not_there_twice_while_sizes_are_tried(yard):
+    given, file = settings(strategy="fsdp", precision="fp32"), yard.root / "states"
+    for world, steps in ((1, 2), (2, 4)):
+        file.unlink(missing_ok=True)
+        sizes = {**SIZES, "steps": steps}
+        yard.train(given, world, function=("little_lm:train_counting_states", [sizes, str(file)]))
+        assert file.read_text() == "1"
+
+
+@pytest.mark.e2e
 def test_running_out_of_memory_all_the_same_ends_with_the_next_size_which_the_next_round_obeys(yard, unbounded):
     given = settings(strategy="ddp", precision="fp32")
     gang = yard.start(given, 2, nodes=2, function=("little_lm:train_out_of_memory", [SIZES, 20]))

@@ -58,7 +58,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         if progress.fresh:
             _begin(work, session, progress)
         session = micro_batches.settle(
-            work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step
+            work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step, optimizer=optimizer
         )
         meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:

@@ -113,6 +113,7 @@ def settle(
     *,
     settings: Parallelism,
     step: int,
+    optimizer: torch.optim.Optimizer | None = None,
     memory: Memory | None = None,
 ) -> Session:
     """Give the session with the micro-batch that the whole gang uses from here on. Collective.
@@ -123,6 +124,7 @@ def settle(
         root: the checkpoint folder, where an earlier round's finding is.
         settings: nothing is tried unless their `micro_batch_size` is `auto`, nor for a model with BatchNorm.
         step: whose samples are rehearsed.
+        optimizer: of the run; if it is restored, its state is there and must not be there twice.
         memory: that of this rank, unless its device tells.
 
     Raises:
@@ -138,17 +140,26 @@ def settle(
     if known is None:
         session.reporter.phase("compile")
         memory = memory or memory_of(world.device, world.local_size, settings.memory_fraction)
-        known = _try(work, session, most, step, memory, compiled=settings.compile)
+        optimizer = optimizer if optimizer is not None and optimizer.state else _with_state(work, session)
+        known = _try(work, session, optimizer, most, step=step, memory=memory, compiled=settings.compile)
         text = json.dumps({"schema": 1, "microBatch": known, "conditions": conditions})
         world.from_leader(lambda: _remember(root / FILE, text))
     size = min(known, most)
     return session if size >= per_rank else replace(session, micro_batch=size)
 
 
-def _try(work: Workload, session: Session, most: int, step: int, memory: Memory, *, compiled: bool) -> int:
+def _try(
+    work: Workload,
+    session: Session,
+    optimizer: torch.optim.Optimizer,
+    most: int,
+    *,
+    step: int,
+    memory: Memory,
+    compiled: bool,
+) -> int:
     """Rehearse sizes with everything there that a step needs: optimizer state, gradients, activations."""
     world, limit = session.world, memory.limit
-    optimizer = _with_state(work, session)
     ids = ids_of_step(work, step)
     fitted = 0
 
