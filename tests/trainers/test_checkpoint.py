@@ -54,6 +54,17 @@ def test_what_is_saved_after_a_damaged_checkpoint_outlives_it(tmp_path):
     assert [step.step for step in commits.candidates(tmp_path) if step.committed] == [850]
 
 
+def test_a_checkpoint_that_the_volume_does_not_give_for_a_moment_is_not_lost(tmp_path, monkeypatch):
+    first = owner(tmp_path)
+    save(first, 100)
+    save(first, 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "read_commit", lambda _folder: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale")))
+        with pytest.raises(OSError, match="Stale"):
+            restore(owner(tmp_path, 2))
+    assert restore(owner(tmp_path, 3))[1] == 200.0
+
+
 @pytest.mark.parametrize("keep", [1, 3])
 def test_a_run_keeps_its_newest_checkpoints(tmp_path, keep):
     checkpoints = owner(tmp_path)

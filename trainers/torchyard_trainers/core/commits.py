@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchyard_trainers.core.exits import SupersededError
+from torchyard_trainers.core.exits import STORAGE_ERRNOS, SupersededError
 
 COMMIT = "COMMIT"
 STATE = "state.json"
@@ -225,6 +225,8 @@ def _fault(folder: Path) -> str:
     except FileNotFoundError:
         return "no COMMIT"
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in STORAGE_ERRNOS:  # the volume's fault, that may pass
+            raise
         return f"COMMIT is unreadable ({error})"
     for name, expected in files.items():
         path = folder / name
