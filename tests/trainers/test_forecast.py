@@ -214,3 +214,17 @@ def test_a_rank_held_to_a_part_of_its_gpu_is_planned_for_that_part(monkeypatch, 
     with imagined_world(1, 1) as world:
         planner = Planner(Config(trainer=Trainer(name="little"), parallelism=settings), world, 4 * GIB)
         assert planner.fits(planner.as_asked()) is fits
+
+
+@pytest.mark.parametrize("size", ["auto", 6])
+def test_a_micro_batch_whose_samples_see_each_other_is_never_foretold_in_parts(size):
+    """BatchNorm: the job tries none of them, and refuses a single sample."""
+    settings = Parallelism(strategy="ddp", precision="fp32", micro_batch_size=size)
+    config = Config(trainer=Trainer(name="little_images:Images"), parallelism=settings)
+    with imagined_world(2, 2) as world:
+        planner = Planner(config, world, 80 * GIB)
+        whole = planner.as_asked()
+        planner.room = whole.usage.total - 1
+        assert planner.as_asked().micro_batch == 6
+        found = planner.cheapest(whole)
+    assert not found or (found.micro_batch, found.settings.micro_batch_size) == (6, size)

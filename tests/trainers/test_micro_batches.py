@@ -3,12 +3,21 @@
 import json
 import math
 
+import little_images
+import little_lm
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_strategies import flat, losses_and_norms, settings
 
-from torchyard_trainers.core.micro_batches import largest_that_fits
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.micro_batches import largest_that_fits, settle
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
 
 MIB = 1024**2
 SIZES = {"width": 64, "heads": 4, "vocabulary": 2000, "length": 96, "batch": 96, "steps": 4}
@@ -155,3 +164,35 @@ def test_gradients_that_fit_only_once_are_not_accumulated(yard, unbounded, more,
     assert found(yard) == size
     assert not yard.report()["warnings"]
     assert flat(losses_and_norms(yard)) == pytest.approx(unbounded, abs=1e-5)
+
+
+class Full:
+    """Memory that has no room for anything."""
+
+    limit = 1
+
+    def start(self):
+        pass
+
+    def peak(self):
+        return 2
+
+
+def settled(work, root, allowed=None):
+    device, model = torch.device("cpu"), work.build()
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    precision, world = Precision("fp32", device, sharded=False), World(0, 1, 0, device, grouped=False)
+    session = Session(Parallel("single", model, model), precision, world, reporter, allowed)
+    found = settle(work, session, root, settings=Parallelism(), step=0, memory=Full())
+    return found.micro_batch, "sees fewer others" in str(reporter.facts["warnings"])
+
+
+@pytest.mark.parametrize(("mixes", "size"), [(False, 1), (True, None)])
+def test_samples_that_are_compared_with_each_other_are_not_parted(tmp_path, monkeypatch, mixes, size):
+    monkeypatch.setattr(little_lm.LittleLm, "mixes_samples", mixes)
+    assert settled(little_lm.LittleLm(little_lm.Sizes(batch=4)), tmp_path) == (size, False)
+
+
+def test_it_is_said_when_running_out_of_memory_parts_them(tmp_path):
+    assert settled(little_images.Images(little_images.Params()), tmp_path, 6) == (6, True)
+    assert settled(little_lm.LittleLm(little_lm.Sizes(batch=8)), tmp_path, 4) == (1, False)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.batching import split
@@ -122,7 +123,7 @@ def settle(
         work: restored or begun.
         session: whose `micro_batch` is what the config or an earlier round out of memory allows at most.
         root: the checkpoint folder, where an earlier round's finding is.
-        settings: nothing is tried unless their `micro_batch_size` is `auto`, nor for a model with BatchNorm.
+        settings: nothing is tried unless their `micro_batch_size` is `auto`, nor where samples see each other.
         step: whose samples are rehearsed.
         optimizer: of the run; if it is restored, its state is there and must not be there twice.
         memory: that of this rank, unless its device tells.
@@ -130,11 +131,18 @@ def settle(
     Raises:
         GpuMemoryError: a rehearsal needed more than was foreseen; it names the size that fitted.
     """
-    if settings.micro_batch_size != "auto" or _has_batch_statistics(session):
-        return session
     world = session.world
     per_rank = -(-work.global_batch // world.size)
     most = min(per_rank, session.micro_batch or per_rank)
+    asked = per_rank if settings.micro_batch_size == "auto" else settings.micro_batch_size
+    splits = divisible(work, session.parallel.module)
+    if not splits and most < min(asked, per_rank):
+        session.reporter.warn(
+            f"a GPU ran out of memory, so micro-batches have {most} samples at most: each sees fewer others, which is "
+            "not the run that it was before; set parallelism.microBatchSize, or use strategy fsdp or a larger GPU"
+        )
+    if settings.micro_batch_size != "auto" or not splits:
+        return session
     conditions = _conditions(session, settings, per_rank)
     known = world.from_leader(lambda: _remembered(root / FILE, conditions))
     if known is None:
@@ -195,9 +203,9 @@ def _try(
     return found
 
 
-def _has_batch_statistics(session: Session) -> bool:
-    """Whether the model sees other samples of its micro-batch: then a smaller one would make another step."""
-    return any(isinstance(each, _BatchNorm) for each in session.parallel.module.modules())
+def divisible(work: Workload, model: nn.Module) -> bool:
+    """Whether smaller micro-batches make the same step: not where a sample sees others of its micro-batch."""
+    return not work.mixes_samples and not any(isinstance(each, _BatchNorm) for each in model.modules())
 
 
 def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:

@@ -15,6 +15,7 @@ from torchyard_trainers.core.config import Config, Fsdp, Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
 from torchyard_trainers.core.memory import IN_TENSORS
+from torchyard_trainers.core.micro_batches import divisible
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
 from torchyard_trainers.core.world import World
 
@@ -53,7 +54,9 @@ class Planner:
         work = registry.build(self.config)
         self.per_rank = -(-work.global_batch // world.size)
         self.global_batch = work.global_batch
-        self.parameters = sum(each.numel() for each in work.build().parameters())
+        model = work.build()
+        self.parameters = sum(each.numel() for each in model.parameters())
+        self.divisible = divisible(work, model)
         self.real = False
         self.precision = config.parallelism.precision
         if self.precision == "bf16" and not bf16:
@@ -75,13 +78,15 @@ class Planner:
 
         The last way of each group needs least: where it does not fit, the others are not tried.
         """
-        for ways in _changes(asked, self.world):
+        for ways in _changes(asked, self.world, accumulate=self.divisible):
             if self._can_fit(*ways[-1]):
                 return self.fitted(*next(way for way in ways if self._can_fit(*way)))
         return None
 
     def _can_fit(self, settings: Parallelism, strategy: str) -> bool:
         """Whether some micro-batch fits: a sample at a time or, since what accumulates keeps gradients, all at once."""
+        if not self.divisible:
+            return self._fits(self.fitted(settings, strategy))
         return any(self._fits(self._forecast(settings, strategy, size)) for size in (1, self.per_rank))
 
     def fitted(self, settings: Parallelism, strategy: str) -> Try:
@@ -92,7 +97,7 @@ class Planner:
 
         if settings.micro_batch_size != "auto":
             return at(min(settings.micro_batch_size, self.per_rank))
-        if self.room is None or self._fits(at(self.per_rank)):
+        if self.room is None or not self.divisible or self._fits(at(self.per_rank)):
             return at(self.per_rank)
         room = self.room
         return at(fewest_that_fit(self.per_rank, lambda size: at(size).usage.total / room))
@@ -195,14 +200,15 @@ def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
     return -(-per_rank // fits)
 
 
-def _changes(asked: Try, world: World) -> Iterator[list[tuple[Parallelism, str]]]:
+def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[list[tuple[Parallelism, str]]]:
     """Give what may help, in order of what it costs: accumulate, compute again, communicate, move to the host.
 
     Groups differ in what is computed again, which is more from one way to the next.
     """
 
     def with_(**changes: Any) -> Parallelism:
-        return msgspec.structs.replace(asked.settings, micro_batch_size="auto", **changes)
+        size = "auto" if accumulate else asked.settings.micro_batch_size
+        return msgspec.structs.replace(asked.settings, micro_batch_size=size, **changes)
 
     ways = ("none", "selective", "full")
     more = ways[ways.index(asked.settings.activation_checkpointing) :]

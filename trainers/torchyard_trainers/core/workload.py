@@ -56,6 +56,7 @@ class Workload(Protocol):
     log_every: int = 20  # optimizer steps between two lines of output
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
     max_grad_norm: float = 1.0
+    mixes_samples: bool = False  # a sample's loss depends on others of its micro-batch (negatives): `auto` splits none
     identity: Mapping[str, str | int | float]  # what the data and the model depend on; a resumed run must agree
     architecture: Sequence[str] = ()  # names of `identity` that weights of the same shapes mean nothing without
 
