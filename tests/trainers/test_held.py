@@ -196,3 +196,16 @@ def test_a_group_may_learn_faster_than_others():
     optimizer = torch.optim.SGD([{"params": slow.parameters()}, {"params": fast.parameters(), "lr_scale": 4.0}])
     set_learning_rate(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.0]
+
+
+def test_a_model_that_an_evaluation_left_in_eval_is_trained_as_before(monkeypatch):
+    monkeypatch.setattr(char_lm.CharLm, "evaluate", lambda _, session: session.parallel.module.eval() and {})
+    work = made()
+    model = work.build()
+    still = next(each for each in model.modules() if each is not model).eval()  # as `build` may want it
+    world = World(0, 1, 0, CPU, grouped=False)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    precision = Precision("fp32", CPU, sharded=False)
+    work.evaluate(Session(Parallel("single", model, model), precision, world, reporter, None))
+    assert model.training
+    assert not still.training

@@ -136,8 +136,12 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         return self._metrics("after_step", found)
 
     def evaluate(self, session: Session) -> dict[str, float]:
+        modes = [(each, each.training) for each in session.parallel.module.modules()]
         with _casting(session):
             found = super().evaluate(session)
+        # Left in `eval`, it would be trained without Dropout until a restart, and with it from there on.
+        for each, mode in modes:
+            each.training = mode
         return self._metrics("evaluate", found)
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
