@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchyard_trainers import registry
-from torchyard_trainers.core.config import Config, Parallelism, Trainer
+from torchyard_trainers.core.config import Checkpoint, Config, Evaluation, Parallelism, Trainer
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
@@ -209,3 +209,18 @@ def test_a_model_that_an_evaluation_left_in_eval_is_trained_as_before(monkeypatc
     work.evaluate(Session(Parallel("single", model, model), precision, world, reporter, None))
     assert model.training
     assert not still.training
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "says"),
+    [
+        ("score", {"checkpoint": Checkpoint(keep_best=2)}, "checkpoint.keepBest: 2, but CharLm has no score"),
+        ("evaluate", {"evaluation": Evaluation(every_steps=5)}, "evaluation.everySteps: 5, but CharLm has no evaluate"),
+        ("evaluate", {"mode": "eval"}, "trainer.mode: eval, but CharLm has no evaluate"),
+    ],
+)
+def test_what_only_a_method_of_its_own_can_do_is_refused_without_it(monkeypatch, method, sections, says):
+    monkeypatch.setattr(char_lm.CharLm, method, getattr(Workload, method))
+    trainer = Trainer(name="char_lm:CharLm", mode=sections.pop("mode", "train"))
+    with pytest.raises(ConfigError, match=says):
+        registry.build(Config(trainer=trainer, **sections))

@@ -127,7 +127,7 @@ def _outside(name: str) -> Any:
 
 
 def _made_outside(module: Any, config: Config) -> Any:
-    from torchyard_trainers.core.held import held
+    from torchyard_trainers.core.held import check_asked, held
 
     name = config.trainer.name
     try:
@@ -136,7 +136,9 @@ def _made_outside(module: Any, config: Config) -> Any:
         raise
     except (TypeError, ValueError) as error:  # what dataclasses, msgspec, pydantic and people refuse with
         raise ConfigError(f"trainer.params: {error}") from error
-    work = held(getattr(module, name.partition(":")[2]), settings, name)
+    kind = getattr(module, name.partition(":")[2])
+    work = held(kind, settings, name)
+    check_asked(kind, config)
     wanted = config.parallelism.global_batch_size
     if wanted not in (None, work.global_batch):
         raise ConfigError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import MEMBERS, MicroBatch, Session, Terms, Workload
@@ -63,6 +64,24 @@ def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
             raise ConfigError(f"{what}; give text or a number, which a resumed run can be compared by")
     found: Workload = work
     return found
+
+
+def check_asked(kind: type, config: Config) -> None:
+    """Refuse what a job asks for and its workload has nothing to answer with.
+
+    Raises:
+        ConfigError: naming the field and the method that is lacking.
+    """
+    mode, best = config.trainer.mode, config.checkpoint.keep_best
+    every = config.evaluation.every_steps if config.evaluation is not None else None
+    asked: list[tuple[str, bool, tuple[str, ...]]] = [
+        ("trainer.mode: eval", mode == "eval", ("evaluate",)),
+        (f"evaluation.everySteps: {every}", every is not None, ("evaluate", "after_step")),
+        (f"checkpoint.keepBest: {best}", mode == "train" and best > 0, ("score",)),
+    ]
+    for field, wanted, methods in asked:
+        if wanted and all(getattr(kind, each) is getattr(Workload, each) for each in methods):
+            raise ConfigError(f"{field}, but {kind.__name__} has no {methods[0]}; write it, or leave this out; {_SEE}")
 
 
 class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
