@@ -224,3 +224,11 @@ def test_what_only_a_method_of_its_own_can_do_is_refused_without_it(monkeypatch,
     trainer = Trainer(name="char_lm:CharLm", mode=sections.pop("mode", "train"))
     with pytest.raises(ConfigError, match=says):
         registry.build(Config(trainer=trainer, **sections))
+
+
+def test_a_parameter_that_ddp_would_wait_for_is_named():
+    model = nn.ModuleDict({"used": nn.Linear(1, 1), "spare": nn.Linear(1, 1)})
+    model["used"](torch.ones(1)).backward()
+    Parallel("single", model, model).check_gradients()
+    with pytest.raises(ConfigError, match=r"no part of spare\.weight, spare\.bias; set requires_grad_"):
+        Parallel("ddp", model, model).check_gradients()

@@ -54,6 +54,26 @@ class Parallel:
             self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
         yield
 
+    @cached_property
+    def _awaited(self) -> dict[str, nn.Parameter]:
+        """Parameters whose gradients have to come on every rank before any of their bucket is reduced."""
+        learned = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        return learned if self.strategy == "ddp" else {}
+
+    def check_gradients(self) -> None:
+        """Refuse a backward pass that DDP has not finished; it would say so only at the next step, and number them.
+
+        Raises:
+            ConfigError: naming the parameters.
+        """
+        missing = [name for name, each in self._awaited.items() if each.grad is None]
+        if missing:
+            raise ConfigError(
+                f"parallelism.strategy: ddp waits for a gradient of every parameter, but the loss has no part of "
+                f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if missing[3:] else ''}; set "
+                "requires_grad_(False) there, leave them out of the model, or use fsdp"
+            )
+
     def parameters(self) -> list[nn.Parameter]:
         """Give what this rank keeps of the parameters; a forward pass may have left some of them gathered."""
         if self.strategy in SHARDED:

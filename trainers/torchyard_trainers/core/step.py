@@ -85,7 +85,11 @@ def optimize(
 def accumulate(
     work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots], step: int = 0
 ) -> Sums:
-    """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics."""
+    """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics.
+
+    Raises:
+        ConfigError: no gradient came to a parameter that ddp waits for.
+    """
     device, world_size = session.world.device, session.world.size
     names: tuple[str, ...] = ()
     sums: torch.Tensor | None = None
@@ -101,6 +105,7 @@ def accumulate(
         values = torch.stack([terms.loss.detach(), *terms.statistics.values()]).double()
         sums = values if sums is None else sums + values
     assert sums is not None, "a rank has samples of its own, or padding"
+    session.parallel.check_gradients()
     return Sums(names, sums)
 
 
