@@ -26,3 +26,10 @@ def test_steps_at_risk_are_counted_from_the_step_that_is_shown():
     assert shown(225, None) == (225, 50, 175)
     assert shown(225, {"step": 200, "time": 1.8e9}) == (225, 200, 25)
     assert shown(60, {"step": 60}) == (60, 50, 10), "the status is as new as the reports"
+
+
+def test_the_epoch_is_that_of_the_step_that_is_shown():
+    status = TrainingJobStatus(state="Running", progress=Progress(step=60, epoch=2.8))
+    job = msgspec.convert({"metadata": {"name": "job"}, "spec": {"trainer": {"name": "cvrp"}}}, TrainingJob)
+    reports = [Reported("job-0-0", "local-0", RankReport(rank=0, step=275, epoch=13.7))]
+    assert freshen(msgspec.structs.replace(job, status=status), reports).status.progress.epoch == 13.7

@@ -78,6 +78,7 @@ def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
         status.progress,
         step=report.step,
         total_steps=total,
+        epoch=status.progress.epoch if report.epoch is None else report.epoch,
         percent=min(100.0, 100 * report.step / total) if total else None,
         eta_seconds=round(max(0, total - report.step) / rate) if total and rate else None,
         phase=report.phase or status.progress.phase,
