@@ -28,6 +28,12 @@ def test_a_wish_that_cannot_be_granted(torchyard, words, says):
     assert (refused.returncode, says in refused.stderr) == (64, True), refused.stderr
 
 
+@pytest.mark.parametrize("words", [["profile", "cvrp", "trace"], ["stacks", "cvrp"]])
+def test_nobody_is_sent_to_resume_what_has_ended(torchyard, words):
+    torchyard.record("cvrp", {"state": "Succeeded"})
+    assert "does not run; it has ended (Succeeded); see `torchyard status cvrp`" in torchyard(*words).stderr
+
+
 class Training:
     """A run of two pods with a rank each, which lives as far as anybody can see, and grants what it is told to."""
 

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Literal
 
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.remote.place import on_cluster, place
 from torchyard.cli.wish import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting, wish_for
 
@@ -64,7 +64,7 @@ def ask_local(name: str, wish: str, *, replace: bool = False) -> int:
     refuse_deaf(run.job)
     pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
     if run.over or not pods:
-        raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")
+        raise run.refusal(name)
     refuse_no_such_rank(run.job, wish)
     if not replace:
         refuse_overwriting(run.job, (left_in(pod / "run") for pod in pods))

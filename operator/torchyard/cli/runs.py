@@ -24,6 +24,13 @@ class Run(NamedTuple):
         """Whether nothing more will happen by itself."""
         return not self.controlled or self.job.status.state in TERMINAL_STATES
 
+    def refusal(self, name: str) -> RefusalError:
+        """Say that it does not run, and how it could; nothing goes on with one that has ended."""
+        state, what = self.job.status.state, f"the run {name!r} does not run"
+        if state in TERMINAL_STATES:
+            return RefusalError(what, f"it has ended ({state}); see `torchyard status {name}`")
+        return RefusalError(what, f"`torchyard resume {name}` goes on with it")
+
 
 def named(name: str) -> RunFolder:
     """The folder that a run of this name has, whether or not it exists.

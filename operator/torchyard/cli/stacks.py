@@ -64,8 +64,9 @@ def standing_here(name: str) -> list[Standing]:
 
     folder = find(name)
     pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
-    if load(folder).over or not pods:
-        raise RefusalError(f"the run {name!r} does not run", f"`torchyard resume {name}` goes on with it")
+    run = load(folder)
+    if run.over or not pods:
+        raise run.refusal(name)
     found: list[Standing] = []
     for pod in pods:
         asked = [sys.executable, str(agent_zipapp(folder.home / "cache")), "stacks", str(pod / "run")]
