@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ class Saved(NamedTuple):
     path: str
     bytes: int
     seconds: float
+    untidy: str = ""  # what could not be done around it, that the next save makes up for
 
     def report(self) -> dict[str, Any]:
         """Give the report's `checkpoint` block."""
@@ -194,15 +194,21 @@ class Checkpoints:
             )
             self._check_round()
             commits.publish(unfinished, folder)
-            # It exists. Another attempt would take it away first, when older ones may be gone: what fails from here on
-            # is made up for by the next save.
-            with suppress(OSError):
-                commits.write_atomically(self.root / "latest", f"{folder.name}\n")
-            with suppress(OSError):
-                commits.retire(self.root, keep, saved=step, best=best)
-            return saved
+            return saved._replace(untidy=self._tidy(folder, step, keep, best))
 
         return self._world.from_leader(publish)
+
+    def _tidy(self, folder: Path, step: int, keep: int, best: int) -> str:
+        """Note and retire beside a checkpoint that exists; give what went wrong.
+
+        That is no reason to save once more, which would take the new checkpoint away when older ones may be gone.
+        """
+        try:
+            commits.write_atomically(self.root / "latest", f"{folder.name}\n")
+            commits.retire(self.root, keep, saved=step, best=best)
+        except OSError as error:
+            return f"step {step} is saved; tidying up after it failed, so older checkpoints may stay: {error}"
+        return ""
 
 
 def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None]) -> Restored:

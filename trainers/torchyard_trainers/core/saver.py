@@ -88,4 +88,6 @@ class Saver:
         saved = outcome.result()
         stall += time.monotonic() - waited
         self._cadence.saved(stall=stall, seconds=saved.seconds)
+        if saved.untidy:
+            self._reporter.warn(saved.untidy)
         self._reporter.checkpoint(saved.report() | {"stallSeconds": round(stall, 4)})
