@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
-from torchyard_trainers.core.forecast import forecast, imagined_world
-from torchyard_trainers.core.memory_tracker import tracker_of
+from torchyard_trainers.core.memory.forecast import forecast, imagined_world
+from torchyard_trainers.core.memory.tracker import tracker_of
 from torchyard_trainers.core.parallel import SHARDED, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter

@@ -15,11 +15,11 @@ from torch.nn import functional
 from torch.optim import AdamW
 
 from torchyard_trainers import registry
-from torchyard_trainers.core import micro_batches
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.losses import linear_cross_entropy
-from torchyard_trainers.core.memory import HostMemory
+from torchyard_trainers.core.memory import micro_batches
+from torchyard_trainers.core.memory.limits import HostMemory
 from torchyard_trainers.core.parallel import SHARDED, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, stream_key

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from moments import die_at
 
-from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
 from torchyard_trainers.core.world import World
 
 WORLD = World(0, 1, 0, torch.device("cpu"), grouped=False)

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as some
 
-from torchyard_trainers.core.best import Best
+from torchyard_trainers.core.checkpoints.best import Best
 
 
 def test_the_best_of_none_admits_nothing():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard_trainers.core.cadence import Cadence
+from torchyard_trainers.core.checkpoints.cadence import Cadence
 from torchyard_trainers.core.config import Interval
 
 

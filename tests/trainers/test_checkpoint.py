@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.distributed.checkpoint import metadata
 
-from torchyard_trainers.core import commits
-from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints import commits
+from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints.shards import DcpShards
 from torchyard_trainers.core.exits import CheckpointError, SupersededError
-from torchyard_trainers.core.shards import DcpShards
 from torchyard_trainers.core.world import World
 
 WORLD = World(0, 1, 0, torch.device("cpu"), grouped=False)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchyard_trainers.core import commits
+from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.exits import SupersededError
 
 

@@ -114,7 +114,7 @@ def poison(yard):
     """Put a NaN into the weights of the newest checkpoint, as bad hardware would, digests and all."""
     code = """
 import sys, pathlib, torch
-from torchyard_trainers.core import commits, shards
+from torchyard_trainers.core.checkpoints import commits, shards
 from torchyard_trainers.core.world import World
 from torch.distributed import checkpoint
 folder = pathlib.Path(sys.argv[1])

@@ -10,9 +10,9 @@ from foretold import WIDE, told
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.forecast import GIB, Usage, imagined_world, room_on
 from torchyard_trainers.core.frozen import frozen
-from torchyard_trainers.core.plan import Planner, Try, _changes, _difference, fewest_that_fit, plan
+from torchyard_trainers.core.memory.forecast import GIB, Usage, imagined_world, room_on
+from torchyard_trainers.core.memory.plan import Planner, Try, _changes, _difference, fewest_that_fit, plan
 from torchyard_trainers.core.world import World
 
 ROUTES = {"customers": 8, "batch": 16, "samples": 4, "embedding": 32, "heads": 4, "layers": 2}

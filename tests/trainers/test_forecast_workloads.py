@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
-from torchyard_trainers.core.forecast import GIB, imagined_world
+from torchyard_trainers.core.memory.forecast import GIB, imagined_world
+from torchyard_trainers.core.memory.plan import Planner, plan
 from torchyard_trainers.core.parallel import spread
-from torchyard_trainers.core.plan import Planner, plan
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize

@@ -6,8 +6,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from torchyard_trainers.core import fit, gpus
+from torchyard_trainers.core import gpus
 from torchyard_trainers.core.gpus import NoGpuError
+from torchyard_trainers.core.memory import fit
 
 GIB = 2**30
 

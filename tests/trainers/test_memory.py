@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
-from torchyard_trainers.core.memory import HostMemory, hold_to, memory_left
+from torchyard_trainers.core.memory.limits import HostMemory, hold_to, memory_left
 from torchyard_trainers.core.parallel import strategy_by_memory
 
 GIB = 1024**3

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from torchyard_trainers.core import meter
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.flops import flops_of_sample
-from torchyard_trainers.core.meter import Meter, utilisation
+from torchyard_trainers.core.metrics import meter
+from torchyard_trainers.core.metrics.flops import flops_of_sample
+from torchyard_trainers.core.metrics.meter import Meter, utilisation
+from torchyard_trainers.core.metrics.peaks import peak_of
 from torchyard_trainers.core.parallel import spread
-from torchyard_trainers.core.peaks import peak_of
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Terms, Workload

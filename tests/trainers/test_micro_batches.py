@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_strategies import flat, losses_and_norms, settings
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.micro_batches import largest_that_fits, settle
+from torchyard_trainers.core.memory.micro_batches import largest_that_fits, settle
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter

@@ -12,7 +12,7 @@ from gangs import until
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Trainer
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.plan import plan
+from torchyard_trainers.core.memory.plan import plan
 
 
 def config(mode="train", **sections):

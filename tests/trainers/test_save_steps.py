@@ -7,7 +7,7 @@ import pytest
 import torch
 from saves import owner, save
 
-from torchyard_trainers.core import commits
+from torchyard_trainers.core.checkpoints import commits
 
 pytestmark = pytest.mark.e2e
 

@@ -6,14 +6,14 @@ import threading
 import pytest
 import torch
 
-from torchyard_trainers.core import commits
-from torchyard_trainers.core.cadence import Cadence
-from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints import commits
+from torchyard_trainers.core.checkpoints.cadence import Cadence
+from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints.saver import Saver
+from torchyard_trainers.core.checkpoints.shards import DcpShards
 from torchyard_trainers.core.config import Checkpoint
 from torchyard_trainers.core.exits import SupersededError
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.saver import Saver
-from torchyard_trainers.core.shards import DcpShards
 from torchyard_trainers.core.world import World
 
 WORLD = World(0, 1, 0, torch.device("cpu"), grouped=False)
@@ -100,7 +100,7 @@ def test_a_storage_error_that_passes_costs_nothing_but_time(saver, volume, tmp_p
     def repaired_meanwhile(_seconds):
         volume.error = None
 
-    monkeypatch.setattr("torchyard_trainers.core.checkpoint.time.sleep", repaired_meanwhile)
+    monkeypatch.setattr("torchyard_trainers.core.checkpoints.checkpoint.time.sleep", repaired_meanwhile)
     volume.error = OSError(errno.ESTALE, "Stale file handle")
     volume.go.set()
     saver.begin(1, {"weights": torch.ones(8)}, {"step": 1, "score": None})

@@ -10,12 +10,12 @@ from contextlib import nullcontext
 import pytest
 from gangs import until
 
-from torchyard_trainers.core import trackers
 from torchyard_trainers.core.config import Config, Job, Logging, Trainer
-from torchyard_trainers.core.curves import open_curves
 from torchyard_trainers.core.exits import ConfigError, PreemptedError
+from torchyard_trainers.core.metrics import trackers
+from torchyard_trainers.core.metrics.curves import open_curves
+from torchyard_trainers.core.metrics.trackers import JOB_TAG, Trackers, check_trackers
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.trackers import JOB_TAG, Trackers, check_trackers
 
 
 def job(**logging):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from little_rl import ALONE, SNAKES, everything, session_of, settled
 
-from torchyard_trainers.core.flops import flops_of_sample
+from torchyard_trainers.core.metrics.flops import flops_of_sample
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.vecrl.ppo import Minibatch, losses

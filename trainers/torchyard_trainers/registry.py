@@ -9,7 +9,7 @@ from typing import Any
 
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.trackers import check_trackers
+from torchyard_trainers.core.metrics.trackers import check_trackers
 
 # The class of each workload in its own folder's task.py.
 WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL"}

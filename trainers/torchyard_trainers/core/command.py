@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
             return Exit.DONE
         if options.command == "plan":
             check_plan(options)
-            from torchyard_trainers.core import config, plan
+            from torchyard_trainers.core import config
+            from torchyard_trainers.core.memory import plan
 
             sys.stdout.write(plan.plan(config.load(config_of(options)), options))
             return Exit.DONE

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchyard_trainers.core.commits import write_atomically
-from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.export.weights import save
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, illustrate
 from torchyard_trainers.core.world import World

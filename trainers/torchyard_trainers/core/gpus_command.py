@@ -7,7 +7,7 @@ from typing import Any
 
 from torchyard_trainers.core import gpus
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.fit import fit
+from torchyard_trainers.core.memory.fit import fit
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -5,19 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchyard_trainers.core import curves, finish, micro_batches, preempt
-from torchyard_trainers.core.best import agreed
-from torchyard_trainers.core.cadence import Cadence
-from torchyard_trainers.core.checkpoint import Checkpoints
+from torchyard_trainers.core import finish, preempt
+from torchyard_trainers.core.checkpoints.best import agreed
+from torchyard_trainers.core.checkpoints.cadence import Cadence
+from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
+from torchyard_trainers.core.checkpoints.resume import Progress, record_of, restore, roll_back
+from torchyard_trainers.core.checkpoints.saver import Saver
+from torchyard_trainers.core.checkpoints.shards import capture
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.guard import Guard
-from torchyard_trainers.core.meter import Meter
+from torchyard_trainers.core.memory import micro_batches
+from torchyard_trainers.core.metrics import curves
+from torchyard_trainers.core.metrics.meter import Meter
 from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.resume import Progress, record_of, restore, roll_back
-from torchyard_trainers.core.saver import Saver
-from torchyard_trainers.core.shards import capture
 from torchyard_trainers.core.step import optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload, epochs
 from torchyard_trainers.core.world import World

@@ -23,8 +23,8 @@ import torch
 from msgspec import Meta, Struct
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torchyard_trainers.core.commits import write_atomically
-from torchyard_trainers.core.meter import peak_memory
+from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.metrics.meter import peak_memory
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.world import World
 

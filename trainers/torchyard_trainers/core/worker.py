@@ -11,7 +11,7 @@ from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.exits import ConfigError, HungError
 from torchyard_trainers.core.export.formats import check_formats
-from torchyard_trainers.core.memory import hold_to, memory_of
+from torchyard_trainers.core.memory.limits import hold_to, memory_of
 from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchyard_trainers.core.commits import write_atomically
-from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp import decoding, plots, published, solutions
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from torchyard_trainers.core.commits import write_atomically
-from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.export.formats import FORMATS
 from torchyard_trainers.core.export.gate import ExportError
 from torchyard_trainers.core.export.material import Material, prepare
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload
 

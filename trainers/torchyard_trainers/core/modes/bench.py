@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from torchyard_trainers.core import micro_batches
-from torchyard_trainers.core.commits import write_atomically
-from torchyard_trainers.core.curves import say
+from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.loop import Run
-from torchyard_trainers.core.meter import Meter, device_peak, peak_memory, utilisation
+from torchyard_trainers.core.memory import micro_batches
+from torchyard_trainers.core.metrics.curves import say
+from torchyard_trainers.core.metrics.meter import Meter, device_peak, peak_memory, utilisation
 from torchyard_trainers.core.modes.ending import finish_reading
 from torchyard_trainers.core.step import optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from torchyard_trainers.core.checkpoint import MODEL_SHAPE, read_newest, resolve
+from torchyard_trainers.core.checkpoints.checkpoint import MODEL_SHAPE, read_newest, resolve
+from torchyard_trainers.core.checkpoints.resume import compare_elsewhere, identity_of
+from torchyard_trainers.core.checkpoints.shards import Shards, reader_of
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
-from torchyard_trainers.core.resume import compare_elsewhere, identity_of
-from torchyard_trainers.core.shards import Shards, reader_of
 from torchyard_trainers.core.workload import Session, Workload
 
 

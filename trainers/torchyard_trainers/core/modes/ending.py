@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchyard_trainers.core import commits, finish
+from torchyard_trainers.core import finish
+from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.loop import Run
 
 

@@ -1,7 +1,7 @@
 """Mode `eval`: measure a checkpoint without training it or touching it."""
 
-from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.modes.chosen import load_chosen
 from torchyard_trainers.core.modes.ending import finish_reading, is_a_runs
 from torchyard_trainers.core.workload import Session, Workload, illustrate

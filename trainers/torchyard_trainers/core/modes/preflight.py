@@ -8,9 +8,9 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchyard_trainers.core.curves import say
 from torchyard_trainers.core.exits import ConfigError, HardwareError
 from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.modes.ending import finish_reading
 from torchyard_trainers.core.preflight.checks import CHECKS, Finding
 

@@ -85,7 +85,7 @@ class DcpShards:
         """See `Shards`."""
         from torch.distributed import checkpoint
 
-        from torchyard_trainers.core.trusted import Planner, UntrustedError, check_index
+        from torchyard_trainers.core.checkpoints.trusted import Planner, UntrustedError, check_index
 
         try:
             with _quiet():

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from torchyard_trainers.core.curves import Speed
-from torchyard_trainers.core.flops import flops_of_sample
-from torchyard_trainers.core.peaks import peak_of
+from torchyard_trainers.core.metrics.curves import Speed
+from torchyard_trainers.core.metrics.flops import flops_of_sample
+from torchyard_trainers.core.metrics.peaks import peak_of
 from torchyard_trainers.core.workload import Session, Workload
 
 

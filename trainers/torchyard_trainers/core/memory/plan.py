@@ -13,9 +13,9 @@ from torchyard_trainers import registry
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Config, Fsdp, Parallelism
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
-from torchyard_trainers.core.memory import IN_TENSORS
-from torchyard_trainers.core.micro_batches import divisible
+from torchyard_trainers.core.memory.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
+from torchyard_trainers.core.memory.limits import IN_TENSORS
+from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
 from torchyard_trainers.core.world import World
 

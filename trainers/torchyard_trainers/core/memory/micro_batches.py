@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.commits import write_atomically
+from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.graphs import plainly
-from torchyard_trainers.core.memory import Memory, memory_of
+from torchyard_trainers.core.memory.limits import Memory, memory_of
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 

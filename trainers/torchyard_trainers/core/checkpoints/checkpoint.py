@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchyard_trainers.core import commits
+from torchyard_trainers.core.checkpoints import commits
+from torchyard_trainers.core.checkpoints.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
-from torchyard_trainers.core.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.device import as_on_gpu
-from torchyard_trainers.core.memory import IN_TENSORS
-from torchyard_trainers.core.memory_tracker import KINDS, OFFLOADED, tracker_of, tracking
+from torchyard_trainers.core.memory.limits import IN_TENSORS
+from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
 from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, spread
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchyard_trainers.core.best import Best
-from torchyard_trainers.core.cadence import Cadence
-from torchyard_trainers.core.checkpoint import Checkpoints, Saved
+from torchyard_trainers.core.checkpoints.best import Best
+from torchyard_trainers.core.checkpoints.cadence import Cadence
+from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints, Saved
 from torchyard_trainers.core.config import Checkpoint
 from torchyard_trainers.core.report import Reporter
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.metrics.trackers import Trackers
 from torchyard_trainers.core.report import Reporter, finite
-from torchyard_trainers.core.trackers import Trackers
 
 
 class Speed:

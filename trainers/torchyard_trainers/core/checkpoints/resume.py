@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.checkpoint import MODEL_SHAPE, Checkpoints, Saved, compare_identity, resolve
-from torchyard_trainers.core.commits import read_commit
+from torchyard_trainers.core.checkpoints.checkpoint import MODEL_SHAPE, Checkpoints, Saved, compare_identity, resolve
+from torchyard_trainers.core.checkpoints.commits import read_commit
+from torchyard_trainers.core.checkpoints.shards import Shards, apply, capture
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.guard import ADVICE
-from torchyard_trainers.core.shards import Shards, apply, capture
 from torchyard_trainers.core.workload import Session, Workload, epochs
 
 
