@@ -38,7 +38,7 @@ class Images(Workload):
     def __init__(self, params: Params) -> None:
         self.params, self.total_steps, self.global_batch = params, params.steps, 12
         self.identity = {"trainer.name": "images"}
-        self.set_size = PICTURES if params.finite else None
+        self.dataset_size = PICTURES if params.finite else None
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)

@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_the_same_statistics_and_noise(yard, calm, strategy, 
 def test_a_run_over_another_set_is_another_run(yard):
     yard.train(config(params={"steps": 2}), 1)
     assert yard.start(config(params={"steps": 4, "finite": True})).wait() == [65]
-    assert "setSize is 103 but was None" in yard.failure()["message"]
+    assert "datasetSize is 103 but was None" in yard.failure()["message"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_strategies import flat, losses_and_norms, settings
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.memory.micro_batches import largest_that_fits, settle
+from torchyard_trainers.core.memory.micro_batches import choose, largest_that_fits
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -183,7 +183,7 @@ def settled(work, root, allowed=None):
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     precision, world = Precision("fp32", device, sharded=False), World(0, 1, 0, device, grouped=False)
     session = Session(Parallel("single", model, model), precision, world, reporter, allowed)
-    found = settle(work, session, root, settings=Parallelism(), step=0, memory=Full())
+    found = choose(work, session, root, settings=Parallelism(), step=0, memory=Full())
     return found.micro_batch, "sees fewer others" in str(reporter.facts["warnings"])
 
 

@@ -59,7 +59,7 @@ def test_training_goes_on_while_a_save_is_written_and_does_not_reach_it(saver, v
     assert not saver.ended
     assert commits.candidates(tmp_path) == []
     volume.go.set()
-    saver.settle()
+    saver.wait()
     assert saved_weights(tmp_path, 1) == [1.0] * 8
 
 
@@ -70,7 +70,7 @@ def test_copies_are_made_anew_for_each_save(saver, volume, tmp_path):
         weights.fill_(float(step))
         saver.begin(step, {"weights": weights}, {"step": step, "score": None})
         weights.fill_(-1.0)
-    saver.settle()
+    saver.wait()
     assert [saved_weights(tmp_path, step)[0] for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
 
 
@@ -78,12 +78,12 @@ def test_a_finished_save_is_reported_once_with_what_it_cost(saver, volume):
     volume.go.set()
     saver.begin(7, {"weights": torch.ones(8)}, {"step": 7, "score": None})
     assert "checkpoint" not in saver._reporter.facts
-    saver.settle()
+    saver.wait()
     told = saver._reporter.facts["checkpoint"]
     assert told["step"] == 7
     assert told["saveSeconds"] > 0
     assert told["stallSeconds"] > 0
-    saver.settle()
+    saver.wait()
     assert not saver.ended
 
 
@@ -93,7 +93,7 @@ def test_an_error_waits_until_all_ranks_settle_and_ends_the_run_then(saver, volu
     saver.begin(1, {"weights": torch.ones(8)}, {"step": 1, "score": None})
     with pytest.raises(SupersededError):
         saver.begin(2, {"weights": torch.ones(8)}, {"step": 2, "score": None})
-    saver.settle()
+    saver.wait()
 
 
 def test_a_storage_error_that_passes_costs_nothing_but_time(saver, volume, tmp_path, monkeypatch):
@@ -104,5 +104,5 @@ def test_a_storage_error_that_passes_costs_nothing_but_time(saver, volume, tmp_p
     volume.error = OSError(errno.ESTALE, "Stale file handle")
     volume.go.set()
     saver.begin(1, {"weights": torch.ones(8)}, {"step": 1, "score": None})
-    saver.settle()
+    saver.wait()
     assert saved_weights(tmp_path, 1) == [1.0] * 8

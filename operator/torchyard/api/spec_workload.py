@@ -149,5 +149,7 @@ class Logging(Model, frozen=True, kw_only=True):
     """Where curves go besides the status."""
 
     tensorboard: Annotated[bool, doc("Write TensorBoard event files beside the checkpoints.")] = True
-    wandb: Annotated[bool, doc("Log to Weights & Biases.")] = False
-    mlflow: Annotated[bool, doc("Log to MLflow.")] = False
+    wandb: Annotated[
+        bool, doc("Log to Weights & Biases; a server away for a minute is given up until the next round.")
+    ] = False
+    mlflow: Annotated[bool, doc("Log to MLflow; a server away for a minute is given up until the next round.")] = False

@@ -19,7 +19,7 @@ def command(file: Path, name: str | None, sets: list[str], output: Format | None
     """Run a job file on this machine and watch it until it is over.
 
     An unfinished run of that name goes on from its newest checkpoint; a finished one starts over. To train that for
-    longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE.
+    longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
 
     Ctrl-C saves and stops; a second Ctrl-C stops now.
 

@@ -20,7 +20,7 @@ from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import MEMBERS, MicroBatch, Session, Terms, Workload
 
 _REQUIRED = ("build", "learning_rate", "loss")
-_COUNTS = ("total_steps", "global_batch", "set_size", "log_every", "eval_every")
+_COUNTS = ("total_steps", "global_batch", "dataset_size", "log_every", "eval_every")
 # What the loop itself writes in a line of metrics; another number of such a name would stand in its place.
 _OF_STEP = {"step", "loss", "gradNorm", "learningRate", "skippedSteps"}
 _OF_MACHINE = {"memoryPeakBytes", "dataWaitShare", "stepsPerSecond", "samplesPerSecond", "tokensPerSecond", "mfu"}
@@ -56,7 +56,7 @@ def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
         )
     for each in _COUNTS:
         number = getattr(work, each)
-        if (number is not None or each != "set_size") and (not isinstance(number, int) or number < 1):
+        if (number is not None or each != "dataset_size") and (not isinstance(number, int) or number < 1):
             raise ConfigError(f"{kind.__name__}.{each}: {number!r} is not a whole number of at least 1; {_SEE}")
     for key, value in _mapping(kind.__name__, "identity", work.identity).items():
         if not isinstance(value, str | int | float):  # a tuple would come back from run.json as a list

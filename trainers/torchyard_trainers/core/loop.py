@@ -59,7 +59,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log, profiler:
         if progress.fresh:
             _begin(work, session, progress)
-        session = micro_batches.settle(
+        session = micro_batches.choose(
             work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step, optimizer=optimizer
         )
         meter, rehearse = Meter(work, session), True
@@ -67,6 +67,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             reporter.phase("step")
             done, last, rate = step + 1, step + 1 == work.total_steps, work.learning_rate(step)
             set_learning_rate(optimizer, rate)
+            # True in `totals.flags` if they are on any rank: all ranks save, and stop, at the same step.
             flags = {
                 "preempt": settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
                 "save": world.leads and (cadence.due(done, time.monotonic()) or last),
@@ -76,7 +77,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse)
             rehearse = False
             if guard.rolls_back(done, totals.fault):
-                saver.settle()
+                saver.wait()
                 fault = f"step {done}: {totals.fault}"
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
@@ -89,14 +90,14 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 log.add(done, work.total_steps, values | pace)
             stops, score = totals.flags["preempt"], agreed(work.score(found), world)
             if totals.flags["saved"]:
-                saver.settle()
+                saver.wait()
             if stops or totals.flags["save"] or saver.is_best(score):
                 reporter.phase("save")
                 state = capture(session.parallel.module, optimizer, work.state())
                 saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
                 log.flush()
             if stops or last:
-                saver.settle()
+                saver.wait()
             if stops and not last:
                 preempt.mark_saved(run.run_dir, world.rank, done)
                 world.barrier()

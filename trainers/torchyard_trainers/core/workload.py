@@ -18,7 +18,10 @@ from torchyard_trainers.core.world import World
 
 
 class MicroBatch(NamedTuple):
-    """What one forward pass works on: global sample ids [m] int64, and weights [m] float32 (0: padding)."""
+    """What one forward pass works on: global sample ids [m] int64, and weights [m] float32.
+
+    A weight is 1, or 0 for padding, which repeats a sample that counts elsewhere.
+    """
 
     ids: Tensor
     weights: Tensor
@@ -35,7 +38,7 @@ class Terms(NamedTuple):
 class Session:
     """A model in training, as a workload's methods see it."""
 
-    parallel: Parallel
+    parallel: Parallel  # `.forward` to train; `.module` to evaluate
     precision: Precision
     world: World
     reporter: Reporter
@@ -52,7 +55,7 @@ class Workload(Protocol):
 
     total_steps: int
     global_batch: int
-    set_size: int | None = None  # samples of a finite set, in a new order every epoch; None: ids count on for ever
+    dataset_size: int | None = None  # samples of a finite set, in a new order every epoch; None: ids count on for ever
     log_every: int = 20  # optimizer steps between two lines of output
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config takes its place
     max_grad_norm: float = 1.0
@@ -82,9 +85,10 @@ class Workload(Protocol):
         return {}
 
     def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        """Run the forward pass, all of it through `session.parallel.forward`: what is sharded is whole only there.
+        """Give the *sum* of the samples' losses, each times its weight; the loop divides it by `global_batch`.
 
-        `batch.ids` are below `set_size` where there is one, and count on for ever where there is none.
+        All of the forward pass goes through `session.parallel.forward`: what is sharded is whole only there.
+        `batch.ids` are below `dataset_size` where there is one, and count on for ever where there is none.
         """
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
@@ -126,13 +130,13 @@ MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) i
 
 def ids_of_step(work: Workload, step: int) -> Sequence[int]:
     """Give the sample ids of a step (0 is the first), `global_batch` of them, the same in every process."""
-    key = order_key(json.dumps(dict(work.identity), sort_keys=True), 0) if work.set_size is not None else 0
-    return samples_of_step(step, work.global_batch, size=work.set_size, key=key)
+    key = order_key(json.dumps(dict(work.identity), sort_keys=True), 0) if work.dataset_size is not None else 0
+    return samples_of_step(step, work.global_batch, size=work.dataset_size, key=key)
 
 
 def epochs(work: Workload, step: int) -> float:
     """Give how often `step` steps went through the set; 0 if it is endless."""
-    return step * work.global_batch / work.set_size if work.set_size is not None else 0.0
+    return step * work.global_batch / work.dataset_size if work.dataset_size is not None else 0.0
 
 
 @runtime_checkable

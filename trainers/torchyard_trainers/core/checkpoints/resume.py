@@ -108,7 +108,7 @@ def record_of(
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    finite = {} if work.set_size is None else {"setSize": work.set_size}
+    finite = {} if work.dataset_size is None else {"datasetSize": work.dataset_size}
     return {**work.identity, **finite, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 

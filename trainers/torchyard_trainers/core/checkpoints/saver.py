@@ -62,7 +62,7 @@ class Saver:
     def begin(self, step: int, state: dict[str, Any], record: dict[str, Any]) -> None:
         """Copy the state and let it be written; waits for the save before, and raises what that one raised."""
         started = time.monotonic()
-        self.settle()
+        self.wait()
         self._cadence.begun(started)
         staged = self._stager.stage(self._checkpoints.shards.gather(state))
         keep, best = self._keep_last, self._keep_best
@@ -75,7 +75,7 @@ class Saver:
         """Whether a save came to an end here; other ranks may see it a moment later."""
         return self._in_flight is not None and self._in_flight.outcome.done()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the save in flight, if there is one, and tell how it ended. All ranks must call it together.
 
         Raises:

@@ -107,7 +107,7 @@ def _even(per_rank: int, size: int) -> int:
     return -(-per_rank // -(-per_rank // max(size, 1)))
 
 
-def settle(
+def choose(
     work: Workload,
     session: Session,
     root: Path,

@@ -32,7 +32,7 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     """
     session.reporter.phase("eval")
     work.begin(session)
-    session = micro_batches.settle(work, session, run.checkpoint_dir, settings=run.config.parallelism, step=0)
+    session = micro_batches.choose(work, session, run.checkpoint_dir, settings=run.config.parallelism, step=0)
     session.reporter.phase("compile")
     meter = Meter(work, session, count=True)
     seconds, waited = _step_times(work, session)
