@@ -95,8 +95,10 @@ class Decoder(nn.Module):
 
     def _look_up(self, tables: Tables, instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
         share = (state.load / instances.capacity)[..., None].to(tables.scores.dtype)
-        # A product, since its gradient is one as well; that of `addcmul` is the sum over a tensor as large as this.
-        scores = torch.baddbmm(rows(tables.scores, state.node), share, tables.load_scores)
+        # A product where there is a gradient, since that is one too; of `addcmul` it is a sum over a tensor as large as
+        # all scores. Elsewhere a pass over all is cheaper than a small product for each instance.
+        combine = torch.baddbmm if tables.load_scores.requires_grad else torch.addcmul
+        scores = combine(rows(tables.scores, state.node), share, tables.load_scores)
         scores = scores.float().unflatten(-1, (self.heads, -1)) + penalty(options)[:, :, None]
         return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
 
