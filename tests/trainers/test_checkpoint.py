@@ -1,6 +1,7 @@
 """Checkpoints of one process on a real folder: what is kept, and what a gang left behind can do to it."""
 
 import errno
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -95,6 +96,19 @@ def test_what_is_published_is_not_taken_away_again_because_tidying_failed(tmp_pa
     assert (saved.step, "I/O error" in saved.untidy) == (3, True)
     assert "step-00000003" not in removed
     assert restore(owner(tmp_path, 2))[1] == 3.0
+
+
+def test_what_a_kill_left_of_a_small_file_is_swept_and_what_is_being_written_stays(tmp_path):
+    save(owner(tmp_path), 1)
+    for name in (".latest.4711", ".run.json.4711"):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".notes").write_text("somebody's own")
+    os.utime(tmp_path / ".notes", (1, 1))
+    after = owner(tmp_path, 2)
+    (tmp_path / ".round.lock.4712").write_text("3 job")  # of a round that takes over just now
+    after.sweep()
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".notes", ".round.lock.4712"]
 
 
 def test_a_folder_that_is_deleted_under_a_run_is_made_again_with_the_next_save(tmp_path):

@@ -58,6 +58,6 @@ def test_the_browser_chooses_as_pytorch_in_a_thousand_situations_and_solves_inst
     assert "1000 of 1000 choices" in found["golden"][1]
     status = re.search(r'id="status">(\d+) of 12 customers served, load (\d+) of 20, driven ([\d.]+)', page)
     assert status, page
-    assert int(status[1]) > 0
-    assert float(status[3]) > 0
+    # By now it is on its way, or has solved one and begun another.
+    assert (int(status[1]) > 0 and float(status[3]) > 0) or "1 solved, mean length" in page, page
     assert re.search(r"<td>cost</td><td>4.750</td>", page)

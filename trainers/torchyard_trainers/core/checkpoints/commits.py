@@ -22,10 +22,12 @@ from typing import Any, NamedTuple
 from torchyard_trainers.core.exits import STORAGE_ERRNOS, SupersededError
 
 COMMIT = "COMMIT"
+LOCK = "round.lock"
 STATE = "state.json"
 SHARDS = "dcp"
 _STEP = re.compile(r"step-(\d{8,})")
 _UNFINISHED = re.compile(r"\.step-\d{8,}\.round-(\d+)\.([0-9a-f]{8})")
+_SCRATCH = re.compile(r"\.[a-z][a-z.-]*\.\d+")  # of `write_atomically`
 _MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 
@@ -108,6 +110,12 @@ def sweep(root: Path, round_number: int, job: str) -> None:
         found = _UNFINISHED.fullmatch(entry.name)
         if found and (found[2] != _mark(job) or int(found[1]) <= round_number):
             remove(entry)
+    # Written before this round took the folder, by somebody who was killed before it had its name.
+    lock = root / LOCK
+    begun = lock.stat().st_mtime if lock.exists() else 0.0
+    for entry in root.glob(".*"):
+        if _SCRATCH.fullmatch(entry.name) and entry.is_file() and entry.stat().st_mtime < begun:
+            entry.unlink(missing_ok=True)
 
 
 def read_commit(folder: Path) -> dict[str, Any]:
@@ -172,7 +180,7 @@ def claim_round(root: Path, round_number: int | None, job: str) -> int:
         round_number = held + 1
     if holder == job and held > round_number:
         raise SupersededError(f"round {held} owns {root}; this is round {round_number} and stops")
-    write_atomically(root / "round.lock", f"{round_number} {job}\n")
+    write_atomically(root / LOCK, f"{round_number} {job}\n")
     return round_number
 
 
@@ -190,7 +198,7 @@ def check_round(root: Path, round_number: int, job: str) -> None:
 def read_lock(root: Path) -> tuple[int, str]:
     """Give round and job that own the folder: (0, "") if none."""
     try:
-        number, _, job = (root / "round.lock").read_text()[:512].strip().partition(" ")
+        number, _, job = (root / LOCK).read_text()[:512].strip().partition(" ")
         return int(number), job
     except (FileNotFoundError, ValueError):
         return 0, ""
