@@ -1,7 +1,5 @@
 """What `plan` tells before a job is started is what its step then takes."""
 
-from argparse import Namespace
-
 import little_lm
 import pytest
 import torch
@@ -63,7 +61,7 @@ def test_where_another_moment_comes_to_need_most_the_fewest_micro_batches_are_fo
 @pytest.mark.parametrize(("memory", "ranks"), [(0, 1), (GIB // 2, 1), (GIB, 6)])
 def test_a_gpu_without_room_for_any_tensor_is_refused(memory, ranks):
     with pytest.raises(ConfigError, match=r"^--memory: a GPU of \d+ MiB has no room for tensors.*; name a larger one$"):
-        plan(config_of("cvrp", ROUTES), Namespace(world=ranks, local=ranks, memory=memory))
+        plan(config_of("cvrp", ROUTES), ranks=ranks, local=ranks, memory=memory)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What `plan` tells of the built-in workloads before they are started is what their real steps and evaluations take."""
 
 import json
-from argparse import Namespace
 
 import pytest
 import torch
@@ -136,7 +135,7 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
 @pytest.mark.parametrize("options", [{}, {"strategy": "fsdp", "precision": "fp32", "compile": True}])
 def test_every_baseline_and_every_environment_can_be_planned(name, params, how, options):
     config = config_of(name, params, options)
-    found = json.loads(plan(config, Namespace(world=2, local=2, memory=80 * GIB)))
+    found = json.loads(plan(config, ranks=2, local=2, memory=80 * GIB))
     assert (found["how"], found["job"]["fits"]) == (how, True)
     assert found["job"]["bytes"]["activations"] > 0
     assert found["job"]["peak"] in {"forward pass", "backward pass", "update", BETWEEN}

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from argparse import Namespace
 
 import char_lm
 import pytest
@@ -56,12 +55,12 @@ def test_its_memory_is_planned_with_a_corpus_that_was_read_before(monkeypatch):
     """A tensor of real numbers at the top of a module, which a step of shapes looks things up in."""
     corpus = torch.zeros(100, char_lm.LENGTH, dtype=torch.int64)
     monkeypatch.setattr(char_lm, "_surprise", lambda model, ids, _: model(corpus[ids % 100]).mean((1, 2)))
-    found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), Namespace(world=2, local=2, memory=2**32)))
+    found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), ranks=2, local=2, memory=2**32))
     assert (found["how"], found["job"]["fits"]) == ("a step of shapes", True)
 
 
 def test_its_memory_is_planned():
-    found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), Namespace(world=2, local=2, memory=2**32)))
+    found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), ranks=2, local=2, memory=2**32))
     assert (found["how"], found["job"]["fits"]) == ("a step of shapes", True)
 
 

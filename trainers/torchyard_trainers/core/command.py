@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
             from torchyard_trainers.core import config
             from torchyard_trainers.core.memory import plan
 
-            sys.stdout.write(plan.plan(config.load(config_of(options)), options))
+            asked = {"ranks": options.world, "local": options.local, "memory": options.memory, "bf16": options.bf16}
+            sys.stdout.write(plan.plan(config.load(config_of(options)), **asked))
             return Exit.DONE
         from torchyard_trainers.core.worker import work
 

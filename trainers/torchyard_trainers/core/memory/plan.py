@@ -1,6 +1,5 @@
 """`plan`: whether a job fits its GPUs, told before it is started, and the cheapest change that makes it fit."""
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -149,16 +148,19 @@ class Planner:
         }
 
 
-def plan(config: Config, options: argparse.Namespace) -> str:
+def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bool = True) -> str:
     """Give the forecast as JSON.
 
     Args:
         config: of the job.
-        options: `world`, `local` ranks on a node, `memory` bytes of a GPU (None: a CPU), which has `bf16` or not.
+        ranks: of the job.
+        local: ranks of a node.
+        memory: bytes of a rank's GPU; None: a CPU.
+        bf16: whether that GPU computes in it.
     """
     registry.check(config)
-    with imagined_world(options.world, options.local) as world:
-        planner = Planner(config, world, options.memory, bf16=options.bf16)
+    with imagined_world(ranks, local) as world:
+        planner = Planner(config, world, memory, bf16=bf16)
         asked = planner.as_asked()
         change = None
         if planner.fits(asked) is False and (found := planner.cheapest(asked)):
@@ -166,7 +168,7 @@ def plan(config: Config, options: argparse.Namespace) -> str:
         document = {
             "ranks": world.size,
             "parameters": planner.parameters,
-            "memory": options.memory,
+            "memory": memory,
             "room": planner.room,
             "how": "a real step on the CPU" if planner.real else "a step of shapes",
             "job": planner.told(asked),
