@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
-from torchyard_trainers.core.export.weights import save
+from torchyard_trainers.core.export.weights import FILE, save
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, illustrate
@@ -23,10 +23,10 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
     def publish() -> None:
         final = root / "final"
         final.mkdir(exist_ok=True)
-        save(weights, final / "model.safetensors")
+        save(weights, final / FILE)
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))
-        session.reporter.artifact("model.safetensors", final / "model.safetensors")
+        session.reporter.artifact(FILE, final / FILE)
         mark_done(root, work.total_steps, metrics, artifacts=session.reporter.facts["artifacts"])
         say(summary["text"])
 

@@ -11,17 +11,26 @@ from torchyard_trainers.core.exits import ConfigError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def resolved(name: str, *, gpu: bool, bf16: bool) -> str:
+    """Give the precision that a run has: `auto` is bf16 on a GPU that computes in it, else fp32.
+
+    Raises:
+        ConfigError: the GPU has no bf16.
+    """
+    if name == "auto":
+        return "bf16" if gpu and bf16 else "fp32"
+    if name == "bf16" and gpu and not bf16:
+        raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
+    return name
+
+
 class Precision:
     """One precision for a run. Master weights, gradients' reduction, losses and checkpoints are always fp32."""
 
     def __init__(self, name: str, device: torch.device, *, sharded: bool) -> None:
         """Resolve `auto` (bf16 where the GPU has it, else fp32); `sharded` parameters are cast when gathered."""
-        if name == "auto":
-            name = (
-                "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-            )
-        if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
+        gpu = device.type == "cuda"
+        name = resolved(name, gpu=gpu, bf16=gpu and torch.cuda.is_bf16_supported(including_emulation=False))
         self.name = name
         self.dtype = DTYPES[name]
         self._device = device

@@ -16,6 +16,7 @@ from torchyard_trainers.core.memory.forecast import LooksAtNumbersError, Usage, 
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
+from torchyard_trainers.core.precision import resolved
 from torchyard_trainers.core.world import World
 
 MIB = 1024**2
@@ -57,11 +58,7 @@ class Planner:
         self.parameters = sum(each.numel() for each in model.parameters())
         self.divisible = divisible(work, model)
         self.real = False
-        self.precision = config.parallelism.precision
-        if self.precision == "bf16" and not bf16:
-            raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
-        if self.precision == "auto":
-            self.precision = "bf16" if memory is not None and bf16 else "fp32"
+        self.precision = resolved(config.parallelism.precision, gpu=memory is not None, bf16=bf16)
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
