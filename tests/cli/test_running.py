@@ -275,3 +275,21 @@ def test_the_demo_trains_and_shows_what_was_learned(torchyard: CommandLine) -> N
 
 def test_the_executable_is_the_one_that_was_installed() -> None:
     assert os.access(EXECUTABLE, os.X_OK)
+
+
+def test_gpus_that_this_machine_cannot_have_are_refused_at_once_and_leave_nothing(torchyard: CommandLine) -> None:
+    refused = torchyard("run", job(torchyard, SLOW, nodes=2, gpusPerNode=64))
+    assert refused.returncode == 64
+    assert "the job needs 128 GPUs (2 nodes x gpusPerNode 64) and this machine has" in refused.stderr
+    assert "--set gpusPerNode=0" in refused.stderr
+    assert not torchyard.run_folder("job").exists()
+
+
+def test_a_run_is_not_resumed_on_a_machine_that_lost_its_gpus(torchyard: CommandLine) -> None:
+    folder = torchyard.record("former", {"state": "Suspended"})
+    file = folder / "job.yaml"
+    file.write_text(file.read_text().replace("nodes: 2", "nodes: 2, gpusPerNode: 64, suspend: true"))
+    refused = torchyard("resume", "former")
+    assert refused.returncode == 64
+    assert "the job needs 128 GPUs" in refused.stderr
+    assert "suspend: true" in file.read_text()

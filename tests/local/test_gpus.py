@@ -13,11 +13,11 @@ pytestmark = pytest.mark.e2e
 async def test_gpus_that_are_not_there_keep_the_pod_pending_with_the_figures(bench, until):
     bench.create(gpusPerNode=2, nodes=2)
     async with bench.controller() as cluster:
-        cluster._pods.gpus = ("GPU-1",)
+        cluster._pods.gpus = gpus.Inventory(("GPU-1",))
         await cluster.create_pod(bench.job, CreatePod(name="demo-0-0", index=0, incarnation=0))
         await until(lambda: bench.pods[0].reason == "InsufficientGPU")
         assert bench.pods[0].phase == "Pending"
-        assert "need 4" in bench.pods[0].message
+        assert "needs 4 GPUs" in bench.pods[0].message
         assert "has 1" in bench.pods[0].message
         pod = cluster._pods.by_name["demo-0-0"]
         await bench.delete(pod)
@@ -26,7 +26,7 @@ async def test_gpus_that_are_not_there_keep_the_pod_pending_with_the_figures(ben
 async def test_gpus_go_to_one_pod_at_a_time_and_come_back(bench, until):
     bench.create(gpusPerNode=1, nodes=1)
     async with bench.controller() as cluster:
-        cluster._pods.gpus = ("GPU-1",)
+        cluster._pods.gpus = gpus.Inventory(("GPU-1",))
         pod = await bench.start()
         assert pod.record.gpus == ["GPU-1"]
         folder = bench.folder.home / "gpus"
@@ -43,7 +43,7 @@ async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(b
     folder = bench.folder.home / "gpus"
     other = gpus.take(folder, ("GPU-2",), 1)
     async with bench.controller() as cluster:
-        cluster._pods.gpus = ("GPU-1", "GPU-2")
+        cluster._pods.gpus = gpus.Inventory(("GPU-1", "GPU-2"))
         for index in (0, 1):
             name = f"demo-0-{index}"
             await cluster.create_pod(bench.job, CreatePod(name=name, index=index, incarnation=0))
@@ -61,7 +61,7 @@ async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(b
 async def test_a_pod_whose_folder_cannot_be_made_has_failed_and_holds_no_gpu(bench):
     bench.create(gpusPerNode=1)
     async with bench.controller() as cluster:
-        cluster._pods.gpus = ("GPU-1",)
+        cluster._pods.gpus = gpus.Inventory(("GPU-1",))
         (bench.folder.pods / "demo-0-0").write_text("in the way")
         await bench.start()
         (view,) = bench.pods

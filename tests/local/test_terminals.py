@@ -91,7 +91,7 @@ async def test_an_edit_that_is_no_job_is_said_and_not_used(laptop):
 async def test_gpus_that_this_machine_lacks_are_said_on_the_status(laptop):
     laptop.create(**SLEEP | {"gpusPerNode": 64})
     laptop.begin()
-    await laptop.until(lambda: "need 64" in laptop.status.message, what=str(time.time()))
+    await laptop.until(lambda: "needs 64 GPUs" in laptop.status.message, what=str(time.time()))
     assert laptop.status.state == "Pending"
     assert laptop.status.reason == "InsufficientGPU"
     laptop.stop.set()

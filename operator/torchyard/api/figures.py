@@ -1,6 +1,11 @@
 """Figures as a person reads them, in a table of `kubectl` as on a terminal of ours."""
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 node`, `2 nodes`, `1,024 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def span(seconds: float) -> str:
     """A length of time in at most two units: `45s`, `4m10s`, `3h12m`, `5d4h`."""
     whole = max(0, round(seconds))

@@ -4,6 +4,7 @@ import shutil
 from argparse import ArgumentParser
 from pathlib import Path
 
+from torchyard.api.figures import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.remote.place import on_cluster, place
@@ -53,7 +54,7 @@ def command(*, name: str, path: str, to: Path | None, replace: bool, context: st
     finally:
         remove(scratch)
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
-    count = f"{len(files)} file{'s' if len(files) != 1 else ''}"
+    count = plural(len(files), "file")
     print(f"{target}: {count}, {sum(each.stat().st_size for each in files)} bytes")
     return SUCCEEDED
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchyard.api.figures import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
@@ -23,7 +24,7 @@ def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
         for problem in result.problems:
             say(str(problem))
         count = len(result.problems)
-        raise RefusalError(f"{file} is invalid: {count} problem{'s' if count > 1 else ''}, named above")
+        raise RefusalError(f"{file} is invalid: {plural(count, 'problem')}, named above")
     if len(result.jobs) != 1:
         raise RefusalError(f"{file} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
     return result.jobs[0]

@@ -39,6 +39,7 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
     if unused := ignored(job.spec, "local"):
         say(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
+    require_gpus(job)
     folder = named(name or job.metadata.name)
     try:
         expire_runs()
@@ -49,6 +50,20 @@ def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
         fix = "set TORCHYARD_HOME to a folder you can write to"
         raise RefusalError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
     return folder
+
+
+def require_gpus(job: TrainingJob) -> None:
+    """Check that this machine has the GPUs that the job asks for: it would wait for them for ever.
+
+    Raises:
+        RefusalError: it has not.
+    """
+    from torchyard.cluster.local.gpus import inventory, shortage
+
+    lacking = shortage(job.spec, inventory()) if job.spec.gpus_per_node else None
+    if lacking is not None:
+        fix = "run it where they are, submit it to a cluster with `torchyard submit`, or lower gpusPerNode or nodes"
+        raise RefusalError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
 
 
 def set_aside(file: Path, job: TrainingJob, before: TrainingJob, old: RunFolder) -> str:

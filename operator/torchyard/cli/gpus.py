@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any, Literal
 
+from torchyard.api.figures import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 
@@ -105,7 +106,7 @@ def shown(found: dict[str, Any]) -> list[str]:
     table = lines(("GPU", "PRODUCT", "MEMORY", "BUSY", "CC", "UUID"), rows)
     fit = found["fit"]
     if fit is not None:
-        what = f"{fit['gpus']} GPU{'s' if fit['gpus'] > 1 else ''} with strategy {fit['strategy']}"
+        what = f"{plural(fit['gpus'], 'GPU')} with strategy {fit['strategy']}"
         table += [f"{what}: {fit['state_bytes'] / GIB:.1f} GiB of weights, gradients and optimizer state", UNCOUNTED]
     return table
 

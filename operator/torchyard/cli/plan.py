@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+from torchyard.api.figures import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 
@@ -156,7 +157,7 @@ def told(found: dict[str, Any], gpu: str | None) -> str:
 
 def _way(job: dict[str, Any], ranks: int) -> str:
     parts = [
-        f"{ranks} rank{'s' if ranks > 1 else ''}" if ranks else "",
+        plural(ranks, "rank") if ranks else "",
         f"strategy {job['strategy']}",
         job["precision"],
         f"micro-batches of {job['microBatchSize']}, {job['accumulation']} a step",

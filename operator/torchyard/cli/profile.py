@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from typing import Literal
 
+from torchyard.api.figures import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.remote.place import on_cluster, place
@@ -45,7 +46,7 @@ def command(
         fetch = f"torchyard fetch {name} profile{flags(context, namespace)}"
     else:
         asked, fetch = ask_local(name, wish, replace=replace), f"torchyard fetch {name} profile"
-    pods = f"{asked} pod{'s' if asked > 1 else ''}"
+    pods = plural(asked, "pod")
     print(f"asked {pods} of {name} for {kind}; `{fetch}` brings it when the steps are made")
     return SUCCEEDED
 

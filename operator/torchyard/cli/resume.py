@@ -22,7 +22,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
     """
     if on_cluster(name, context, namespace):
         return _of_cluster(name, context, namespace, output)
-    from torchyard.cli.foreground import watch
+    from torchyard.cli.foreground import require_gpus, watch
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.runs import suspend_run
 
@@ -45,6 +45,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
         if run.job.spec.suspend:
             fix = "wait until it is stopped"
         raise RefusalError(f"the run {name!r} is controlled by another process", fix)
+    require_gpus(run.job)
     suspend_run(folder, suspend=False)
     return watch(folder, output)
 

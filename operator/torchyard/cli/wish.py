@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from torchyard.api.figures import plural
 from torchyard.cli.errors import FAILED, RefusalError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = ""
             continue  # there is none, or one that nobody understands: nobody will grant it
         if left.done.count(known) < _procs(job):
             name = job.metadata.name
-            sentence = f"a {kind} profile of {steps} step{'s' * (steps != 1)} is still wished for of {name!r}"
+            sentence = f"a {kind} profile of {plural(steps, 'step')} is still wished for of {name!r}"
             fix = f"wait until `torchyard fetch {name} profile{flags}` brings it, or give it up with --replace"
             raise RefusalError(sentence, fix, FAILED)
 

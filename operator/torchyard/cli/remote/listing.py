@@ -3,6 +3,7 @@
 import time
 from typing import Literal
 
+from torchyard.api.figures import plural
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import emit, say
 from torchyard.cli.remote import jobs
@@ -18,7 +19,7 @@ async def show(remote: Remote, *, everywhere: bool, output: Literal["json", "yam
         emit(documents, "json" if output == "json" else "yaml")
         return SUCCEEDED
     where = f"all namespaces of {remote.context}" if everywhere else remote.where
-    say(f"{where}: {len(documents) or 'no'} job{'' if len(documents) == 1 else 's'}")
+    say(f"{where}: {plural(len(documents), 'job') if documents else 'no jobs'}")
     now, wide = time.time(), output == "wide"
     rows = []
     for document in documents:

@@ -3,7 +3,9 @@
 import importlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
+from torchyard.api.figures import plural
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.local.folder import take_lock
 
@@ -11,19 +13,49 @@ Waiting = tuple[str, str]
 """Reason code and sentence."""
 
 
-def inventory() -> tuple[str, ...]:
-    """UUIDs of the GPUs that this process may use, in index order; none without a driver."""
+class Inventory(NamedTuple):
+    """The GPUs of this machine that this process may use."""
+
+    uuids: tuple[str, ...]
+    trouble: str = ""  # why there are none, or fewer than the machine has
+
+
+def inventory() -> Inventory:
+    """Return the UUIDs of the GPUs in index order; without a driver there are none."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no module, no library, no driver: NVML has an exception for each
-        return ()
+    except ImportError:
+        return Inventory((), "nvidia-ml-py is not installed, so no GPU can be found")
+    except Exception as error:  # noqa: BLE001 - NVML has an exception for each: no library, no driver, no permission
+        return Inventory((), f"there is no working NVIDIA driver (NVML: {error})")
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    except Exception:  # noqa: BLE001 - a driver in trouble: no GPU can be promised
-        return ()
-    return visible(tuple(uuids), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        uuids = tuple(_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles)
+    except Exception as error:  # noqa: BLE001 - a driver in trouble: no GPU can be promised
+        return Inventory((), f"the NVIDIA driver does not answer (NVML: {error})")
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = visible(uuids, wanted)
+    hidden = len(seen) < len(uuids)
+    return Inventory(seen, f"CUDA_VISIBLE_DEVICES={wanted} hides {len(uuids) - len(seen)} of them" if hidden else "")
+
+
+def shortage(spec: TrainingJobSpec, present: Inventory) -> str | None:
+    """Return why this machine can never hold the GPUs that the job asks for; None: it can."""
+    need, offered = spec.gpus_per_node * spec.nodes, _offered(spec, present.uuids)
+    if need <= len(offered):
+        return None
+    have = f"this machine has {len(present.uuids) or 'none'}"
+    if spec.gpu is not None and spec.gpu.ids:
+        have += f", {len(offered)} of them named by spec.gpu.ids"
+    have += f": {present.trouble}" if present.trouble else ""
+    each = plural(spec.nodes, "node") + f" x gpusPerNode {spec.gpus_per_node}"
+    return f"the job needs {plural(need, 'GPU')} ({each}) and {have}"
+
+
+def _offered(spec: TrainingJobSpec, present: tuple[str, ...]) -> tuple[str, ...]:
+    wanted = spec.gpu.ids if spec.gpu is not None else []
+    return tuple(uuid for uuid in present if not wanted or uuid in wanted)
 
 
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
@@ -59,23 +91,19 @@ def take(folder: Path, uuids: tuple[str, ...], count: int) -> dict[str, int] | N
     return taken
 
 
-def claim(
-    folder: Path, spec: TrainingJobSpec, present: tuple[str, ...], pods: int
-) -> tuple[Waiting | None, dict[str, int]]:
+def claim(folder: Path, spec: TrainingJobSpec, present: Inventory, pods: int) -> tuple[Waiting | None, dict[str, int]]:
     """Reason to wait or None, and the GPUs of `pods` pods with their lock descriptors: all of them or none.
 
     A job that this machine can never hold takes nothing, so that it does not keep others from running.
     """
-    each, nodes, have = spec.gpus_per_node, spec.nodes, len(present)
-    wanted = spec.gpu.ids if spec.gpu is not None else []
-    offered = tuple(uuid for uuid in present if not wanted or uuid in wanted)
-    if each * nodes > len(offered):
-        named = f", {len(offered)} of them named by `spec.gpu.ids`" if wanted else ""
-        need = f"need {each * nodes} GPUs ({nodes} nodes x {each}), this machine has {have}{named}"
-        return ("InsufficientGPU", f"{need}: lower `spec.gpusPerNode` or `spec.nodes`"), {}
-    taken = take(folder, offered, each * pods)
+    never = shortage(spec, present)
+    if never is not None:
+        return ("InsufficientGPU", never), {}
+    need = spec.gpus_per_node * pods
+    taken = take(folder, _offered(spec, present.uuids), need)
     if taken is None:
-        return ("InsufficientGPU", f"need {each * pods} free GPUs, others of this machine's {have} are in use"), {}
+        have = plural(len(present.uuids), "GPU")
+        return ("InsufficientGPU", f"the job needs {need} free of this machine's {have}, other runs hold the rest"), {}
     return None, taken
 
 
