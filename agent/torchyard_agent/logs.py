@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import stat
 from collections import deque
 from pathlib import Path
@@ -15,6 +16,10 @@ _LINE_CHARACTERS = 1000
 _CHUNK = 1 << 20
 ROTATE_BYTES = 64 << 20
 _STDERR_BYTES = 1 << 20
+# A progress bar overwrites its line with a carriage return, or with as many backspaces as it printed characters.
+_OVERWRITE = re.compile(rb"[\r\b]+")
+# Colours and cursor movements (CSI), window titles and links (OSC).
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z^_])")
 
 
 def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
@@ -29,13 +34,20 @@ def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
 
 
 class RankLog:
-    """Follows `rank-<R>.log` from where it ends now."""
+    """Follows `rank-<R>.log` from where it ends now.
+
+    Attributes:
+        lines: the last lines, without colours; of a line that was overwritten, what a terminal would show.
+        metrics: newest value of each named group of the patterns.
+        matches: values of each matching line that was read by the last `follow` or `finish`, in order.
+    """
 
     def __init__(self, log_dir: Path, rank: int, patterns: Sequence[Pattern[str]] = ()) -> None:
         self.path = log_dir / f"rank-{rank}.log"
         self.rank = rank
         self.lines: Deque[str] = deque(maxlen=KEPT_LINES)
         self.metrics: Dict[str, float] = {}
+        self.matches: List[Dict[str, float]] = []
         self._patterns = patterns
         self._partial = b""
         self._offset = self._size()
@@ -47,10 +59,11 @@ class RankLog:
             return 0
 
     def follow(self) -> List[str]:
-        """Whole lines written since the last call, at most a megabyte of them; metrics are updated on the way.
+        """Return whole lines written since the last call, at most a megabyte of them; update `metrics` and `matches`.
 
         The file is cut at `ROTATE_BYTES`: what a program writes faster than it is read is skipped.
         """
+        self.matches = []
         size = self._size()
         if size < self._offset:  # someone truncated it
             self._offset = 0
@@ -65,22 +78,34 @@ class RankLog:
         if size > ROTATE_BYTES:
             self._rotate()
         *whole, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-_LINE_CHARACTERS:]  # a progress bar never ends its line
-        lines = [line.decode("utf-8", "replace").rpartition("\r")[2][:_LINE_CHARACTERS] for line in whole]
-        for line in lines:
-            self._match(line)
-        self.lines.extend(lines)
+        lines = [self._take(line) for line in whole]
+        self._match_updates()
         return lines
 
     def finish(self) -> List[str]:
-        """The last lines, from no more than the last megabyte; one without an end counts."""
+        """Return the last lines, from no more than the last megabyte; one without an end counts."""
         self._skip_to_tail(self._size())
         lines = self.follow()
         if self._partial:
-            lines.append(self._partial.decode("utf-8", "replace").rpartition("\r")[2])
-            self.lines.append(lines[-1])
+            lines.append(self._take(self._partial))
             self._partial = b""
         return lines
+
+    def _take(self, line: bytes) -> str:
+        """Keep a whole line and return it as a terminal would show it. The CR of a CR LF overwrites nothing."""
+        updates = [_text(update) for update in _OVERWRITE.split(line) if update] or [""]
+        for update in updates:
+            self._match(update)
+        self.lines.append(_ESCAPES.sub("", updates[-1]))
+        return updates[-1]
+
+    def _match_updates(self) -> None:
+        """Match what a progress bar has overwritten already: it ends its line when it closes, hours later perhaps."""
+        ended = self._partial.rstrip(b"\r\b")  # a carriage return at the very end may belong to a line feed
+        *updates, last = _OVERWRITE.split(ended)
+        for update in updates:
+            self._match(_text(update))
+        self._partial = (last + self._partial[len(ended) :])[-_LINE_CHARACTERS:]
 
     def _skip_to_tail(self, size: int) -> None:
         skipped = size - self._offset - _CHUNK
@@ -115,10 +140,20 @@ class RankLog:
                 left = left - len(data) if data else 0
 
     def _match(self, line: str) -> None:
+        if not self._patterns:
+            return
+        plain, found = _ESCAPES.sub("", line), {}
         for pattern in self._patterns:
-            match = pattern.search(line)
+            match = pattern.search(plain)
             if match:
-                self.metrics.update(_numbers(match.groupdict()))
+                found.update(_numbers(match.groupdict()))
+        if found:
+            self.metrics.update(found)
+            self.matches.append(found)
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")[:_LINE_CHARACTERS]
 
 
 def _numbers(groups: Mapping[str, Optional[str]]) -> Dict[str, float]:

@@ -115,6 +115,7 @@ class Reports:
         self._mtimes: Dict[int, int] = {}
         self._files: Dict[int, Dict[str, Any]] = {}
         self._extra: Dict[int, Dict[str, Any]] = {}
+        self._lines: Dict[int, int] = {}
         self._procs = procs
 
     def read(self) -> None:
@@ -132,17 +133,28 @@ class Reports:
             if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
 
-    def add(self, local_rank: int, fields: Dict[str, Any]) -> None:
-        """Lay `fields` over what the file of `local_rank` says, or stand in for it."""
+    def add(self, local_rank: int, fields: Dict[str, Any], lines: int = 0) -> None:
+        """Lay `fields` over what the file of `local_rank` says, or stand in for it.
+
+        `lines`: how many lines matched in this round; the step, where neither the program nor a hook says one.
+        """
+        self._lines[local_rank] = self._lines.get(local_rank, 0) + lines
         known = self._extra.get(local_rank, {})
         metrics = {**known.get("metrics", {}), **fields.get("metrics", {})}
         self._extra[local_rank] = {**known, **fields, "metrics": metrics, "time": time.time()}
+
+    def counted(self, local_rank: int) -> int:
+        """Return the step in the report file of `local_rank`, 0 before it has one."""
+        return int(self._files.get(local_rank, {}).get("step", 0))
 
     def all(self) -> List[Dict[str, Any]]:
         """One report a local rank, in order of rank; ranks that never reported are left out."""
         found = []
         for local_rank in range(self._procs):
-            report = join(self._files.get(local_rank), self._extra.get(local_rank, {}))
+            file, extra = self._files.get(local_rank), self._extra.get(local_rank, {})
+            if file is None and self._lines.get(local_rank):
+                extra = {"step": self._lines[local_rank], **extra}
+            report = join(file, extra)
             if report is not None:
                 rank = self._first_rank + local_rank
                 found.append({"round": self._round, "rank": rank, "localRank": local_rank, "phase": "step", **report})

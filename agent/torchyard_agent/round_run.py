@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 
 from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
+from torchyard_agent.curves import Axis, Curves
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
@@ -99,6 +100,11 @@ class RoundRun:
         _clean(settings.run_dir)
         self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
         self.reports = Reports(settings.run_dir, self.number, first, procs)
+        self._axis = Axis()
+        self._curves: Optional[Curves] = None
+        if settings.curves_folder is not None and int(spec["nodeRank"]) == 0:
+            self._curves = Curves(settings.curves_folder, tensorboard=settings.tensorboard)
+        self._curve_rank: Optional[int] = None  # the first rank whose output matches a pattern
         self.spec_path = settings.run_dir / "round.json"
         write_json(self.spec_path, spec)
 
@@ -121,17 +127,32 @@ class RoundRun:
         process.returncode = 0  # reaped by the agent's own loop, not by Popen
 
     def follow(self, *, last: bool = False) -> Dict[int, List[str]]:
-        """Read logs and reports; new lines of each rank. `last`: nobody writes any more."""
+        """Read logs and reports and return new lines of each rank. `last`: the workers have ended."""
         fresh = {}
+        matches: Dict[int, List[Dict[str, float]]] = {}
         for local_rank, log in enumerate(self.logs):
             lines = log.finish() if last else log.follow()
             if lines:
                 fresh[log.rank] = lines
-            if log.metrics:
-                self.reports.add(local_rank, from_patterns(log.metrics))
+            if log.matches:
+                self.reports.add(local_rank, from_patterns(log.metrics), len(log.matches))
+                matches[local_rank] = log.matches
         self.reports.read()
+        self._store(matches)
         self.memory.follow()
         return fresh
+
+    def _store(self, matches: Dict[int, List[Dict[str, float]]]) -> None:
+        """Append to the curves what one rank printed or, where no pattern reads its output, reported."""
+        if self._curves is None:
+            return
+        if self.settings.patterns:
+            self._curve_rank = min(matches, default=None) if self._curve_rank is None else self._curve_rank
+            counted = self.reports.counted(self._curve_rank or 0)
+            self._curves.add(self._axis.of_matches(matches.get(self._curve_rank or 0, []), counted))
+        else:
+            for report in self.reports.all()[:1]:
+                self._curves.add(self._axis.of_report(report))
 
     def told(self) -> List[Dict[str, Any]]:
         """The newest report of each local rank, and of each that stands still unusually long, for how long."""
@@ -196,6 +217,8 @@ class RoundRun:
 
         Call `follow(last=True)` before.
         """
+        if self._curves is not None:
+            self._curves.close()
         written = read_json(self.settings.run_dir / "failure.json") or {}
         if written.get("round") != self.number:
             written = {}

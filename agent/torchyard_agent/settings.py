@@ -41,6 +41,8 @@ class Settings:
     patterns: Tuple[Pattern[str], ...]
     termination_log: Optional[Path]
     completion_file: Optional[Path]
+    curves_folder: Optional[Path]
+    tensorboard: bool
 
     @property
     def loopback(self) -> bool:
@@ -82,6 +84,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),
         termination_log=_path(env.get("TORCHYARD_TERMINATION_LOG")),
         completion_file=_completion_file(env),
+        curves_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_CURVES") else None,
+        tensorboard="tensorboard" in env.get("TORCHYARD_CURVES", "").split(","),
     )
 
 

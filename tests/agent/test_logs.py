@@ -1,6 +1,7 @@
 """Logs of the ranks: bounded whatever a program writes, and its last words kept."""
 
 import os
+import re
 
 import pytest
 
@@ -76,3 +77,42 @@ def test_standard_error_that_somebody_reads_is_left_alone():
     bound_stderr(writer, most=10)
     os.close(writer)
     bound_stderr(writer, most=10)
+
+
+# What each kind of program writes, in pieces as they arrive; what a pattern finds; what is kept as evidence.
+OUTPUTS = {
+    "CR LF line ends": ([b"step=1 loss=3\r\nstep=2 loss=2\r", b"\nlast words\r\n"], [3, 2], "last words"),
+    "tqdm": ([b"\r 10% loss=3\r 20% loss=2", b"\r 30% loss=1"], [3, 2, 1], " 30% loss=1"),
+    "tqdm that closes": ([b"\r 50% loss=3\r100% loss=2\n", b"done\n"], [3, 2], "done"),
+    "Keras of old: backspaces": ([b"1/2 loss=3\b\b\b\b", b"\b\b\b\b\b2/2 loss=2\n"], [3, 2], "2/2 loss=2"),
+    "Keras: a carriage return at the end": ([b"1/2 loss=3\r", b"2/2 loss=2\r", b"\n"], [3, 2], "2/2 loss=2"),
+    "colours between name and value": ([b"\x1b[32mloss\x1b[0m=\x1b[1;31m3\x1b[0m \x1b[K\n"], [3], "loss=3 "),
+    "rich, which moves the cursor": ([b"\x1b[2K\x1b[1Aloss=3\r\x1b[2Kloss=2\n"], [3, 2], "loss=2"),
+    "a link of a terminal": ([b"\x1b]8;;https://x\x1b\\loss=3\x1b]8;;\x07\n"], [3], "loss=3"),
+    "a line in two pieces": ([b"lo", b"ss=3", b"1\n"], [31], "loss=31"),
+    "no end of line": ([b"loss=3"], [3], "loss=3"),
+    "many lines at once": ([b"loss=3\nloss=2\nloss=1\n"], [3, 2, 1], "loss=1"),
+}
+
+
+@pytest.mark.parametrize(("pieces", "losses", "last"), OUTPUTS.values(), ids=OUTPUTS)
+def test_every_update_of_a_metric_is_found_and_evidence_reads_as_on_a_terminal(tmp_path, pieces, losses, last):
+    log, path = RankLog(tmp_path, 0, [re.compile(r"loss=(?P<loss>[\d.]+)")]), tmp_path / "rank-0.log"
+    found = []
+    for piece in pieces:
+        with path.open("ab") as file:
+            file.write(piece)
+        log.follow()
+        found += log.matches
+    log.finish()
+    found += log.matches
+    assert [match["loss"] for match in found] == losses
+    assert log.metrics == {"loss": losses[-1]}
+    assert log.lines[-1] == last
+
+
+def test_a_progress_bar_is_followed_before_it_closes(tmp_path):
+    log, path = RankLog(tmp_path, 0, [re.compile(r"loss=(?P<loss>[\d.]+)")]), tmp_path / "rank-0.log"
+    path.write_bytes(b"".join(b"\r%5d/20000 loss=%d.5 |#####" % (step, step) for step in range(20_000)))
+    assert log.follow() == []
+    assert [match["loss"] for match in log.matches] == [step + 0.5 for step in range(19_999)]

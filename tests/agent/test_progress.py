@@ -106,19 +106,31 @@ def test_report_of_a_script_is_shown_whole(node, script):
     assert report["metrics"] == {"loss": 0.25}
 
 
-def test_metric_patterns_read_what_any_program_prints(pod):
+def test_metric_patterns_read_what_any_program_prints(pod, tmp_path):
     pattern = r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>[\d.eE+-]+)"
     one = pod(
         "sh",
         "-c",
         "echo 'step 41/100 loss=1.5'; echo 'step 42/100 loss=1.25e-1'",
         TORCHYARD_METRIC_PATTERNS=json.dumps([pattern]),
+        TORCHYARD_CHECKPOINT_DIR=str(tmp_path / "checkpoints"),
+        TORCHYARD_CURVES="jsonl",
     )
     one.ready()
     one.run()
     one.ended()
     report = last(one)
     assert (report["step"], report["totalSteps"], report["metrics"]) == (42, 100, {"loss": 0.125})
+    stored = (tmp_path / "checkpoints" / "metrics.jsonl").read_text()
+    assert stored == '{"step": 41, "loss": 1.5}\n{"step": 42, "loss": 0.125}\n'
+
+
+def test_a_program_that_says_no_step_shows_its_metrics_at_the_number_of_lines(pod):
+    one = pod("sh", "-c", "echo loss=3; echo other; echo loss=2", TORCHYARD_METRIC_PATTERNS='["loss=(?P<loss>.*)"]')
+    one.ready()
+    one.run()
+    one.ended()
+    assert (last(one)["step"], last(one)["metrics"]) == (2, {"loss": 2.0})
 
 
 def test_a_new_checkpoint_is_told_at_once(node, script):

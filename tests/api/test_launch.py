@@ -97,7 +97,12 @@ def test_only_of_programs_without_a_watchdog_of_their_own_the_agent_watches_the_
 
 def test_the_agent_is_told_what_the_spec_says():
     plain = agent_env(job(script="1").spec)
-    assert plain == {"TORCHYARD_PROCS": "auto", "TORCHYARD_GRACE_SECONDS": "60", "TORCHYARD_WARM_START": "1"}
+    assert plain == {
+        "TORCHYARD_PROCS": "auto",
+        "TORCHYARD_GRACE_SECONDS": "60",
+        "TORCHYARD_WARM_START": "1",
+        "TORCHYARD_CURVES": "jsonl,tensorboard",
+    }
     full = agent_env(
         job(
             script="1",
@@ -106,6 +111,7 @@ def test_the_agent_is_told_what_the_spec_says():
             launcher={"warmStart": False},
             preload=["numpy", "a.b"],
             metrics={"patterns": ["loss=(?P<loss>.*)"]},
+            logging={"tensorboard": False},
         ).spec
     )
     assert full == {
@@ -113,6 +119,7 @@ def test_the_agent_is_told_what_the_spec_says():
         "TORCHYARD_GRACE_SECONDS": "90",
         "TORCHYARD_WARM_START": "0",
         "TORCHYARD_PRELOAD": "numpy,a.b",
+        "TORCHYARD_CURVES": "jsonl",
         "TORCHYARD_METRIC_PATTERNS": '["loss=(?P<loss>.*)"]',
     }
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.cli.curve import BLANK, History, draw
+from torchyard.cli.curve import BLANK, History, StoredCurve, draw
 
 
 def rows_of(lines: list[str]) -> list[set[int]]:
@@ -68,3 +68,25 @@ def test_a_long_history_stays_bounded_and_keeps_both_ends() -> None:
     assert len(history.points) <= 101
     assert history.points[0] == (0, 0.0)
     assert history.points[-1] == (9_999, 9_999.0)
+
+
+def test_a_stored_curve_has_every_point_as_it_is_appended_and_passes_over_other_lines(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    curve = StoredCurve(path, "loss")
+    assert not curve.follow()
+    torn = '{"step": 2, "lo'
+    path.write_text('{"step": 1, "loss": 3}\n{"step": 1, "cost": 9}\n' + torn + '\n[]\n{"step": 2, "loss": 2}\n')
+    assert curve.follow()
+    assert curve.history.points == [(1, 3), (2, 2)]
+    with path.open("a") as file:
+        file.write('{"step": 3, "loss": 1}\n{"step"')
+    assert curve.follow()
+    assert curve.history.points == [(1, 3), (2, 2), (3, 1)]
+
+
+def test_a_line_without_an_end_is_left_behind(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("torchyard.cli.curve.MAX_BYTES", 64)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("x" * 200 + '\n{"step": 1, "loss": 3}\n')
+    curve = StoredCurve(path, "loss")
+    assert [curve.follow() for _ in range(5)][-1]

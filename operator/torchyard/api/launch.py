@@ -107,6 +107,9 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     if spec.trainer is None and spec.health.stall != "auto":
         # Built-in workloads have a watchdog of their own, which knows what they are doing.
         env["TORCHYARD_STALL_SECONDS"] = f"{seconds(spec.health.stall):g}"
+    if spec.trainer is None:
+        # Built-in workloads write their own curves.
+        env["TORCHYARD_CURVES"] = "jsonl,tensorboard" if spec.logging.tensorboard else "jsonl"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
     env.update({variable.name: variable.value for variable in spec.env if variable.name == HOOKS_ENV})

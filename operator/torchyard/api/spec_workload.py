@@ -118,10 +118,10 @@ class Metrics(Model, frozen=True, kw_only=True):
         Meta(
             max_length=16,
             description="Regular expressions with named groups, matched against each line of output: "
-            "`loss=(?P<loss>[0-9.]+)`.",
+            "`loss=(?P<loss>[0-9.]+)`. Every matching line is a point of the curves in metrics.jsonl.",
         ),
     ] = field(default_factory=list)
-    interval: Annotated[Duration, doc("How often metrics are written to the status.")] = "10s"
+    interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = "10s"
 
 
 class Evaluation(Model, frozen=True, kw_only=True):

@@ -1,10 +1,14 @@
 """A loss curve in a few lines of braille dots, two columns and four rows of dots a character."""
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 BLANK = 0x2800
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of the left and right column, top to bottom
+
+MAX_BYTES = 1 << 20  # read at a time
 
 Point = tuple[float, float]  # (step, value)
 
@@ -23,6 +27,36 @@ class History:
         self.points.append((step, value))
         if len(self.points) > self.limit:
             del self.points[1:-1:2]
+
+
+class StoredCurve:
+    """The points that `metrics.jsonl` has of one metric: all that were logged, where a status has a few of them."""
+
+    def __init__(self, path: Path, metric: str) -> None:
+        self.history = History()
+        self._path, self._metric = path, metric
+        self._offset = 0
+
+    def follow(self) -> bool:
+        """Read what was appended since the last call; return whether there is any point."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(MAX_BYTES)
+        except OSError:
+            return bool(self.history.points)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole) or (len(data) if len(data) == MAX_BYTES else 0)
+        for line in whole.splitlines():
+            self._add(line)
+        return bool(self.history.points)
+
+    def _add(self, line: bytes) -> None:
+        try:
+            point = json.loads(line)
+            self.history.add(float(point["step"]), float(point[self._metric]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return  # another metric's, or cut short by a full disk
 
 
 def heights(points: Sequence[Point], columns: int) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.curve import History
+from torchyard.cli.curve import History, StoredCurve
 from torchyard.cli.drawing import drawn
 from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
 from torchyard.cli.output import Format, emit, say
@@ -118,6 +118,7 @@ class Watching:
         self.notice = ""
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self.losses = History()
+        self.stored = StoredCurve(folder.checkpoints / "metrics.jsonl", "loss")
         self.ranks: tuple[Rank, ...] = ()
 
     async def until_over(self) -> TrainingJob:
@@ -144,7 +145,8 @@ class Watching:
         loss = job.status.metrics.get("loss")
         if loss is not None and job.status.progress.step:
             self.losses.add(job.status.progress.step, loss)
-        return Picture(job, time.time(), self.ranks, self.losses.points, list(self.events), self.notice)
+        losses = self.stored.history if self.stored.follow() else self.losses
+        return Picture(job, time.time(), self.ranks, losses.points, list(self.events), self.notice)
 
     def _asked(self) -> None:
         """Save and stop, however often it is asked."""
