@@ -167,12 +167,28 @@ async def test_a_pod_that_is_not_the_jobs_is_left_alone_and_named(jobs):
     assert (await jobs.ends("mine"))["state"] == "Succeeded"
 
 
-async def test_an_image_without_python_fails_the_job_at_once(jobs):
+async def test_an_image_without_python_fails_the_job_once_three_pods_said_so(jobs):
     await jobs.submit("bare", **ONE, image="registry.k8s.io/pause:3.10")
     status = await jobs.ends("bare")
-    assert (status["state"], status["reason"]) == ("Failed", "ContainerCannotStart"), status["message"]
-    assert "python3" in status["message"]
-    assert status.get("restarts", {}).get("total", 0) <= 1
+    assert (status["state"], status["reason"]) == ("Failed", "PythonNotFound"), status["message"]
+    assert "3 attempts in a row" in status["message"]
+    assert '"python3": executable file not found' in status["message"]
+    assert [each["reason"] for each in status["attempts"]] == ["PythonNotFound"] * 3
+
+
+async def test_a_container_that_its_node_cannot_start_once_is_started_again(jobs, broken_once):
+    await jobs.submit("job", **ONE, restart={"maxRestarts": 0})
+    status = await jobs.ends("job")
+    assert status["state"] == "Succeeded", status["message"]
+    first, last = status["attempts"]
+    assert (first["reason"], first.get("counted", False), last["reason"]) == (
+        "ContainerCannotStart",
+        False,
+        "Completed",
+    )
+    assert "not a directory" in first["cause"]["exception"], "the runtime's own words"
+    (pod,) = (await jobs.pods("job")).values()
+    assert pod["spec"]["nodeName"] != first["cause"]["node"]
 
 
 async def test_what_only_the_cluster_knows_to_be_invalid_fails_the_job_with_its_words(jobs):
@@ -213,8 +229,22 @@ async def injected(api, namespace):
         yield name
 
 
+@pytest.fixture
+async def broken_once(api, namespace):
+    """The first pod of a job cannot be started by its container runtime: its working directory is below a file."""
+    patch = """[JSONPatch{op: "add", path: "/spec/containers/0/workingDir", value: "/etc/passwd/below"}]"""
+    first = "object.metadata.?labels[?'torchyard.dev/incarnation'].orValue('0') == '0'"
+    spec = {
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        "matchConditions": [{"name": "first", "expression": first}],
+        "reinvocationPolicy": "Never",
+    }
+    async with _policy(api, namespace, "mutating", in_force=_is_patched, **spec) as name:
+        yield name
+
+
 @contextlib.asynccontextmanager
-async def _policy(api, namespace, kind, **spec):
+async def _policy(api, namespace, kind, *, in_force=None, **spec):
     """A policy for new pods of this namespace, in force; gone afterwards."""
     path = f"/apis/admissionregistration.k8s.io/v1/{kind}admissionpolic"
     name = f"{namespace}-{kind}"
@@ -228,7 +258,7 @@ async def _policy(api, namespace, kind, **spec):
         pytest.skip(f"this version of Kubernetes has no {kind} admission policies")
     try:
         await api.request("POST", f"{path}ybindings", body={"metadata": {"name": name}, "spec": binding})
-        await until(lambda: _denies(api, namespace), 60, lambda: f"{name} is not in force")
+        await until(lambda: (in_force or _denies)(api, namespace), 60, lambda: f"{name} is not in force")
         yield name
     finally:
         await api.request("DELETE", f"{path}ybindings/{name}")
@@ -249,3 +279,9 @@ async def _denies(api, namespace) -> bool:
     except Rejected:
         return True
     return False
+
+
+async def _is_patched(api, namespace):
+    body = {"metadata": {"name": "probe"}, "spec": SAFE}
+    kept = await api.request("POST", f"/api/v1/namespaces/{namespace}/pods", params={"dryRun": "All"}, body=body)
+    return "workingDir" in json.loads(kept)["spec"]["containers"][0]

@@ -132,6 +132,17 @@ class AnyHistory(RuleBasedStateMachine):
             self.world.end_pod(uid, code, reason if code else "")
 
     @precondition(lambda self: self.world.pods)
+    @rule(which=ANY, ended=st.booleans(), reason=st.sampled_from(["ContainerCannotStart", "PythonNotFound"]))
+    def container_cannot_be_started(self, which, ended, reason):
+        """The runtime gives up at once, or the kubelet tries again and again."""
+        pending = [uid for uid, pod in self.world.pods.items() if pod.phase == "Pending" and pod.node]
+        uid = self.pick(pending, which)
+        if uid is not None and ended:
+            self.world.end_pod(uid, 128, reason)
+        elif uid is not None:
+            self.world.pods[uid] = replace(self.world.pods[uid], reason=reason)
+
+    @precondition(lambda self: self.world.pods)
     @rule(which=ANY)
     def pod_is_deleted_by_hand(self, which):
         uid = self.pick(self.world.pods, which)

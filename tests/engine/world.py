@@ -172,7 +172,7 @@ class World:
         self.place()
         for uid, pod in list(self.pods.items()):
             if pod.phase == "Pending" and pod.node:
-                self.pods[uid] = replace(pod, phase="Running", started=self.now)
+                self.pods[uid] = replace(pod, phase="Running", started=self.now, reason="", message="")
                 self.call_in(uid)
 
     def call_in(self, uid: str) -> None:
@@ -214,13 +214,13 @@ class World:
         ended = RoundExit(round=number, code=code, asked=asked, saved=saved, time=self.now, failure=why)
         self.agents[uid] = replace(agent, state="ready", exit=ended, seen=self.now)
 
-    def end_pod(self, uid: str, code: int, reason: str = "") -> None:
+    def end_pod(self, uid: str, code: int, reason: str = "", message: str = "") -> None:
         """The pod's main process ended."""
         self.training.pop(uid, None)
         self.agents.pop(uid, None)
         pod = self.pods[uid]
         phase = "Succeeded" if code == 0 else "Failed"
-        self.pods[uid] = replace(pod, phase=phase, exit_code=code, finished=self.now, reason=reason)
+        self.pods[uid] = replace(pod, phase=phase, exit_code=code, finished=self.now, reason=reason, message=message)
 
     def vanish(self, uid: str) -> None:
         """The pod and its object are gone, whatever it was doing."""

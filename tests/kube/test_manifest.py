@@ -168,6 +168,19 @@ def test_gates_of_a_gang_scheduler_are_on_every_pod():
     assert built(gated)["spec"]["schedulingGates"] == [{"name": "example.com/gang"}]
 
 
+def test_a_node_that_could_not_start_a_container_is_avoided_where_others_have_room():
+    avoiding = msgspec.structs.replace(SECOND, avoid=("node-a", "node-b"))
+    document = built(action=avoiding, gpusPerNode=1, gpu={"minMemory": "40Gi"})
+    spec = document["spec"]
+    found = spec["affinity"]["nodeAffinity"]
+    assert found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [
+        (each["weight"], each["preference"]["matchFields"])
+        for each in found["preferredDuringSchedulingIgnoredDuringExecution"]
+    ] == [(100, [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]) for node in ("node-a", "node-b")]
+    assert not list(strange(document, "V1Pod"))
+
+
 def test_the_longest_script_reaches_the_pod_in_parts_that_linux_accepts():
     script = "# ü\n" * (256 * 1024 // 5)
     (installer,) = built(script=script)["spec"]["initContainers"]

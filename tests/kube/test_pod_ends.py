@@ -39,9 +39,31 @@ ENDED = {
         ended(
             128, "StartError", 'failed to create containerd task: exec: "python3": executable file not found in $PATH'
         ),
-        "ContainerCannotStart",
+        "PythonNotFound",
         'failed to create containerd task: exec: "python3": executable file not found in $PATH',
         128,
+    ),
+    "the runtime of a busy node": (
+        ended(128, "StartError", "failed to start containerd task: context deadline exceeded: unknown"),
+        "ContainerCannotStart",
+        "failed to start containerd task: context deadline exceeded: unknown",
+        128,
+    ),
+    "a file of the node that is not there": (
+        ended(128, "StartError", "runc create failed: open /sys/fs/cgroup/kubepods/pod1: no such file or directory"),
+        "ContainerCannotStart",
+        "runc create failed: open /sys/fs/cgroup/kubepods/pod1: no such file or directory",
+        128,
+    ),
+    "the installer's container was not started": (
+        placed(
+            container("waiting", reason="PodInitializing"),
+            init=container("terminated", "agent", exitCode=128, reason="StartError", message="shim: resource busy"),
+            phase="Failed",
+        ),
+        "ContainerCannotStart",
+        "agent: shim: resource busy",
+        None,
     ),
     "the agent crashed": (
         ended(1, "Error", "Traceback (most recent call last):\n  File ...\nMemoryError\n"),

@@ -201,6 +201,21 @@ WAITING = {
         "ContainerNotConfigured",
         "trainer: container has runAsNonRoot and image will run as root",
     ),
+    "the runtime cannot create its container": (
+        pulling("context deadline exceeded", "CreateContainerError"),
+        "ContainerCannotStart",
+        "CreateContainerError: context deadline exceeded",
+    ),
+    "the runtime cannot start it": (
+        pulling("", "RunContainerError"),
+        "ContainerCannotStart",
+        "RunContainerError",
+    ),
+    "CRI-O looks for the program when it creates the container": (
+        pulling("container create failed: executable file `python3` not found in $PATH", "CreateContainerError"),
+        "PythonNotFound",
+        "CreateContainerError: container create failed: executable file `python3` not found in $PATH",
+    ),
     "it is being set up": (
         pod(spec=ON_NODE, status=placed(container("waiting", reason="ContainerCreating"))),
         "",

@@ -154,7 +154,16 @@ _LOST = (
         "a container that was put into the pod failed before the trainer could start",
         "see `kubectl logs -c` of that container",
     ),
-    ("ContainerCannotStart", "a container cannot be started", "check that the image has python3 3.9 or newer"),
+    (
+        "ContainerCannotStart",
+        "the container runtime of a node could not start a container",
+        "see `kubectl describe pod` and the node; if every node says so, check the image",
+    ),
+    (
+        "PythonNotFound",
+        "the image has no python3, which the agent needs",
+        "use an image with Python 3.9 or newer on its PATH, or launcher.kind: none",
+    ),
     ("AgentCrashed", "the agent of a pod crashed", "see `kubectl logs` of the pod"),
     (
         "AgentNotInstalled",

@@ -127,7 +127,9 @@ class Cause(StatusModel, frozen=True, kw_only=True):
 class Attempt(StatusModel, frozen=True, kw_only=True):
     """One round: why it ended and what it cost."""
 
-    round: Annotated[int, doc("Round number.")]
+    round: Annotated[
+        int, doc("Round number; of a pod that ended or did not start between rounds, the round that waited for it.")
+    ]
     start_time: Annotated[str, doc("When it opened.")] = ""
     end_time: Annotated[str | None, doc("When it closed; absent while open.")] = None
     reason: Annotated[str, doc("Why it ended, a catalogue code.")] = ""
@@ -221,7 +223,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     ] = field(default_factory=list)
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
-    attempts: Annotated[list[Attempt], doc("The last 10 rounds.")] = field(default_factory=list)
+    attempts: Annotated[list[Attempt], doc("The last 10 rounds, opened or not.")] = field(default_factory=list)
     artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
     gang: Annotated[Gang | None, doc("Who places the gang.")] = None
     last_update_time: Annotated[str | None, doc("When this status was last written.")] = None

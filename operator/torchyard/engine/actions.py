@@ -8,11 +8,15 @@ from torchyard.api.status import TrainingJobStatus
 
 
 class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Create the pod of one index; its name is deterministic, an existing pod of ours is success."""
+    """Create the pod of one index; its name is deterministic, an existing pod of ours is success.
+
+    `avoid`: nodes on which containers of this gang could not be started lately; others are preferred.
+    """
 
     name: str
     index: int
     incarnation: int
+    avoid: tuple[str, ...] = ()
 
 
 class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):

@@ -6,6 +6,8 @@
 - What no code is to blame for (a lost pod, an eviction, a preemption) is neither counted nor held against progress.
 - A GPU that ran out of memory is tried again with the smaller micro-batch that its worker names. That costs nothing
   either, since each is at most half of the last one; where there is no smaller one, the job ends.
+- A container that could not be started is no restart: it is tried again with a growing delay, whatever the budget and
+  the policy say, and ends the job after several times in a row (`causes.START_ATTEMPTS`).
 - Everything else without progress is counted, delays the next round and may end the job.
 """
 
@@ -14,9 +16,11 @@ from msgspec import Struct
 from torchyard.api import durations
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.engine.causes import OUT_OF_GPU_MEMORY, Outcome
+from torchyard.engine.causes import OUT_OF_GPU_MEMORY, START_ATTEMPTS, Outcome, start_failures
 
 REPEATABLE = frozenset({"WorkerFailed"})
+# Before a container that could not be started is tried again; doubles each time.
+START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
 ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY, "OOMKilled"})
 
 
@@ -58,7 +62,7 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
         restarts=after,
         counted=counted,
         steps_gained=max(0, gained),
-        delay=_delay(policy, no_progress) if counted else 0.0,
+        delay=_start_delay(earlier) if cause.start_attempts else _delay(policy, no_progress) if counted else 0.0,
         verdict=_verdict(policy, cause, after, earlier, end_step, counted=counted),
         micro_batch=smaller,
     )
@@ -79,8 +83,15 @@ def _gained(status: TrainingJobStatus, attempt: Attempt, best: int, end_step: in
 def _verdict(
     policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
 ) -> str:
-    if cause.permanent:
-        return cause.reason
+    if cause.start_attempts:
+        alike = START_ATTEMPTS if cause.reason == "ContainerCannotStart" else {cause.reason}
+        return cause.reason if len(start_failures(earlier, alike)) + 1 >= cause.start_attempts else ""
+    return cause.reason if cause.permanent else _of_budget(policy, cause, after, earlier, end_step, counted=counted)
+
+
+def _of_budget(
+    policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
+) -> str:
     if policy.policy == "Never":
         return "RestartsDisabled"
     if cause.counted and _repeats(cause, earlier, end_step):
@@ -112,6 +123,10 @@ def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
 
 def _class(attempt: Attempt) -> str:
     return attempt.cause.class_ if attempt.cause is not None else ""
+
+
+def _start_delay(earlier: list[Attempt]) -> float:
+    return float(min(LONGEST_START_SECONDS, START_SECONDS * 2.0 ** len(start_failures(earlier))))
 
 
 def _delay(policy: Restart, failures: int) -> float:

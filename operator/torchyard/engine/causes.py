@@ -1,5 +1,6 @@
 """How each member of a round fares, and which failure came first."""
 
+from collections.abc import Container, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -7,7 +8,7 @@ from msgspec.structs import replace
 
 from torchyard.api import exits
 from torchyard.api.catalogue import CATALOGUE
-from torchyard.api.status import Cause
+from torchyard.api.status import Attempt, Cause
 from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
 NODE_SILENCE_SECONDS = 20.0
@@ -30,8 +31,12 @@ UNCOUNTED = frozenset(
 )
 # What took the pod itself, if the cluster says so: better known than how its workers ended on the way out.
 DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost", "DiskLimitExceeded"})
-# How a pod can end that no further try can mend.
-HOPELESS = frozenset({"ContainerCannotStart", "CommandNotFound"})
+# Containers that a runtime could not start, and how many times in a row until that ends the job. A busy node, or one
+# whose runtime is broken, refuses containers that another node, or the same one a minute later, starts. What the image
+# lacks is reported alike by every node.
+START_ATTEMPTS = {"ContainerCannotStart": 6, "CommandNotFound": 3, "PythonNotFound": 3}
+# How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
+STUCK_START_SECONDS = 60.0
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -50,6 +55,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     step: int | None = None
     message: str = ""
     next_micro_batch: int | None = None  # out of GPU memory only
+    start_attempts: int = 0  # its container never started: it ends the job after so many times in a row
     cause: Cause = Cause()
 
 
@@ -140,17 +146,19 @@ def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
     if not reason and known is not None and (known.permanent or code == 75):
         reason = known.reason
     deleted = pod.deleting and code in {None, 137, 143}
+    start_attempts = START_ATTEMPTS.get(reason, 0) if reason == pod.reason else 0
     reason = reason or ("PodLost" if deleted else "PodFailed")
     return Outcome(
         rank=node_rank,
         state="failed",
         reason=reason,
         code=code,
-        permanent=reason in HOPELESS or (known is not None and known.permanent),
-        counted=reason not in UNCOUNTED,
+        permanent=not start_attempts and known is not None and known.permanent,
+        counted=reason not in UNCOUNTED and not start_attempts,
         lost_pod=True,
         time=pod.finished or now,
         message=pod.message,
+        start_attempts=start_attempts,
         cause=Cause(
             pod=pod.name,
             node=pod.node,
@@ -173,6 +181,29 @@ def _without_old_mark(view: View, pod: Pod) -> Pod:
     if not known or pod.reason != "OOMKilled":
         return pod
     return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
+
+
+def cannot_start(view: View, pod: Pod) -> bool:
+    """Return whether the kubelet of a pod has tried for too long to create its containers."""
+    due = stuck_start_due(pod)
+    return due is not None and view.now >= due
+
+
+def stuck_start_due(pod: Pod) -> float | None:
+    """Return when a pod whose containers cannot be created is to be replaced; None: nothing of the kind."""
+    if pod.phase != "Pending" or pod.reason not in START_ATTEMPTS:
+        return None
+    return (pod.placed or pod.created) + STUCK_START_SECONDS
+
+
+def start_failures(attempts: Sequence[Attempt], reasons: Container[str] = START_ATTEMPTS) -> list[Cause]:
+    """Return the causes of the newest attempts in a row that ended because a container could not be started."""
+    found: list[Cause] = []
+    for attempt in reversed(attempts):
+        if attempt.cause is None or attempt.cause.class_ not in reasons or attempt.end_step > attempt.start_step:
+            break
+        found.append(attempt.cause)
+    return found
 
 
 def first(outcomes: tuple[Outcome, ...]) -> Outcome:

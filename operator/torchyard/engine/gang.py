@@ -14,7 +14,7 @@ from torchyard.api.names import pod_name
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import is_agentless, is_spent, stands
-from torchyard.engine.causes import node_lost
+from torchyard.engine.causes import cannot_start, node_lost, start_failures
 from torchyard.engine.moments import moment
 from torchyard.engine.view import Pod, View
 
@@ -45,7 +45,7 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
     for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        stays = pod.alive and not node_lost(view, pod) and not _ahead(view, status, pod)
+        stays = pod.alive and not (node_lost(view, pod) or cannot_start(view, pod) or _ahead(view, status, pod))
         if ((stays and not is_spent(view, status, pod)) or stands(view, status, pod)) and not pod.deleting:
             found[pod.index] = pod
     return found
@@ -104,11 +104,13 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
         # Members find each other by the names of their indices, behind which the former gang still answers.
         in_the_way.update(missing)
+    avoid = tuple(dict.fromkeys(cause.node for cause in start_failures(status.attempts) if cause.node))
     creates = tuple(
         CreatePod(
             name=pod_name(view.job.metadata.name, status.incarnation, index),
             index=index,
             incarnation=status.incarnation,
+            avoid=avoid,
         )
         for index in missing
         if index not in in_the_way
@@ -164,6 +166,8 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
         return "its round is over, and without an agent it can take part in no other"
     if not pod.alive:
         return "it ended too early"
+    if cannot_start(view, pod):
+        return "its container cannot be started"
     return "another pod stands for this index" if pod.index in held else "its node does not answer"
 
 

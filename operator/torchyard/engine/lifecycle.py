@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
-from torchyard.api.status import TERMINAL_STATES, State, TrainingJobStatus
+from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import stands
-from torchyard.engine.budget import charge
+from torchyard.engine.budget import Charge, charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.moments import moment, since
 from torchyard.engine.progress import running, silent_start_due, started
@@ -142,6 +142,8 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
 
 
 def _verdict_evidence(verdict: str, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+    if verdict == cause.reason and cause.start_attempts:
+        return f"{cause.start_attempts} attempts in a row, the last one: {proof}"
     if verdict == cause.reason:
         return proof
     count = {
@@ -203,7 +205,8 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     if late:
         return fail(view, status, "StartTimeout", late)
     silent, silence_due = timeouts.silent(view, gate)
-    due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due) if each is not None)
+    stuck = [causes.stuck_start_due(pod) for pod in view.pods]
+    due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = wait(view, status, gate, silent, backed_off=backoff is not None)
     return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
 
@@ -247,11 +250,11 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
 
 
 def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
-    """A pod that ended between rounds and is not accounted for: its incarnation is still the newest."""
+    """Return a pod that ended or cannot start between rounds and is not yet charged: its incarnation is the newest."""
     dead = [
         pod
         for pod in view.pods
-        if not pod.alive
+        if (not pod.alive or causes.cannot_start(view, pod))
         and not pod.deleting
         and not stands(view, status, pod)
         and pod.incarnation >= status.incarnation
@@ -266,6 +269,8 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     cause = causes.pod_failed(pod.index, pod, view.now)
     bill = charge(status, view.job.spec.restart, cause, 0)
     proof = causes.evidence(cause)
+    if cause.counted or cause.start_attempts:
+        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod, cause, bill)])
     status = replace(
         status,
         restarts=bill.restarts,
@@ -278,11 +283,26 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     # blow of the same fault looks like that only until its replacement stays.
     again = status.rendezvous.next_round_time is not None
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
-    delay = bill.delay if bill.counted else pause
+    delay = bill.delay if bill.counted or cause.start_attempts else pause
     wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
     status = replace(told(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _never_opened(view: View, status: TrainingJobStatus, pod: Pod, cause: Outcome, bill: Charge) -> Attempt:
+    """Return the entry of a round that could not open, because a pod of its gang ended or did not start."""
+    step = status.checkpoint.step if status.checkpoint is not None else 0
+    return Attempt(
+        round=status.round + 1,
+        start_time=rfc3339(pod.created if 0 < pod.created <= view.now else view.now),
+        end_time=rfc3339(view.now),
+        reason=cause.reason,
+        cause=cause.cause,
+        counted=bill.counted,
+        start_step=step,
+        end_step=step,
+    )
 
 
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:

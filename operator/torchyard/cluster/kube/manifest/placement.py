@@ -1,5 +1,6 @@
 """Which nodes will do: GPUs by the labels of NVIDIA's GPU feature discovery, taints, closeness."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torchyard.api.quantities import amount
@@ -17,16 +18,25 @@ GPU_MAJOR = "nvidia.com/gpu.compute.major"
 GPU_MINOR = "nvidia.com/gpu.compute.minor"
 _MIB = 1024 * 1024
 _NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_EVERYWHERE_CLOSEST = 100
+_STRONGEST = 100
 
 
-def affinity(job: TrainingJob) -> Entry:
-    """Node affinity for `gpu`, pod affinity for `scheduling.topology`; empty where neither says anything."""
+def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Entry:
+    """Return node affinity for `gpu` and against the nodes to avoid, and pod affinity for `scheduling.topology`.
+
+    Empty where none of them says anything. A node to avoid is still taken where no other one has room.
+    """
     found: Entry = {}
+    on_nodes: Entry = {}
     terms = _gpu_terms(job.spec.gpu) if job.spec.gpu is not None else []
     if terms:
         required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
-        found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        on_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    others = [{"weight": _STRONGEST, "preference": {"matchFields": [_is_not(node)]}} for node in avoid]
+    if others:
+        on_nodes["preferredDuringSchedulingIgnoredDuringExecution"] = others
+    if on_nodes:
+        found["nodeAffinity"] = on_nodes
     topology = job.spec.scheduling.topology
     if topology is not None and (closeness := _closeness(topology, job.metadata.uid)):
         found["podAffinity"] = closeness
@@ -76,6 +86,10 @@ def _gpu_terms(gpu: Gpu) -> list[list[Entry]]:
     return [[*demands, _more_than(GPU_MAJOR, major)], [*demands, same, _more_than(GPU_MINOR, minor - 1)]]
 
 
+def _is_not(node: str) -> Entry:
+    return {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+
+
 def _more_than(label: str, number: int) -> Entry:
     return {"key": label, "operator": "Gt", "values": [str(number)]}
 
@@ -88,6 +102,6 @@ def _closeness(topology: Topology, job_uid: str) -> Entry:
     if topology.required is not None:
         found["requiredDuringSchedulingIgnoredDuringExecution"] = [near(topology.required)]
     if topology.preferred is not None:
-        preferred = {"weight": _EVERYWHERE_CLOSEST, "podAffinityTerm": near(topology.preferred)}
+        preferred = {"weight": _STRONGEST, "podAffinityTerm": near(topology.preferred)}
         found["preferredDuringSchedulingIgnoredDuringExecution"] = [preferred]
     return found

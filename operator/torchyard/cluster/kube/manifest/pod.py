@@ -38,7 +38,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "serviceAccountName": spec.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "schedulingGates": [{"name": name} for name in site.scheduling_gates],
-        "affinity": placement.affinity(job),
+        "affinity": placement.affinity(job, action.avoid),
         "priorityClassName": spec.scheduling.priority_class,
         "nodeSelector": dict(spec.scheduling.node_selector),
     }

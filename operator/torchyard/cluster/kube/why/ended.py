@@ -9,7 +9,7 @@ from torchyard.api.exits import EXITS
 from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
-from torchyard.engine.causes import MAX_LINE, MAX_LINES
+from torchyard.engine.causes import MAX_LINE, MAX_LINES, START_ATTEMPTS
 
 MAX_MESSAGE = 500
 # Conditions of type DisruptionTarget.
@@ -39,8 +39,11 @@ _LAUNCHER = re.compile(
     re.MULTILINE,
 )
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
-_NOT_STARTED = frozenset({"CommandNotFound", "ContainerCannotStart"})  # its words are the runtime's, no log
-_NOT_THERE = re.compile(r"executable file not found|no such file or directory")
+# What runc and crun say of a program that the image does not have. Of a busy or broken node they say other things, in
+# which files that do not exist occur, too.
+_NOT_THERE = re.compile(
+    r"executable file .*not found|exec:? \S+: (?:stat \S+: )?no such file or directory", re.IGNORECASE
+)
 # What a pod is evicted for that filled its own volumes, in the kubelet's words; whatever node it gets, it fills them.
 _OWN_LIMIT = re.compile(
     r"Usage of EmptyDir volume|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"
@@ -94,7 +97,8 @@ def how(pod: KubePod) -> End:
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
         return _not_begun(pod) or End(reason=taken or "PodLost", message=words or _short(pod.status.message))
     reason, message = _container(pod, trainer)
-    untold = reason == "AgentCrashed" or (_is_plain(pod) and trainer.exit_code and reason not in _NOT_STARTED)
+    # The words of a container that did not start are the runtime's, no log.
+    untold = reason == "AgentCrashed" or (_is_plain(pod) and trainer.exit_code and reason not in START_ATTEMPTS)
     return End(
         # A pod that was told to go and then ended by itself went because of that.
         reason=taken or reason,
@@ -106,10 +110,25 @@ def how(pod: KubePod) -> End:
     )
 
 
+def not_started(pod: KubePod, container: str, message: str) -> tuple[str, str]:
+    """Return the reason of a container that the runtime could not start, and the runtime's words.
+
+    Without an agent the program that the image lacks is the job's own command.
+    """
+    if container != names.TRAINER:
+        return "ContainerCannotStart", _short(f"{container}: {message}")
+    if _NOT_THERE.search(message):
+        return "CommandNotFound" if _is_plain(pod) else "PythonNotFound", _short(message)
+    return "ContainerCannotStart", _short(message)
+
+
 def _not_begun(pod: KubePod) -> End | None:
     """The container before the trainer that failed: ours, or one that others put into the pod."""
     for each in pod.status.init_container_statuses or ():
         ended = each.state.terminated
+        if ended is not None and ended.reason in _CANNOT_START:
+            reason, message = not_started(pod, each.name, ended.message)
+            return End(reason=reason, message=message, finished=ended.finished_at)
         if ended is not None and ended.exit_code:
             said = _last_line(ended.message) or f"exit code {ended.exit_code}"
             ours = each.name == names.AGENT
@@ -128,9 +147,7 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         memory = limit.limits.memory if limit is not None and limit.limits is not None else ""
         return "OOMKilled", f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
     if ended.reason in _CANNOT_START:
-        # Without an agent it is the job's own command that the container was to start with.
-        lacks_command = _is_plain(pod) and _NOT_THERE.search(ended.message)
-        return "CommandNotFound" if lacks_command else "ContainerCannotStart", _short(ended.message)
+        return not_started(pod, names.TRAINER, ended.message)
     words = _words(ended.message)
     if words is not None:
         failure = words.failure or _Failure()

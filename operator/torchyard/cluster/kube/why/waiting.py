@@ -4,7 +4,7 @@ import re
 
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Waiting
-from torchyard.cluster.kube.why import unschedulable
+from torchyard.cluster.kube.why import ended, unschedulable
 
 MAX_MESSAGE = 300
 _IMAGE_REASONS = frozenset(
@@ -18,6 +18,8 @@ _IMAGE_REASONS = frozenset(
         "SignatureValidationFailed",
     }
 )
+# The kubelet itself tries these again, on the same node.
+_NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError"})
 _QUIET = frozenset({"", "ContainerCreating", "PodInitializing"})
 # In the order they are looked for: a registry that hides whether an image exists says both.
 _PULL_FAULTS = (
@@ -98,6 +100,8 @@ def _container(pod: KubePod, status: ContainerStatus, waiting: Waiting) -> tuple
     found = missing(waiting.message)
     if found is not None:
         return found
+    if waiting.reason in _NOT_STARTED:
+        return ended.not_started(pod, status.name, f"{waiting.reason}: {waiting.message}".removesuffix(": "))
     return "ContainerNotConfigured", f"{status.name}: {_short(waiting.message) or waiting.reason}"
 
 
