@@ -61,7 +61,7 @@ test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one 
 	@$(PYTHON) hack/kind with $(CLUSTER_TESTS)
 
 faults: $(INSTALLED) ## all fault plans against the operator on that cluster; PLANS="--only REGEX" some of them
-	@$(PYTHON) hack/kind with $(BIN)/python tests/cluster/plans $(PLANS)
+	@$(PYTHON) hack/kind with $(BIN)/python -m tests.cluster.plans $(PLANS)
 
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)

@@ -1,15 +1,11 @@
 """The conformance suite drives agents as black boxes: a small intake that speaks the protocol, and real processes."""
 
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agent_pod import Pod
-from small_intake import Intake
-from until import alive, until
+from tests.support.agents.agent_pod import Pod
+from tests.support.agents.small_intake import Intake
+from tests.support.waiting import alive, until
 
 from torchyard_agent.build import build
 

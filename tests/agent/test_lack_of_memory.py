@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from until import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -1,7 +1,7 @@
 """Programs of users that stand still: the rank that does is named, not those that wait for it; slow ones are left."""
 
 import pytest
-from tests import hanging
+from tests.support import hanging_program
 
 from torchyard_agent.standstill import MEETING_SECONDS, Place, Standstill, place, verdict
 
@@ -112,7 +112,7 @@ def test_what_is_unusually_long_is_told_also_without_a_limit(phase, slowest, tol
 
 @pytest.mark.e2e
 def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
-    node = pod("torchrun", script(hanging.PROGRAM), TORCHYARD_STALL_SECONDS="3")
+    node = pod("torchrun", script(hanging_program.PROGRAM), TORCHYARD_STALL_SECONDS="3")
     node.ready()
     node.run(1, procs=2)
     ended = node.ended()

@@ -1,7 +1,7 @@
 """What the operator is told after a command: its outcome, never the state before it."""
 
 import pytest
-from small_intake import Intake
+from tests.support.agents.small_intake import Intake
 
 from torchyard_agent.sync import Sync
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from chart import NAMESPACE, needs_helm, one, rendered
+from tests.support.charts import NAMESPACE, needs_helm, one, rendered
 
 from torchyard.app.probes import Metrics
 

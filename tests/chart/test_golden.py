@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart import CHART, ROOT, helm, needs_helm, one, rendered, told
 from kubernetes.client import models
+from tests.support.charts import CHART, ROOT, helm, needs_helm, one, rendered, told
 
 from torchyard.api.crd import crd
 from torchyard.cli.remote.intake_probe import LABELS as DOCTOR

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import yaml
-from chart import HELM, NAMESPACE, ROOT, needs_helm, rendered
-from test_tls import agent, shake_hands
+from tests.chart.test_tls import agent, shake_hands
+from tests.support.charts import HELM, NAMESPACE, ROOT, needs_helm, rendered
 
 from torchyard.api.crd import crd
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from chart import NAMESPACE, ROOT, needs_helm, one, rendered
+from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.remote.doctor import OPERATORS
 

@@ -4,7 +4,7 @@ import base64
 import ssl
 
 import pytest
-from chart import NAMESPACE, needs_helm, one, rendered
+from tests.support.charts import NAMESPACE, needs_helm, one, rendered
 
 pytestmark = needs_helm
 

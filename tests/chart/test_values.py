@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 import yaml
-from chart import CHART, ROOT, needs_helm, rendered
+from tests.support.charts import CHART, ROOT, needs_helm, rendered
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 from aiohttp import web
-from tests.cli.cluster import cluster, objects
 from tests.cli.conftest import EXAMPLES
-from tests.kube.api_server import refused
+from tests.support.cli.cluster import cluster, objects
+from tests.support.kube.api_server import refused
 
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.remote.jobs import job_path

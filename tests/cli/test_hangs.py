@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tests import hanging
-from tests.cli.cluster import cluster, objects
 from tests.cli.conftest import CommandLine, eventually
+from tests.support import hanging_program
+from tests.support.cli.cluster import cluster, objects
 
 from torchyard.cluster.kube.manifest import names
 
@@ -17,7 +17,7 @@ from torchyard.cluster.kube.manifest import names
 @pytest.mark.e2e
 def test_a_hang_is_shown_where_it_is_ended_and_trained_past(torchyard: CommandLine) -> None:
     spec = {
-        "script": hanging.PROGRAM,
+        "script": hanging_program.PROGRAM,
         "nodes": 2,
         "health": {"stall": "20s"},
         "restart": {"backoff": {"initial": "0s"}},

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from rich.console import Console
-from tests.cli.recorded import EVENTS, FAILED, LOSSES, NOW, PENDING, RANKS, RUNNING, SUCCEEDED, job
+from tests.support.cli.recorded import EVENTS, FAILED, LOSSES, NOW, PENDING, RANKS, RUNNING, SUCCEEDED, job
 
 from torchyard.cli.live import LiveView, render
 from torchyard.cli.picture import Picture

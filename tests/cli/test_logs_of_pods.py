@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from tests.cli.cluster import cluster, objects
+from tests.support.cli.cluster import cluster, objects
 
 # Two ranks in one pod, of which one says ten times as much, and the agent, which speaks last.
 SAID = [f"[rank {0 if number % 11 else 1}] line {number}" for number in range(1, 111)] + ["all workers have ended"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import CommandLine
 
-WORKLOAD = Path(__file__).parents[1] / "trainers" / "char_lm.py"
+WORKLOAD = Path(__file__).parents[1] / "support" / "worker_modules" / "char_lm.py"
 JOB = """
 apiVersion: torchyard.dev/v1alpha1
 kind: TrainingJob

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 import pytest
-from tests.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
+from tests.support.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
 
 from torchyard.cli.picture import Picture
 from torchyard.cli.plain import PlainView

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from aiohttp import web
-from tests.cli.cluster import cluster, objects
+from tests.support.cli.cluster import cluster, objects
 
 from torchyard.cluster.kube.manifest import names
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 from tests.cli.conftest import CommandLine, eventually
-from tests.cli.recorded import FAILED, RUNNING, SUCCEEDED
+from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 
 from torchyard.api.codec import status_document
 

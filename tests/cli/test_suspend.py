@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from tests.cli.cluster import cluster, objects
+from tests.support.cli.cluster import cluster, objects
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from tests.cli.conftest import CommandLine
-from tests.cli.recorded import FAILED, RUNNING, SUCCEEDED
+from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 
 from torchyard.api.codec import status_document
 from torchyard.cli.commands import parser_of

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster import operators
+from tests.support.cluster.evidence import collect
+from tests.support.cluster.namespaces import EVIDENCE, delete_namespace, fresh_namespace, install, make_namespace
+from tests.support.cluster.patient_api import connected
+
+from torchyard.cluster.kube.client import Api
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import operators  # noqa: E402
-from evidence import collect  # noqa: E402
-from patient import connected  # noqa: E402
-from place import EVIDENCE, delete_namespace, fresh_namespace, install, make_namespace  # noqa: E402
-
-from torchyard.cluster.kube.client import Api  # noqa: E402
-
 FAILED = pytest.StashKey[bool]()
 
 

@@ -6,8 +6,8 @@ import json
 import signal
 
 import pytest
-from jobs import ENDED, Jobs
-from operators import until
+from tests.support.cluster.jobs import ENDED, Jobs
+from tests.support.cluster.operators import until
 
 from torchyard.api.times import unix
 from torchyard.cluster.kube.client import MERGE_PATCH

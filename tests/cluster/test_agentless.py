@@ -2,7 +2,7 @@
 
 import json
 
-from jobs import Jobs
+from tests.support.cluster.jobs import Jobs
 
 SUM = """
 import torch.distributed as dist, torch

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from operators import until
+from tests.support.cluster.operators import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cvrp.yaml"
 SHORT = ("--set", "nodes=2", "--set", "trainer.params.steps=60")

@@ -5,10 +5,10 @@ import contextlib
 import json
 
 import pytest
-from fault_proxy import FaultProxy
-from jobs import Jobs
-from operators import until
-from place import delete_namespace, make_namespace
+from tests.support.cluster.fault_proxy import FaultProxy
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.namespaces import delete_namespace, make_namespace
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.errors import NotFound
 

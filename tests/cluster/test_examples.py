@@ -1,14 +1,14 @@
 """The examples on a cluster: what is unchanged on a laptop is here, too, and shows what it does by itself."""
 
 import asyncio
-import sys
 from pathlib import Path
 
-import bed
 import pytest
 import yaml
-from jobs import Jobs
-from operators import TRAINER_IMAGE
+from load import load_on_top
+from tests.support.cluster import testbed
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import TRAINER_IMAGE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -22,14 +22,11 @@ TRAINER = {"image": IMAGE, "args": ["--steps", "80", "--output", "/tmp/hf"], "no
 @pytest.fixture(scope="session")
 def image_with_scripts() -> str:
     """An image that has the scripts of the examples beside torch, on every node."""
-    why = bed.skip()
+    why = testbed.skip()
     if why:
         pytest.skip(f"an image has to be built and loaded: {why}")
-    sys.path.append(str(ROOT / "hack/kind"))
-    from load import load_on_top
-
     files = {f"work/{name}": (EXAMPLES / name).read_bytes() for name in SCRIPTS}
-    load_on_top(IMAGE, TRAINER_IMAGE, files, tuple(node.name for node in bed.workers()), folder="/work")
+    load_on_top(IMAGE, TRAINER_IMAGE, files, tuple(node.name for node in testbed.workers()), folder="/work")
     return IMAGE
 
 

@@ -3,9 +3,9 @@
 import secrets
 
 import pytest
-from place import EVIDENCE
-from plans.kubelet import node
-from plans.programme import play
+from tests.cluster.plans.kubelet import node
+from tests.cluster.plans.programme import play
+from tests.support.cluster.namespaces import EVIDENCE
 
 EVERY = 31
 RARE = frozenset(

@@ -7,12 +7,12 @@ model that comes out.
 import asyncio
 import functools
 
-import bed
 import pytest
-from faults import drained, evict, exhaust_memory, kill_agent, kill_worker
-from jobs import Jobs
-from operators import until
-from training import Training
+from tests.support.cluster import testbed
+from tests.support.cluster.faults import drained, evict, exhaust_memory, kill_agent, kill_worker
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import until
+from tests.support.cluster.training import Training
 
 OUTAGE_SECONDS = 60.0
 pytestmark = pytest.mark.alone
@@ -40,10 +40,10 @@ async def training(undisturbed, api, namespace, operator) -> Training:
 @pytest.fixture
 def nodes():
     """The nodes, which can be broken here."""
-    why = bed.skip()
+    why = testbed.skip()
     if why:
         pytest.skip(why)
-    return {node.name: node for node in bed.workers()}
+    return {node.name: node for node in testbed.workers()}
 
 
 async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_another(training, undisturbed):
@@ -137,7 +137,7 @@ async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(train
 async def test_an_api_server_that_is_away_for_a_minute(training, nodes, undisturbed, operator):
     await training.gained()
     before = training.newest_on_disk()
-    control_plane = bed.control_plane()
+    control_plane = testbed.control_plane()
     with control_plane.repaired_afterwards():
         control_plane.stop_api_server()
         await asyncio.sleep(OUTAGE_SECONDS)

@@ -7,8 +7,8 @@ import json
 import time
 
 import pytest
-from fault_proxy import FaultProxy, Request
-from operators import holder, until
+from tests.support.cluster.fault_proxy import FaultProxy, Request
+from tests.support.cluster.operators import holder, until
 
 from torchyard.cluster.kube.lease import Terms
 

@@ -5,8 +5,8 @@ import gzip
 import json
 
 import pytest
-from operators import TRAINER_IMAGE, until
-from test_command_line import EXAMPLE, torchyard  # noqa: F401 - a fixture
+from tests.cluster.test_command_line import EXAMPLE, torchyard  # noqa: F401 - a fixture
+from tests.support.cluster.operators import TRAINER_IMAGE, until
 
 CLAIM = "runs"
 ON_CLAIM = ("--set", f"checkpoint.volume={{claim: {CLAIM}}}", "--set", "nodes=1")

@@ -3,17 +3,17 @@
 import json
 
 import pytest
-from jobs import Jobs
-from operators import TRAINER_IMAGE, until
-from test_command_line import torchyard  # noqa: F401 - a fixture
-from tests import hanging
+from tests.cluster.test_command_line import torchyard  # noqa: F401 - a fixture
+from tests.support import hanging_program
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import TRAINER_IMAGE, until
 
 
 @pytest.mark.usefixtures("operator")
 async def test_a_rank_that_hangs_is_shown_named_and_trained_past(torchyard, api, namespace):  # noqa: F811 - the fixture
     jobs = Jobs(api, namespace)
     health = {"stall": "20s"}
-    await jobs.submit("hangs", image=TRAINER_IMAGE, script=hanging.PROGRAM, nodes=2, health=health)
+    await jobs.submit("hangs", image=TRAINER_IMAGE, script=hanging_program.PROGRAM, nodes=2, health=health)
     await jobs.trains("hangs", beyond=2)
     found = []
 

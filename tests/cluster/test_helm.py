@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from operators import AGENT_IMAGE, TRAINER_IMAGE, until
+from tests.support.cluster.operators import AGENT_IMAGE, TRAINER_IMAGE, until
 
 from torchyard.api.crd import crd
 from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from hostile import NOWHERE, objects
-from operators import until
+from tests.support.cluster.hostile import NOWHERE, objects
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH, Api
 from torchyard.cluster.kube.errors import Conflict, NotFound, Rejected

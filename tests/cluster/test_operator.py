@@ -5,8 +5,8 @@ import signal
 import time
 
 import pytest
-from fault_proxy import FaultProxy
-from operators import holder, until
+from tests.support.cluster.fault_proxy import FaultProxy
+from tests.support.cluster.operators import holder, until
 
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import NotFound

@@ -3,8 +3,8 @@
 import json
 import signal
 
-from jobs import Jobs
-from operators import until
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH, Api
 

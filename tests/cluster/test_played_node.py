@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Iterable
 
 import pytest
-from operators import until
-from plans.kubelet import STRATEGIC_PATCH, node, placement
-from plans.lane import Lane, lane
+from tests.cluster.plans.kubelet import STRATEGIC_PATCH, node, placement
+from tests.cluster.plans.lane import Lane, lane
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import Api
 from torchyard.engine.ports import Unavailable

@@ -5,9 +5,9 @@ import contextlib
 import json
 
 import pytest
-from jobs import Jobs
-from operators import until
-from registry import start_registry
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import until
+from tests.support.cluster.registry import start_registry
 
 from torchyard.cluster.kube.errors import NotFound, Rejected
 

@@ -1,8 +1,8 @@
 """Rights of the operator that somebody takes away while it runs, and gives back."""
 
-from jobs import Jobs
-from operators import until
-from rights import Rights
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import until
+from tests.support.cluster.rights import Rights
 
 SLEEPS = "import time; time.sleep(600)"
 ONE = {"script": SLEEPS, "nodes": 1, "gracePeriod": "2s"}

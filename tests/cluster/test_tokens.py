@@ -5,7 +5,7 @@ import ssl
 
 import aiohttp
 import pytest
-from operators import until
+from tests.support.cluster.operators import until
 
 from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Tokens, review_document
 

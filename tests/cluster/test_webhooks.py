@@ -1,9 +1,9 @@
 """Admission webhooks of other people: one refuses pods, one is away, one puts a side-car into them."""
 
 import pytest
-from jobs import Jobs
-from operators import AGENT_IMAGE, until
-from webhooks import SAFE, Webhook, change, refuse, webhook
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import AGENT_IMAGE, until
+from tests.support.cluster.webhooks import SAFE, Webhook, change, refuse, webhook
 
 ONE = {"script": "print('hello')", "nodes": 1}
 SIDE_CAR = {

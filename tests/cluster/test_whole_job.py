@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import yaml
-from operators import until
+from tests.support.cluster.operators import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDED = {"Succeeded", "Failed"}

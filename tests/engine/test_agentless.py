@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from world import World
+from tests.support.engine.world import World
 
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.spec_workload import Launcher

@@ -1,11 +1,11 @@
 """Gangs of which only a part finds room: they let go of it, and no two wait for each other for ever."""
 
 import pytest
-from deeds import condition, of, recover
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.scenarios import condition, of, recover
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec_placement import Scheduling
 from torchyard.api.spec_reliability import Health

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
-from world import World
+from tests.support.engine.world import World
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_reliability import Backoff, Restart

@@ -1,8 +1,8 @@
 """What a round costs, and when a job has used up its restarts."""
 
 import pytest
-from deeds import condition, fail, of, recover
-from world import World
+from tests.support.engine.scenarios import condition, fail, of, recover
+from tests.support.engine.world import World
 
 from torchyard.api.spec_reliability import Backoff, Restart
 from torchyard.engine.actions import WriteStatus

@@ -1,9 +1,9 @@
 """What a job needs to be complete, and what happens to it afterwards."""
 
 import pytest
-from deeds import condition, of
 from msgspec.structs import replace
-from world import World
+from tests.support.engine.scenarios import condition, of
+from tests.support.engine.world import World
 
 from torchyard.api.status import Artifact
 from torchyard.api.times import rfc3339

@@ -1,9 +1,9 @@
 """Suspend, deadline and time-outs."""
 
 import pytest
-from deeds import condition, fail, of, recover
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.scenarios import condition, fail, of, recover
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec_reliability import Checkpoint, Health, Restart
 from torchyard.api.spec_workload import Trainer

@@ -1,8 +1,8 @@
 """What ends a round, what its first cause is, and what the next one needs."""
 
-from deeds import fail, of, recover
 from msgspec.structs import replace
-from world import World
+from tests.support.engine.scenarios import fail, of, recover
+from tests.support.engine.world import World
 
 from torchyard.engine.actions import CommandAgent, CreatePod, WriteStatus
 

@@ -1,9 +1,9 @@
 """What the plan decides until the first round opens."""
 
 import pytest
-from deeds import of
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.scenarios import of
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus

@@ -1,9 +1,9 @@
 """What the status says of a job, and which events are told."""
 
 import pytest
-from deeds import condition, fail, recover
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.scenarios import condition, fail, recover
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.times import unix

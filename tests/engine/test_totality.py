@@ -5,7 +5,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import Attempt, CheckpointStatus, Rendezvous, TrainingJobStatus

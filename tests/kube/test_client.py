@@ -5,7 +5,7 @@ import json
 
 import pytest
 from aiohttp import web
-from api_server import refused, talking, until
+from tests.support.kube.api_server import refused, talking, until
 
 from torchyard.cluster.kube import client
 from torchyard.cluster.kube.budget import Budget
@@ -161,7 +161,7 @@ async def test_half_a_refusal_is_no_refusal(talk):
 
 
 async def test_a_port_where_nobody_listens_is_unavailable(tmp_path, monkeypatch, unused_tcp_port):
-    from api_server import kubeconfig
+    from tests.support.kube.api_server import kubeconfig
 
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, f"http://127.0.0.1:{unused_tcp_port}")))
     async with client.connected() as api:

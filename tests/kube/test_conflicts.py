@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 from aiohttp import web
-from api_server import refused, talking
 from msgspec.structs import replace
-from pod_json import container, ended, placed, pod, text
+from tests.support.kube.api_server import refused, talking
+from tests.support.kube.pod_json import container, ended, placed, pod, text
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.cluster import KubeCluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from api_server import kubeconfig, refused, serving, talking
+from tests.support.kube.api_server import kubeconfig, refused, serving, talking
 
 from torchyard.cluster.kube import credentials
 from torchyard.cluster.kube.client import connected

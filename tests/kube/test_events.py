@@ -3,7 +3,7 @@
 import asyncio
 
 from aiohttp import web
-from api_server import talking, until
+from tests.support.kube.api_server import talking, until
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec

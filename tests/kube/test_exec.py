@@ -4,7 +4,7 @@ import json
 
 import pytest
 from aiohttp import WSMsgType, web
-from api_server import refused, talking
+from tests.support.kube.api_server import refused, talking
 
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.cluster.kube.exec import CommandFailed, run

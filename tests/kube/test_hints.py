@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 from aiohttp import web
-from api_server import talking, until
-from pod_json import container, pod, text
-from pod_json import placed as on_node
+from tests.support.kube.api_server import talking, until
+from tests.support.kube.pod_json import container, pod, text
+from tests.support.kube.pod_json import placed as on_node
 
 from torchyard.cluster.kube import nodes, stuck
 from torchyard.cluster.kube import pods as kube_pods

@@ -2,7 +2,7 @@
 
 import pytest
 from aiohttp import web
-from api_server import refused, talking
+from tests.support.kube.api_server import refused, talking
 
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.engine.ports import Unavailable

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from aiohttp import web
-from api_server import kubeconfig, serving, talking
+from tests.support.kube.api_server import kubeconfig, serving, talking
 
 from torchyard.cluster.kube.client import connected
 from torchyard.cluster.kube.credentials import Credentials

@@ -3,7 +3,7 @@
 import asyncio
 
 from aiohttp import web
-from api_server import talking, until
+from tests.support.kube.api_server import talking, until
 
 from torchyard.cluster.kube import leader_label
 from torchyard.cluster.kube.errors import Fenced

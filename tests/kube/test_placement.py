@@ -5,8 +5,8 @@ import itertools
 import msgspec
 import pytest
 from aiohttp import web
-from api_server import talking, until
-from pod_json import pod, text, unplaced
+from tests.support.kube.api_server import talking, until
+from tests.support.kube.pod_json import pod, text, unplaced
 
 from torchyard.cluster.kube import pods as kube_pods
 from torchyard.cluster.kube.manifest import names

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pod_json import ON_NODE, container, ended, placed, pod, seen
+from tests.support.kube.pod_json import ON_NODE, container, ended, placed, pod, seen
 
 from torchyard.api.catalogue import CATALOGUE
 

@@ -1,7 +1,7 @@
 """Whose a pod is: told by what nobody can edit."""
 
 import pytest
-from pod_json import pod, seen
+from tests.support.kube.pod_json import pod, seen
 
 
 def test_index_and_incarnation_come_from_the_name_that_nobody_can_edit():

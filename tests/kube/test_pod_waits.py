@@ -1,7 +1,7 @@
 """Why a pod waits: the words of schedulers, kubelets and registries, and the sentence a user reads."""
 
 import pytest
-from pod_json import ON_NODE, UNPLACED, container, placed, pod, seen, unplaced
+from tests.support.kube.pod_json import ON_NODE, UNPLACED, container, placed, pod, seen, unplaced
 
 from torchyard.api.catalogue import CATALOGUE, say
 from torchyard.cluster.kube.why import waiting

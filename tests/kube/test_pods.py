@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 from aiohttp import web
-from api_server import refused, talking, until
-from pod_json import container, ended, placed, pod, text
+from tests.support.kube.api_server import refused, talking, until
+from tests.support.kube.pod_json import container, ended, placed, pod, text
 
 from torchyard.cluster.kube import pods as kube_pods
 from torchyard.cluster.kube import strays

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from world import START, World
+from tests.support.engine.world import START, World
 
 from torchyard.api.catalogue import CATALOGUE
 from torchyard.cluster.kube.errors import Details, NotFound, Rejected

@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 from aiohttp import web
-from api_server import talking
+from tests.support.kube.api_server import talking
 
 from torchyard.cluster.kube.server_time import SLACK_SECONDS, ServerTime
 

@@ -1,12 +1,8 @@
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from gangs import ForkServer, Yard
+from tests.support.trainers.gangs import ForkServer, Yard
 
 
 @pytest.fixture(scope="session")

@@ -281,7 +281,7 @@ def test_a_problem_is_put_into_the_unit_square_unstretched_and_solved(tmp_path):
 
 
 def test_a_run_solves_its_files_and_shows_table_tours_and_curve(yard, tmp_path):
-    from gangs import config
+    from tests.support.trainers.gangs import config
 
     folder = tmp_path / "problems"
     folder.mkdir()
@@ -325,7 +325,7 @@ def test_a_line_that_a_lost_node_cut_short_costs_a_curve_a_point_and_not_the_run
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_run_with_a_corrupt_file_ends_with_64_and_one_sentence_before_it_starts(yard, tmp_path, mode):
-    from gangs import config
+    from tests.support.trainers.gangs import config
 
     file = write(tmp_path, SMALL.replace("2\n-1", "foo\n-1"))
     settled = config(params={"instances": str(file)})

@@ -1,7 +1,7 @@
 """One rank's loss is not a number: every rank does the same about it, and it never reaches the weights."""
 
 import pytest
-from gangs import Yard, config
+from tests.support.trainers.gangs import Yard, config
 
 pytestmark = pytest.mark.e2e
 

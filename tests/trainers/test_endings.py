@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gangs import TINY, Yard, config, free_port, until
+from tests.support.trainers.gangs import TINY, Yard, config, free_port, until
 
 from torchyard_trainers.core.exits import Exit, exit_code
 from torchyard_trainers.core.export import weights

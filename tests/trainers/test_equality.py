@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from compilers import needs_compiler
-from gangs import Yard, config, until
+from tests.support.trainers.compilers import needs_compiler
+from tests.support.trainers.gangs import Yard, config, until
 
 pytestmark = pytest.mark.e2e
 

@@ -3,7 +3,7 @@
 import little_lm
 import pytest
 import torch
-from foretold import WIDE, told
+from forecasts import WIDE, told
 
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert

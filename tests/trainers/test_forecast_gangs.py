@@ -1,7 +1,7 @@
 """What `plan` tells before a job is started is what the step of a real gang then takes."""
 
 import pytest
-from foretold import SIZES, WIDE, told
+from forecasts import SIZES, WIDE, told
 
 pytestmark = pytest.mark.e2e
 
@@ -13,7 +13,7 @@ def taken(yard, sizes, strategy, world, options, *, nodes=1, steps=3):
     """Bytes at most, as the first rank's tracker counts."""
     file = yard.root / "peak"
     given = [sizes, strategy, options, steps, str(file)]
-    gang = yard.start({}, world, nodes=nodes, function=("foretold:measure", given))
+    gang = yard.start({}, world, nodes=nodes, function=("forecasts:measure", given))
     assert gang.wait() == [0] * world, gang.output()
     return int(file.read_text())
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_strategies import flat, losses_and_norms, settings
+from tests.trainers.test_strategies import flat, losses_and_norms, settings
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.memory.micro_batches import choose, largest_that_fits
@@ -82,7 +82,7 @@ def test_what_an_earlier_round_was_told_is_not_exceeded():
 
 @pytest.fixture(scope="module")
 def unbounded(fork_server, tmp_path_factory):
-    from gangs import Yard
+    from tests.support.trainers.gangs import Yard
 
     yard = Yard(fork_server, tmp_path_factory.mktemp("unbounded"))
     yard.train(settings(strategy="ddp", precision="fp32"), 2, nodes=2, function=("little_lm:train", [SIZES]))

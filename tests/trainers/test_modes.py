@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from gangs import config
+from tests.support.trainers.gangs import config
 
 pytestmark = pytest.mark.e2e
 

@@ -6,7 +6,7 @@ import signal
 import char_lm
 import pytest
 import torch
-from gangs import until
+from tests.support.trainers.gangs import until
 
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Trainer
@@ -69,7 +69,7 @@ def test_its_memory_is_planned():
     [
         ("nowhere:CharLm", "there is no module 'nowhere'; start the job in its folder"),
         ("char_lm:Missing", "char_lm has no Missing; it needs the class and settle"),
-        ("foretold:make", "foretold has no settle; it needs"),
+        ("forecasts:make", "forecasts has no settle; it needs"),
         ("char_lm:Model", "has no build, learning_rate, loss; see"),
         ("char_lm", "'char_lm' is unknown; use cvrp or vecrl, or MODULE:CLASS for a workload of your own"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_strategies import settings
+from tests.trainers.test_strategies import settings
 from torch import nn
 
 from torchyard_trainers.core.parallel import Parallel

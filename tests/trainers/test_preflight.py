@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from gangs import config
+from tests.support.trainers.gangs import config
 
 from torchyard_trainers.core.exits import ConfigError, HardwareError
 from torchyard_trainers.core.modes.preflight import collect, figures, verdict

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from gangs import config, until
+from tests.support.trainers.gangs import config, until
 
 from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.profiler import WISH, Profiler

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from gangs import until
+from tests.support.trainers.gangs import until
 
 from torchyard_trainers.core.report import Reporter
 

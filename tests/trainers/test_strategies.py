@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from gangs import Yard
+from tests.support.trainers.gangs import Yard
 
 pytestmark = pytest.mark.e2e
 
@@ -123,7 +123,7 @@ def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
     """It may be too large for any one GPU; and it must be saved when it is trained."""
     file = yard.root / "gathered"
     sizes = {"width": 64, "layers": 6, "vocabulary": 100}
-    gang = yard.start({}, 2, nodes=2, function=("foretold:gather", [sizes, str(file)]))
+    gang = yard.start({}, 2, nodes=2, function=("forecasts:gather", [sizes, str(file)]))
     assert gang.wait() == [0, 0], gang.output()
     told = json.loads(file.read_text())
     one, everything = max(told["sizes"]), sum(told["sizes"])

@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext
 
 import pytest
-from gangs import until
+from tests.support.trainers.gangs import until
 
 from torchyard_trainers.core.config import Config, Job, Logging, Trainer
 from torchyard_trainers.core.exits import ConfigError, PreemptedError
@@ -58,7 +58,7 @@ def test_mlflow_keeps_one_run_a_job_over_its_rounds(tmp_path, monkeypatch):
 OFFLINE = """
 import json, sys
 from pathlib import Path
-from test_trackers import job, train
+from tests.trainers.test_trackers import job, train
 train(job(wandb=True), Path(sys.argv[1]), [1, 2, 3])
 """
 
@@ -66,7 +66,7 @@ train(job(wandb=True), Path(sys.argv[1]), [1, 2, 3])
 def test_wandb_writes_its_run_without_a_network(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install torchyard[wandb]")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("PYTHONPATH", ":".join([str(__file__).rpartition("/")[0], *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     # A process of its own: the service that wandb starts lives as long as the process.
     subprocess.run([sys.executable, "-c", OFFLINE, tmp_path], check=True, timeout=120)
     (run,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from gangs import Yard, until
+from tests.support.trainers.gangs import Yard, until
 
 pytestmark = pytest.mark.e2e
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_vecrl_equality import settings
+from tests.trainers.test_vecrl_equality import settings
 
 pytestmark = pytest.mark.e2e
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from compilers import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_rl import ALONE, SMALL, SNAKES, everything, session_of, settled
+from tests.support.trainers.compilers import needs_compiler
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from gangs import config
+from tests.support.trainers.gangs import config
 
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from browser import checks, needs_browser, open_page
+from tests.support.trainers.browser import checks, needs_browser, open_page
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.export.publish import export

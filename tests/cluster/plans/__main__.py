@@ -1,6 +1,6 @@
 """Deterministic faults between an operator and a real API server (the cluster of KUBECONFIG).
 
-eval "$(make -s kind-env)"; python tests/cluster/plans --help
+eval "$(make -s kind-env)"; python -m tests.cluster.plans --help
 """
 
 import argparse
@@ -13,20 +13,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:1] = [str(HERE.parent)]
-
-from operators import make_certificates  # noqa: E402
-from patient import connected  # noqa: E402
-from place import EVIDENCE, install  # noqa: E402
-from plans.kubelet import node  # noqa: E402
-from plans.lives import LIVES  # noqa: E402
-from plans.plan import KINDS  # noqa: E402
-from plans.programme import play  # noqa: E402
-from plans.suite import Result  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
-from rich.table import Table  # noqa: E402
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from tests.cluster.plans.kubelet import node
+from tests.cluster.plans.lives import LIVES
+from tests.cluster.plans.plan import KINDS
+from tests.cluster.plans.programme import play
+from tests.cluster.plans.suite import Result
+from tests.support.cluster.namespaces import EVIDENCE, install
+from tests.support.cluster.operators import make_certificates
+from tests.support.cluster.patient_api import connected
 
 
 async def main() -> int:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from fault_proxy import Request
+from tests.support.cluster.fault_proxy import Request
 
 from torchyard.cluster.kube.leader_label import LABEL
 

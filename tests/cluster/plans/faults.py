@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fault_proxy import Answer, CutError, Request
-from plans import calls
-from plans.agent import Send
-from plans.recorder import BACK, Memory, Recorder
-from plans.refusals import GONE, REFUSALS, refusal
+from tests.cluster.plans import calls
+from tests.cluster.plans.agent import Send
+from tests.cluster.plans.recorder import BACK, Memory, Recorder
+from tests.cluster.plans.refusals import GONE, REFUSALS, refusal
+from tests.support.cluster.fault_proxy import Answer, CutError, Request
 
 DELAY_SECONDS = 3.0
 SLOW_SECONDS = 5.0  # longer than whoever renews a lease waits for the answer

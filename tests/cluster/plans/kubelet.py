@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from plans.agent import ASKED_TO_STOP, Agent, Send
+from tests.cluster.plans.agent import ASKED_TO_STOP, Agent, Send
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Conflict, NotFound

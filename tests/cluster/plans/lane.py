@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import operators
-from fault_proxy import Answer, FaultProxy, Request
-from jobs import Jobs
-from place import fresh_namespace
-from plans.kubelet import Kubelet
-from plans.record import follow
-from plans.recorder import Memory, Recorder
+from tests.cluster.plans.kubelet import Kubelet
+from tests.cluster.plans.record import follow
+from tests.cluster.plans.recorder import Memory, Recorder
+from tests.support.cluster import operators
+from tests.support.cluster.fault_proxy import Answer, FaultProxy, Request
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.namespaces import fresh_namespace
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.leader_label import LABEL
 
 if TYPE_CHECKING:
-    from plans.stage import Stage
+    from tests.cluster.plans.stage import Stage
 
 NAMES = ("operator-0", "operator-1")
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from plans.stage import Stage
+from tests.cluster.plans.stage import Stage
 
 GANG = {"command": ["torchrun", "train.py"], "nodes": 2, "gracePeriod": "1s"}
 PLAIN = {**GANG, "launcher": {"kind": "none"}}

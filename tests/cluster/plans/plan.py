@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from plans import calls
-from plans.faults import KILLS, SUPPLANTS, UNNOTICED, Strike
+from tests.cluster.plans import calls
+from tests.cluster.plans.faults import KILLS, SUPPLANTS, UNNOTICED, Strike
 
 CONVERGES_WITHIN = 30.0
 NOTICED_WITHIN = 95.0  # what nobody told is found by the next look at everything, which comes once a minute

@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from plans.lane import Lane, lane
-from plans.plan import KINDS, Plan, after
-from plans.suite import Result, Suite
+from tests.cluster.plans.lane import Lane, lane
+from tests.cluster.plans.plan import KINDS, Plan, after
+from tests.cluster.plans.suite import Result, Suite
 
 from torchyard.cluster.kube.client import Api
 

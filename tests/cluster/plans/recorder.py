@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from fault_proxy import Answer, Request, Tamper
-from plans import calls
-from plans.agent import Send
+from tests.cluster.plans import calls
+from tests.cluster.plans.agent import Send
+from tests.support.cluster.fault_proxy import Answer, Request, Tamper
 
 BACK = 2  # events that an old list does not know yet
 

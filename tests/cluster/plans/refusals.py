@@ -2,7 +2,7 @@
 
 import json
 
-from fault_proxy import Answer, Request
+from tests.support.cluster.fault_proxy import Answer, Request
 
 RETRY_AFTER = 1
 JSON = {"Content-Type": "application/json"}

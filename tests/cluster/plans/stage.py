@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plans.kubelet import Container, now, placement
-from plans.lane import Lane
-from plans.record import Record
+from tests.cluster.plans.kubelet import Container, now, placement
+from tests.cluster.plans.lane import Lane
+from tests.cluster.plans.record import Record
 
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cluster.kube.errors import NotFound

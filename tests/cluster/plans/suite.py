@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plans.faults import Fault
-from plans.lane import Lane
-from plans.lives import LIVES
-from plans.plan import Plan, plans
-from plans.recorder import Recorder
-from plans.stage import EndedError, Stage
-from plans.verdict import Outcome, Reference
+from tests.cluster.plans.faults import Fault
+from tests.cluster.plans.lane import Lane
+from tests.cluster.plans.lives import LIVES
+from tests.cluster.plans.plan import Plan, plans
+from tests.cluster.plans.recorder import Recorder
+from tests.cluster.plans.stage import EndedError, Stage
+from tests.cluster.plans.verdict import Outcome, Reference
 
 QUIET_SECONDS = 0.3
 LAST_NEWS_SECONDS = 2.0

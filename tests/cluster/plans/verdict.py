@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from plans import calls
-from plans.record import Record
-from plans.recorder import Recorder
+from tests.cluster.plans import calls
+from tests.cluster.plans.record import Record
+from tests.cluster.plans.recorder import Recorder
 
 ABSENT = "(absent)"
 # When, and which of several alike: never the same twice.

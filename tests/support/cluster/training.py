@@ -1,7 +1,7 @@
 """A built-in workload that trains in two pods with a shared claim, for faults to happen to."""
 
-import bed
-from jobs import Jobs
+from tests.support.cluster import testbed
+from tests.support.cluster.jobs import Jobs
 
 STEPS = 300
 CLAIM = {"accessModes": ["ReadWriteMany"], "storageClassName": "shared", "resources": {"requests": {"storage": "1Gi"}}}
@@ -89,13 +89,13 @@ class Training:
     def rounds_on_disk(self) -> dict[int, int]:
         """Which round wrote each complete checkpoint, by step: in the claim's folder, with no API server between."""
         folder = f"/shared/*{self.jobs.namespace}*"
-        said = bed.control_plane().run(
+        said = testbed.control_plane().run(
             "sh", "-c", f"grep -rhoE --include=COMMIT '\"(step|round)\": [0-9]+' {folder} || :"
         )
         numbers = [int(line.split()[1]) for line in said.splitlines()]
         return dict(zip(numbers[::2], numbers[1::2], strict=True))
 
-    def said_on(self, node: bed.Node) -> str:
+    def said_on(self, node: testbed.Node) -> str:
         """The ends of its pods' logs as they lie on a node that nobody else reaches."""
         logs = f"/var/log/pods/{self.jobs.namespace}_*/trainer/*.log"
         return node.run("sh", "-c", f"tail -v -n 50 {logs} || :")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from operators import until
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH, Api
 from torchyard.cluster.kube.errors import NotFound

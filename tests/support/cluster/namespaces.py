@@ -5,13 +5,13 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import operators
+from tests.support.cluster import operators
 
 from torchyard.api.crd import crd
 from torchyard.cluster.kube.client import APPLY_PATCH, Api
 from torchyard.cluster.kube.errors import NotFound
 
-EVIDENCE = Path(__file__).parents[2] / "build" / "evidence"
+EVIDENCE = Path(__file__).parents[3] / "build" / "evidence"
 NAMESPACES = "/api/v1/namespaces"
 
 

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import bed
-from jobs import Jobs
 from kubernetes import client, config, stream
+from tests.support.cluster import testbed
+from tests.support.cluster.jobs import Jobs
 
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.manifest import names
@@ -51,7 +51,7 @@ async def exhaust_memory(jobs: Jobs, pod: str) -> float:
     return await _timed(jobs.namespace, pod, "python3", "-c", EXHAUST)
 
 
-async def kill_agent(jobs: Jobs, pod: str, node: bed.Node) -> None:
+async def kill_agent(jobs: Jobs, pod: str, node: testbed.Node) -> None:
     """`kill -9` of the first process of the pod's trainer, which only its node may send."""
     script = KILL_AGENT.format(pod=pod, namespace=jobs.namespace)
     said = await asyncio.to_thread(node.run, "sh", "-c", f"{script}:")

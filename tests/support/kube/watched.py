@@ -5,7 +5,7 @@ import itertools
 import json
 from contextlib import asynccontextmanager
 
-from pod_json import pod
+from tests.support.kube.pod_json import pod
 
 from torchyard.cluster.kube.client import METADATA_OF_ALL
 from torchyard.cluster.kube.facts import read

@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from until import DEADLINE
+from tests.support.waiting import DEADLINE
 
 
 class TcpServer(ThreadingHTTPServer):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from operators import until
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Rejected

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from moments import die_at
+from hold_points import die_at
 
 from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
 from torchyard_trainers.core.world import World

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import faults  # noqa: F401 - imported for the children
-import foretold  # noqa: F401 - imported for the children
+import forecasts  # noqa: F401 - imported for the children
 import little_lm  # noqa: F401 - imported for the children
 import saves  # noqa: F401 - imported for the children
 import torch
-from moments import hold_at
+from hold_points import hold_at
 
 import torchyard_trainers.preload  # noqa: F401
 from torchyard_trainers.core.command import main

@@ -7,8 +7,8 @@ own network.
 import json
 from dataclasses import dataclass
 
-from jobs import Jobs
-from operators import AGENT_IMAGE, until
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import AGENT_IMAGE, until
 
 # Repositories by what they answer; `token` sends to an authority of its own, which refuses everybody.
 PROGRAM = """

@@ -1,6 +1,7 @@
 """An event loop whose time passes only when there is nothing left to do: hours in milliseconds, exactly."""
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -28,7 +29,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._skipping.now if hasattr(self, "_skipping") else 0.0
 
 
+def virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on a loop of its own, in virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        in_virtual_time(lambda: test(*args, **fixtures))
+
+    return run
+
+
 def in_virtual_time(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine function to its end; returns its result."""
+    """Run a coroutine function to its end in virtual time and return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())

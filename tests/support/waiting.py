@@ -1,4 +1,4 @@
-"""Waits for what can be seen, with a deadline."""
+"""Wait for a condition, with a deadline."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ DEADLINE = 60.0
 
 
 def until(look, seconds=DEADLINE):
-    """What `look` returns, once that is true; errors on the way count as not yet."""
+    """Return the first true value of `look`; an error on the way counts as not yet."""
     deadline = time.monotonic() + seconds
     error = None
     while time.monotonic() < deadline:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from urllib.request import urlopen
 
-from until import DEADLINE, until
+from tests.support.waiting import DEADLINE, until
 
 
 class Pod:

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from world import START, Ports
+from tests.support.engine.world import START, Ports
 
 from torchyard.engine.controller import Controller
 

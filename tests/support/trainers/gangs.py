@@ -42,6 +42,7 @@ def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str
     }
 
 
+WORKER_MODULES = Path(__file__).parents[1] / "worker_modules"
 HELD: list[ReservedPort] = []
 
 
@@ -85,7 +86,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("fork_server.py")],
+            [sys.executable, WORKER_MODULES / "fork_server.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

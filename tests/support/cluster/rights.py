@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from operators import until
+from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import Api
 
-GOLDEN = Path(__file__).parents[1] / "chart/golden/two-namespaces.yaml"
+GOLDEN = Path(__file__).parents[2] / "chart/golden/two-namespaces.yaml"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ACCOUNT = "operator"
 
