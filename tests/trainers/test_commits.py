@@ -11,9 +11,9 @@ from torchyard_trainers.core.exits import SupersededError
 def write_step(root, step, *, commit=True, score=None):
     folder = commits.step_folder(root, step)
     (folder / "dcp").mkdir(parents=True)
-    (folder / "dcp" / "__0_0.distcp").write_bytes(bytes(100 + step))
+    (folder / "dcp" / "__0_0.bin").write_bytes(bytes(100 + step))
     (folder / "state.json").write_text(json.dumps({"step": step, "score": score}))
-    files = {name: commits.digest(folder / name) for name in ("dcp/__0_0.distcp", "state.json")}
+    files = {name: commits.digest(folder / name) for name in ("dcp/__0_0.bin", "state.json")}
     if commit:
         commits.commit(folder, files, {"step": step})
     return folder
@@ -38,7 +38,7 @@ def test_folders_are_found_newest_first_and_strangers_left_alone(tmp_path):
         (lambda folder: (folder / "COMMIT").write_text('{"files": '), "COMMIT is unreadable"),
         (lambda folder: (folder / "COMMIT").write_text("[]"), "COMMIT is unreadable"),
         (lambda folder: (folder / "state.json").unlink(), "state.json is missing"),
-        (lambda folder: (folder / "dcp" / "__0_0.distcp").write_bytes(b"half"), "has 4 bytes instead of"),
+        (lambda folder: (folder / "dcp" / "__0_0.bin").write_bytes(b"half"), "has 4 bytes instead of"),
     ],
 )
 def test_a_half_written_checkpoint_does_not_exist(tmp_path, damage, fault):
@@ -51,12 +51,12 @@ def test_a_half_written_checkpoint_does_not_exist(tmp_path, damage, fault):
 
 def test_a_flipped_bit_is_found_by_its_digest_whichever_rank_reads_the_file(tmp_path):
     folder = write_step(tmp_path, 1)
-    shard = folder / "dcp" / "__0_0.distcp"
+    shard = folder / "dcp" / "__0_0.bin"
     shard.write_bytes(b"\x01" + shard.read_bytes()[1:])
     assert valid(tmp_path) == [1]
     for parts in (1, 2, 3):
         found = [name for part in range(parts) for name in commits.damaged(folder, part, parts)]
-        assert found == ["dcp/__0_0.distcp"]
+        assert found == ["dcp/__0_0.bin"]
 
 
 def test_retention_keeps_the_newest_valid_ones_and_never_counts_a_broken_one(tmp_path):

@@ -116,10 +116,10 @@ def poison(yard):
 import sys, pathlib, torch
 from torchyard_trainers.core.checkpoints import commits, shards
 from torchyard_trainers.core.world import World
-from torch.distributed import checkpoint
+from torchyard_trainers.core.checkpoints.storage import Reader
 folder = pathlib.Path(sys.argv[1])
 world = World(0, 1, 0, torch.device("cpu"), grouped=False)
-reader = checkpoint.FileSystemReader(folder / "dcp")
+reader = Reader(folder / "dcp")
 state = {name: torch.empty(entry.size, dtype=entry.properties.dtype) if hasattr(entry, "size") else None
          for name, entry in reader.read_metadata().state_dict_metadata.items()}
 shards.DcpShards(world).load(state, folder / "dcp")
@@ -140,7 +140,7 @@ def test_broken_checkpoints_are_passed_over_and_reported(yard):
     yard.train(config(params={"steps": 9, "lrFinal": 1e-3}, checkpoint={"interval": {"steps": 3}}))
     expected = yard.losses()
     assert yard.committed() == [3, 6, 9]
-    shard = next((yard.checkpoints / "step-00000009" / "dcp").glob("*.distcp"))
+    shard = next((yard.checkpoints / "step-00000009" / "dcp").glob("*.bin"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.export.weights import FILE, save
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
@@ -49,7 +50,7 @@ def is_finished(root: Path, world: World, reporter: Reporter, total_steps: int) 
     def look() -> bool:
         path = root / "DONE"
         try:
-            done = json.loads(path.read_text())
+            done = read_record(path)
             if done["step"] >= total_steps:
                 for artifact in done.get("artifacts", ()):
                     reporter.made(artifact)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.checkpoints import commits
+from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.checkpoints.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
 from torchyard_trainers.core.world import World, retried
@@ -224,12 +225,33 @@ def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shard
         if fault:
             skipped.append(f"{candidate.folder.name}: {fault}")
             continue
-        record = world.from_leader(lambda folder=candidate.folder: json.loads((folder / commits.STATE).read_text()))
+        record = world.from_leader(lambda found=candidate: _record_of(found))
         fill(storage, candidate.folder / commits.SHARDS)
         return Restored(record, candidate.folder, skipped)
     if any(candidate.committed for candidate in found):
         raise CheckpointError(f"{path}: no checkpoint is readable ({'; '.join(skipped)}); repair or empty the folder")
     return Restored(None, None, skipped)
+
+
+def _record_of(candidate: commits.Candidate) -> dict[str, Any]:
+    """Read `state.json` of a checkpoint.
+
+    Raises:
+        CheckpointError: it is not the record of this step.
+    """
+    path = candidate.folder / commits.STATE
+    try:
+        record = read_record(path)
+    except (ValueError, FileNotFoundError) as error:
+        raise CheckpointError(f"{path}: unreadable ({error}); remove {candidate.folder} or repair it") from error
+    step, metrics = record.get("step"), record.get("metrics", {})
+    numbers = isinstance(metrics, dict) and all(isinstance(each, int | float | None) for each in metrics.values())
+    if step != candidate.step or not numbers:
+        raise CheckpointError(
+            f"{path}: is not the record of step {candidate.step} (step: {str(step)[:40]}); remove {candidate.folder} "
+            "or repair it"
+        )
+    return record
 
 
 def _damage(folder: Path, world: World, *, shared: bool) -> str:
@@ -253,7 +275,7 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
         DataMismatchError: naming the fields that differ, both values and the way out.
     """
     try:
-        run = json.loads(path.read_text())
+        run = read_record(path)
         before, params = run["identity"], run.get("config", {}).get("trainer", {}).get("params")
         known = before.keys() | identity.keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -16,9 +16,10 @@ import math
 import os
 import re
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from torchyard_trainers.core.checkpoints.files import open_regular, read_bytes, read_record
 from torchyard_trainers.core.exits import STORAGE_ERRNOS, SupersededError
 
 COMMIT = "COMMIT"
@@ -28,7 +29,6 @@ SHARDS = "dcp"
 _STEP = re.compile(r"step-(\d{8,})")
 _UNFINISHED = re.compile(r"\.step-\d{8,}\.round-(\d+)\.([0-9a-f]{8})")
 _SCRATCH = re.compile(r"\.[a-z][a-z.-]*\.\d+")  # of `write_atomically`
-_MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 
 class Candidate(NamedTuple):
@@ -63,15 +63,20 @@ def candidates(root: Path) -> list[Candidate]:
     """Give all step folders, newest first."""
     if not root.is_dir():
         return []
-    found = ((match, entry) for entry in root.iterdir() if (match := _STEP.fullmatch(entry.name)) and entry.is_dir())
+    named = ((match, entry) for entry in root.iterdir() if (match := _STEP.fullmatch(entry.name)))
+    found = ((match, entry) for match, entry in named if entry.is_dir() and not entry.is_symlink())
     steps = sorted(((int(match[1]), entry) for match, entry in found), reverse=True)
     return [Candidate(step, folder, _fault(folder), (folder / COMMIT).exists()) for step, folder in steps]
 
 
 def digest(path: Path) -> dict[str, Any]:
-    """Give size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+    """Return size and SHA-256 of a regular file.
+
+    Raises:
+        ValueError: it is a link, a pipe or a device.
+    """
+    with open_regular(path) as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": os.fstat(file.fileno()).st_size}
 
 
 def damaged(folder: Path, part: int, parts: int) -> list[str]:
@@ -119,21 +124,28 @@ def sweep(root: Path, round_number: int, job: str) -> None:
 
 
 def read_commit(folder: Path) -> dict[str, Any]:
-    """Read COMMIT; bounded, since anything may lie in a shared folder."""
-    path = folder / COMMIT
-    if path.stat().st_size > _MAX_COMMIT_BYTES:
-        raise ValueError(f"{path} is too large to be a COMMIT")
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
-        raise ValueError(f"{path} holds no list of files")  # noqa: TRY004 - a bad file, not a bad argument
+    """Read COMMIT; bounded, since anything may lie in a shared folder.
+
+    Raises:
+        ValueError: it is not what `commit` writes, or names a file outside the folder.
+        OSError: it cannot be read.
+    """
+    found = read_record(folder / COMMIT)
+    files = found.get("files")
+    if not isinstance(files, dict) or not all(isinstance(facts, dict) for facts in files.values()):
+        raise ValueError(f"{folder / COMMIT} holds no list of files")
+    for name in files:
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise ValueError(f"{name[:80]!r} is not the name of a file of this folder")
     return found
 
 
 def read_score(folder: Path) -> float | None:
     """Give how good the model of a checkpoint was, lower is better; None if nobody measured a number at its step."""
     try:
-        score = json.loads((folder / STATE).read_text())["score"]
-    except (ValueError, KeyError, TypeError, FileNotFoundError):
+        score = read_record(folder / STATE)["score"]
+    except (ValueError, KeyError, FileNotFoundError):
         return None
     return float(score) if isinstance(score, int | float) and math.isfinite(score) else None
 
@@ -198,7 +210,7 @@ def check_round(root: Path, round_number: int, job: str) -> None:
 def read_lock(root: Path) -> tuple[int, str]:
     """Give round and job that own the folder: (0, "") if none."""
     try:
-        number, _, job = (root / LOCK).read_text()[:512].strip().partition(" ")
+        number, _, job = read_bytes(root / LOCK, 4096).decode()[:512].strip().partition(" ")
         return int(number), job
     except (FileNotFoundError, ValueError):
         return 0, ""
@@ -238,6 +250,8 @@ def _fault(folder: Path) -> str:
         return f"COMMIT is unreadable ({error})"
     for name, expected in files.items():
         path = folder / name
+        if any(each.is_symlink() for each in (path, *path.parents[: len(PurePosixPath(name).parts) - 1])):
+            return f"{name} is a symbolic link; a checkpoint holds regular files only"
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != expected.get("bytes"):

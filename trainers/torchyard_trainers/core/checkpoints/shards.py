@@ -1,9 +1,5 @@
 """How tensors get into and out of a folder: torch.distributed.checkpoint. The only file that knows it."""
 
-import errno
-import os
-import re
-import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from torchyard_trainers.core.checkpoints.index import INDEX, UnreadableError
 from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code, storage_error
 from torchyard_trainers.core.world import World
 
@@ -67,40 +64,39 @@ class DcpShards:
         """See `Shards`."""
         from torch.distributed import checkpoint
 
+        from torchyard_trainers.core.checkpoints.storage import SaveValues, Writer
+
         try:
             with _quiet():
-                writer = checkpoint.FileSystemWriter(folder, sync_files=True)
                 checkpoint.save(
                     state,
-                    storage_writer=writer,
+                    storage_writer=Writer(folder),
+                    planner=SaveValues(),
                     process_group=self._world.group,
                     no_dist=not (self.shared and self._world.grouped),
                 )
         except checkpoint.CheckpointException as error:  # a BaseException, which no guard would catch
-            if any(_SHORT_WRITE.search(str(cause)) for cause in causes(error)):
-                raise _short_write(folder) from error
             raise RuntimeError(f"saving {folder} failed on ranks {sorted(error.failures)}") from error
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
         """See `Shards`."""
         from torch.distributed import checkpoint
 
-        from torchyard_trainers.core.checkpoints.trusted import Planner, UntrustedError, check_index
+        from torchyard_trainers.core.checkpoints.storage import LoadValues, Reader
 
         try:
             with _quiet():
-                check_index(folder)
-                reader = checkpoint.FileSystemReader(folder)
-                _ask_only_for(state, _held(_states(state), reader.read_metadata().state_dict_metadata))
+                reader = Reader(folder)
+                _ask_only_for(state, _held(_states(state), reader.names))
                 checkpoint.load(
                     state,
                     storage_reader=reader,
-                    planner=Planner(),
+                    planner=LoadValues(),
                     process_group=self._world.group,
                     no_dist=not (self.shared and self._world.grouped),
                 )
         except (checkpoint.CheckpointException, RuntimeError, KeyError, ValueError) as error:
-            refused = next((each for each in causes(error) if isinstance(each, UntrustedError)), None)
+            refused = next((each for each in causes(error) if isinstance(each, UnreadableError)), None)
             if refused is not None:
                 raise CheckpointError(f"{folder}: {refused}") from error
             if exit_code(error) is not Exit.USER_ERROR:  # a peer or the volume is gone: the checkpoint may be fine
@@ -109,7 +105,7 @@ class DcpShards:
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
         """See `Shards`."""
-        index = [folder / ".metadata"] if rank == 0 else []
+        index = [folder / INDEX] if rank == 0 else []
         return index + sorted(folder.glob(f"__{rank}_*"))
 
 
@@ -211,17 +207,6 @@ def _unwrapped(act: Callable[[dict[str, Any], Path], None], state: dict[str, Any
         if refused is None:
             raise
         raise refused from error
-
-
-# torch's zip writer hides the errno of a write that the volume cut short.
-_SHORT_WRITE = re.compile(r"PytorchStreamWriter|inline_container|unexpected pos")
-_FULL_BELOW_BYTES = 1024 * 1024
-
-
-def _short_write(folder: Path) -> OSError:
-    """Say of a write that fell short whether the volume is full or broken."""
-    number = errno.ENOSPC if shutil.disk_usage(folder).free < _FULL_BELOW_BYTES else errno.EIO
-    return OSError(number, os.strerror(number))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.graphs import plainly
@@ -242,7 +243,7 @@ def _remember(path: Path, text: str) -> None:
 
 def _remembered(path: Path, conditions: dict[str, Any]) -> int | None:
     try:
-        found = json.loads(path.read_text())
+        found = read_record(path)
     except (FileNotFoundError, ValueError):
         return None
     return int(found["microBatch"]) if found.get("conditions") == conditions else None
