@@ -70,8 +70,8 @@ async def test_foreground_and_background_take_pods_along_and_orphans_are_left_al
     await until(lambda: _gone(jobs, "orphan"))
     # A job of that name does not take it for its own.
     await jobs.submit("orphan", script=SLEEPS, **ONE, scheduling=NOWHERE)
-    status = await jobs.until("orphan", lambda now: now.get("reason") == "NameConflict")
-    assert "pod orphan-0-0" in status["message"]
+    assert "pod orphan-0-0" in (await jobs.announced("orphan", "NameTaken"))[0]
+    await until(lambda: _counts(jobs, "orphan", 2))
     left = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]
     assert (left["uid"], left.get("ownerReferences"), left.get("deletionTimestamp")) == (orphan, None, None)
 
@@ -127,3 +127,7 @@ async def _is_gone(api, path: str) -> bool:
         await api.request("GET", path)
         return False
     return True
+
+
+async def _counts(jobs, name, number):
+    return len(await jobs.pods(name)) == number

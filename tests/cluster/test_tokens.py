@@ -6,8 +6,9 @@ import ssl
 import aiohttp
 import pytest
 from tests.support.cluster.operators import until
+from tests.support.cluster.place import delete_namespace, make_namespace
 
-from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Tokens, review_document
+from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Member, Tokens, review_document
 
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",
@@ -35,7 +36,7 @@ POD = {
 def sign(api, namespace):
     """A token as the kubelet asks for it, bound to a pod."""
 
-    async def signed(pod, audience=AUDIENCE):
+    async def signed(pod, audience=AUDIENCE, namespace=namespace):
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
         spec = {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound if pod else None}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
@@ -66,6 +67,24 @@ async def members(api, namespace, operator):
 
     await until(both)
     return found
+
+
+@pytest.fixture
+async def forged(api, namespace, members):
+    """Copies of a job's pod by namespace: in that of the job, and in another one beside a job of the same name."""
+    elsewhere = await make_namespace(api)
+    jobs = f"/apis/torchyard.dev/v1alpha1/namespaces/{elsewhere}/trainingjobs"
+    decoy = JOB | {"metadata": {"name": "first"}, "spec": JOB["spec"] | {"suspend": True}}
+    await api.request("POST", jobs, body=decoy)
+    real = members["first"]["metadata"]
+    copied = {name: real[name] for name in ("labels", "annotations", "ownerReferences")}
+    body = POD | {"metadata": {"name": "first-1-0", **copied}}
+    paths = {where: f"/api/v1/namespaces/{where}/pods" for where in (namespace, elsewhere)}
+    yield {where: json.loads(await api.request("POST", path, body=body)) for where, path in paths.items()}
+    left = json.loads(await api.request("GET", paths[namespace]))["items"]
+    assert {pod["metadata"]["name"] for pod in left} == {"first-0-0", "first-1-0", "second-0-0"}
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in left)
+    await delete_namespace(api, elsewhere)
 
 
 @pytest.fixture
@@ -102,6 +121,18 @@ async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, opera
     assert await operator.figure("torchyard_intake_reviews_total") == 1, "the one whose signature is not true"
 
 
+async def test_a_forged_pod_is_not_heard_takes_no_place_and_is_reported(forged, members, sign, sync, operator):
+    for where, pod in forged.items():
+        status, _ = await sync(await sign(pod, namespace=where), state="ready")
+        assert status == 403, where
+    assert (await sync(await sign(members["first"])))[0] == 200
+
+    async def counted():
+        return await operator.figure("torchyard_pods_forged") >= 1  # the collector may have taken the foreign one
+
+    await until(counted)
+
+
 async def test_a_token_of_another_jobs_pod_speaks_for_its_own_pod_alone(members, sign, sync):
     first, second = await sign(members["first"]), await sign(members["second"])
     assert (await sync(first, instance="of first", state="ready"))[0] == 200
@@ -128,9 +159,9 @@ async def test_the_api_server_names_the_pod_in_its_review(api, namespace, bystan
     async def review(text, audience):
         return await api.request("POST", REVIEW_PATH, body=review_document(text, audience))
 
-    tokens = Tokens(review, lambda _uid: (namespace, "job"))
+    tokens = Tokens(review, lambda _uid: Member(namespace=namespace, account="default"))
     assert await tokens.authenticate(await sign(bystander)) == bystander["metadata"]["uid"]
-    elsewhere = Tokens(review, lambda _uid: ("elsewhere", "job"))
+    elsewhere = Tokens(review, lambda _uid: Member(namespace="elsewhere", account="default"))
     assert await elsewhere.authenticate(await sign(bystander)) is None
     assert await tokens.authenticate(await sign(bystander, "other")) is None
     assert tokens.counters.reviews == 1, "a token for somebody else is not even shown to the API server"

@@ -11,13 +11,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from torchyard.engine.ports import Unavailable
 from torchyard.intake.claims import Identity
 from torchyard.intake.signatures import AGAIN_SECONDS, ISSUER_PATH, KEYS_PATH, KEYS_SECONDS, Signatures
-from torchyard.intake.tokens import AUDIENCE, Tokens
+from torchyard.intake.tokens import AUDIENCE, Member, Tokens
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 CURVE = ec.generate_private_key(ec.SECP256R1())
-POD = Identity("team", "pod-uid")
+POD = Identity("team", "pod-uid", "default")
 
 
 def token(key=RSA, *, kid="one", algorithm="RS256", **claims):
@@ -152,7 +152,7 @@ class Judge:
     """Tokens, judged by signatures first, with an API server that counts its reviews and refuses every one."""
 
     def __init__(self, server) -> None:
-        self.now, self.jobs, self.reviews = time.time(), {"pod-uid": ("team", "job")}, 0
+        self.now, self.jobs, self.reviews = time.time(), {"pod-uid": Member(namespace="team", account="default")}, 0
         self.tokens = Tokens(self._review, self.jobs.get, vouch=server.signatures.vouch, clock=lambda: self.now)
 
     async def _review(self, _text, _audience):

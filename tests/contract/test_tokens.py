@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from torchyard.intake.tokens import AUDIENCE, MAX_BAD, Tokens, review_document, reviewed
+from torchyard.intake.tokens import AUDIENCE, MAX_BAD, Member, Tokens, review_document, reviewed
 
 POD, OTHER_POD, STRANGER = "pod-uid", "other-pod-uid", "stranger-uid"
-JOBS = {POD: ("team", "job"), OTHER_POD: ("team", "other-job")}
+MEMBER = Member(namespace="team", account="default")
+JOBS = {POD: MEMBER, OTHER_POD: MEMBER}
 
 
 def token(pod=POD, *, namespace="team", audience=AUDIENCE, expires=4600.0, signature=b"good", **claims):

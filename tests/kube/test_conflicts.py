@@ -20,6 +20,7 @@ JOB = {
     "kind": "TrainingJob",
     "metadata": {"name": "cvrp", "namespace": "team", "uid": "job-uid", "resourceVersion": "800"},
     "spec": {"command": ["true"]},
+    "status": {"rendezvous": {"members": ["6c1d1a63-6f0c-4f53-9a5e-0a3f1c1c0001"]}},
 }
 POD = pod(status=placed(container("running"), phase="Running"))
 AWAY = DeletePod(uid=POD["metadata"]["uid"], name=POD["metadata"]["name"], grace_seconds=5.0, why="a test")

@@ -145,7 +145,9 @@ async def test_a_node_that_starts_other_pods_is_busy_and_not_read_before_it_star
     versions = itertools.count(1)
     running = on_node(container("running", startedAt="2026-11-21T10:00:05Z"), phase="Running")
     async with talk(answer) as api:
-        known = kube_pods.Pods(api, (), changed=lambda _key, _after: None, gone=lambda _uid: None)
+        known = kube_pods.Pods(
+            api, (), made=lambda _pod: True, changed=lambda _key, _after: None, gone=lambda _uid: None
+        )
         tell(0, "busy", {})
         tell(0, "busy", running)
         tell(1, "busy", on_node())

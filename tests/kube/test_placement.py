@@ -91,7 +91,9 @@ async def test_a_node_that_jobs_fill_is_not_said_to_have_room(tmp_path, monkeypa
 
     async with talking(tmp_path, answer, monkeypatch) as api:
         told = []
-        known = kube_pods.Pods(api, (), changed=lambda key, _after: told.append(key), gone=lambda _uid: None)
+        known = kube_pods.Pods(
+            api, (), made=lambda _pod: True, changed=lambda key, _after: told.append(key), gone=lambda _uid: None
+        )
         for number, name in enumerate("ab"):
             tell(number, {"cpu": "1500m", "memory": "3Gi", names.GPU: str(6 * number)}, spec={"nodeName": name})
         told.clear()

@@ -3,6 +3,14 @@
 import pytest
 from tests.support.kube.pod_json import pod, seen
 
+JOB = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "name": "cvrp",
+    "uid": "job-uid",
+    "controller": True,
+}
+
 
 def test_index_and_incarnation_come_from_the_name_that_nobody_can_edit():
     document = pod(metadata={"labels": {"torchyard.dev/index": "7", "torchyard.dev/job": "another"}})
@@ -14,8 +22,11 @@ def test_index_and_incarnation_come_from_the_name_that_nobody_can_edit():
     "change",
     [
         {"ownerReferences": []},
-        {"ownerReferences": [{"kind": "TrainingJob", "name": "cvrp", "uid": "job-uid"}]},
-        {"ownerReferences": [{"kind": "Job", "name": "cvrp", "uid": "job-uid", "controller": True}]},
+        {"ownerReferences": [JOB | {"controller": False}]},
+        {"ownerReferences": [JOB | {"apiVersion": "evil.example.com/v1alpha1"}]},
+        {"ownerReferences": [JOB | {"apiVersion": "v1"}]},
+        {"ownerReferences": [JOB | {"uid": ""}]},
+        {"ownerReferences": [JOB | {"kind": "Job"}]},
         {"name": "cvrp"},
         {"name": "cvrp-0"},
         {"name": "cvrp-0-x"},

@@ -22,7 +22,9 @@ def told():
 
 @pytest.fixture
 def known(told):
-    return kube_pods.Pods(None, (), changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0)
+    return kube_pods.Pods(
+        None, (), made=lambda _pod: True, changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0
+    )
 
 
 def appear(known, **changes):
@@ -96,7 +98,9 @@ class Held:
 
 async def vanishes(api, document, told):
     """A watch says that a pod is gone that ran a moment ago."""
-    known = kube_pods.Pods(api, (), changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0)
+    known = kube_pods.Pods(
+        api, (), made=lambda _pod: True, changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0
+    )
     known.put("team", text(document))
     del told[:]
     known._informer("team").bury(document["metadata"]["uid"])
@@ -166,7 +170,7 @@ async def test_among_the_pods_of_others_only_those_of_jobs_are_asked_for(tmp_pat
         return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
 
     async with talking(tmp_path, answer, monkeypatch) as api:
-        pods = kube_pods.Pods(api, ("team",), changed=lambda *_: None, gone=lambda _: None)
+        pods = kube_pods.Pods(api, ("team",), made=lambda _pod: True, changed=lambda *_: None, gone=lambda _: None)
         following = asyncio.create_task(pods.run())
         await until(lambda: any(watched for watched, _ in asked))
         await pods.sweep()

@@ -91,8 +91,8 @@ _WAITING = (
     ("Forbidden", "the operator lacks a right that it needs", "grant it, as the chart's roles do"),
     (
         "NameConflict",
-        "a pod that is not the job's has the name of one of its pods",
-        "rename the job or delete that pod",
+        "a service that is not the job's has the name of its service",
+        "rename the job or delete that service",
     ),
     ("PredecessorStopping", "pods of an earlier job of this name are still stopping", ""),
     (
@@ -196,6 +196,16 @@ _OPERATOR = (
     ),
     ("NotImplemented", "the spec asks for what this version does not do", "leave the field out"),
     ("ReconcileFailed", "the controller failed on this job and tries again", "see the controller's log"),
+    (
+        "NameTaken",
+        "a pod that is not the job's has the name of one of its pods, which gets another name",
+        "find out who created it and delete it",
+    ),
+    (
+        "ForgedPod",
+        "a pod pretends to be the job's; it is left alone and none of its reports count",
+        "find out who created it and delete it",
+    ),
     ("FolderNotWritable", "the folder of the run takes no writes", "free disk space, the run then goes on"),
     ("NotStalled", "the controller handles this job", ""),
 )

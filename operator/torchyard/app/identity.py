@@ -5,15 +5,15 @@ from collections.abc import Callable
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.intake.signatures import MEDIA_TYPES, Signatures
-from torchyard.intake.tokens import REVIEW_PATH, JobOf, Tokens, review_document
+from torchyard.intake.tokens import REVIEW_PATH, MemberOf, Tokens, review_document
 
 
-def tokens(api: Api, job_of: JobOf, clock: Callable[[], float]) -> Tokens:
+def tokens(api: Api, member_of: MemberOf, clock: Callable[[], float]) -> Tokens:
     """Judge tokens by what this API server says.
 
     Args:
         api: may create TokenReviews.
-        job_of: the jobs' pods.
+        member_of: the jobs' pods.
         clock: unix seconds.
     """
 
@@ -26,4 +26,4 @@ def tokens(api: Api, job_of: JobOf, clock: Callable[[], float]) -> Tokens:
     async def review(token: str, audience: str) -> bytes:
         return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
 
-    return Tokens(review, job_of, vouch=Signatures(published).vouch, clock=clock)
+    return Tokens(review, member_of, vouch=Signatures(published).vouch, clock=clock)

@@ -23,14 +23,17 @@ from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.cluster import KubeCluster
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.cluster.kube.facts import Facts
 from torchyard.cluster.kube.invalid_jobs import InvalidJobs
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.leader_label import LeaderLabel
 from torchyard.cluster.kube.lease import Lease, Unelected
+from torchyard.cluster.kube.provenance import Provenance
 from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
 from torchyard.intake.book import Book
+from torchyard.intake.tokens import Member
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
@@ -73,17 +76,25 @@ class Operator:
             counts=self._counts,
         )
         self._api = api.guarded(budget=None, fence=None, observe=self.metrics.requested)
+        # The API server's, for what is written by one process is counted from by another.
+        clock = api.time
+        provenance = Provenance(clock)
         self.lease: Lease | Unelected = Unelected()
         if options.leader_election:
             of = options.lease_namespace or namespace
-            self.lease = Lease(self._api, namespace=of, name=options.lease_name, identity=options.identity)
+            self.lease = Lease(
+                self._api,
+                namespace=of,
+                name=options.lease_name,
+                identity=options.identity,
+                public_key=provenance.public_key,
+                learned=provenance.trust,
+            )
         self._budget = Budget(rate=options.qps, burst=options.burst)
         writing = api.guarded(budget=self._budget, fence=self.lease.check, observe=self.metrics.requested)
         self._label = None
         if options.pod_name:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
-        # The API server's, for what is written by one process is counted from by another.
-        clock = api.time
         self._invalid = InvalidJobs(writing, clock=clock)
         self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
         self.book = Book(clock, interval=SHORTEST_SYNC, on_news=self._heard)
@@ -95,9 +106,10 @@ class Operator:
             changed=self._look,
             gone=self.book.forget,
             reporter=options.identity,
+            provenance=provenance,
             clock=clock,
         )
-        self._tokens = tokens(self._api, self._job_of, clock)
+        self._tokens = tokens(self._api, self._member, clock)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -242,6 +254,8 @@ class Operator:
                     self.readiness.set("jobs", f"they cannot be listed: {error}")
                     await asyncio.sleep(1.0)
                     continue
+            if self.lease.leading:
+                self.cluster.report_forged()
             await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
 
     def _know_all(self) -> None:
@@ -261,13 +275,21 @@ class Operator:
         return self._synced.is_set() and self.lease.leading
 
     def _heard(self, pod_uid: str) -> None:
-        key = self._job_of(pod_uid)
-        if key is not None:
-            self._look(key)
+        facts = self._facts(pod_uid)
+        if facts is not None:
+            self._look((facts.namespace, facts.job_name))
 
-    def _job_of(self, pod_uid: str) -> Key | None:
-        key = self.cluster.tracked.owner(pod_uid)
-        return key if key is not None and self.jobs.get(key) is not None else None
+    def _member(self, pod_uid: str) -> Member | None:
+        facts = self._facts(pod_uid)
+        return Member(namespace=facts.namespace, account=facts.account) if facts is not None else None
+
+    def _facts(self, pod_uid: str) -> Facts | None:
+        """Return a live pod that was created for a job that exists, by namespace, name and uid."""
+        facts = self.cluster.tracked.member(pod_uid)
+        if facts is None:
+            return None
+        job = self.jobs.get((facts.namespace, facts.job_name))
+        return facts if job is not None and job.metadata.uid == facts.job_uid else None
 
     async def _refresh(self) -> None:
         """Follow what changes slowly: how many agents there are, and the CA they are told."""
@@ -287,6 +309,7 @@ class Operator:
 
     def _counts(self) -> Iterable[tuple[str, str, float]]:
         yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)
+        yield "torchyard_pods_forged", "Pods that pretend to be a job's.", len(self.cluster.tracked.forged())
         yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting
         yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
         yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped

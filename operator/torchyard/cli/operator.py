@@ -41,7 +41,8 @@ def arguments(parser: ArgumentParser) -> None:
         dest="leader_election",
         action="store_false",
         default=_given("--no-leader-election", "", str).lower() not in {"1", "true", "yes"},
-        help=f"be the only one, without a Lease [{variable('--no-leader-election')}=1]",
+        help="be the only one, without a Lease; a restart replaces pods that had joined no round "
+        f"[{variable('--no-leader-election')}=1]",
     )
 
 

@@ -12,7 +12,7 @@ from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
 from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
 from torchyard.engine.plan import plan
-from torchyard.engine.ports import Agents, Cluster, Conflict, Key, Refused, StatusRefused, Unavailable
+from torchyard.engine.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
 from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
 from torchyard.engine.refusals import Refusals
 from torchyard.engine.status_writer import StatusWriter
@@ -63,6 +63,7 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
         self._refusals = Refusals(clock)
+        self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
         self._silent: dict[Key, str] = {}  # what the cluster did not answer to, said already
 
     def enqueue(self, key: Key, after: float = 0.0) -> None:
@@ -91,6 +92,7 @@ class Controller:
             uid, _ = self._known.pop(key, ("", 0.0))
             self._writer.forget(uid)
             self._refusals.forget(uid)
+            self._taken.discard(uid)
             return None
         complete = self._complete()
         if not complete and job.status.state:
@@ -101,6 +103,7 @@ class Controller:
         due = await self._executor.carry_out(job, decided)
         if any(isinstance(action, CreatePod) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
+            self._taken.discard(job.metadata.uid)
         return min(self._settings.resync, due if due is not None else self._settings.resync)
 
     def view(self, job: TrainingJob) -> View:
@@ -121,6 +124,7 @@ class Controller:
             since=since,
             term=self._began,
             refusal=self._refusals.of(job),
+            name_taken=job.metadata.uid in self._taken,
             files_stay=self._cluster.keeps_files(job),
         )
 
@@ -141,6 +145,12 @@ class Controller:
             due = await self.reconcile(key)
         except Conflict:
             self._queue.fail(key)
+            return "conflict"
+        except NameTaken as error:
+            self._queue.fail(key)
+            self._say_once(key, f"a name of its pods is taken: {error}")
+            if (job := self._cluster.job(key)) is not None:
+                self._taken.add(job.metadata.uid)
             return "conflict"
         except StatusRefused as error:
             self._queue.fail(key, at_least=error.retry_after)

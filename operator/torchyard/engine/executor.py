@@ -36,7 +36,7 @@ class Executor:
         """Seconds after which the job must be looked at again, None: on news only.
 
         Raises:
-            Conflict, Refused, Unavailable: a write that failed; pods of one gang are tried all the same.
+            Conflict, NameTaken, Refused, Unavailable: a write that failed; pods of one gang are tried all the same.
         """
         due = [plan.requeue_after]
         of = plan.actions

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
-from torchyard.api.names import pod_name
+from torchyard.api.names import MAX_INCARNATION, pod_name
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import is_agentless, is_spent, stands
@@ -19,6 +19,7 @@ from torchyard.engine.moments import moment
 from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
+TAKEN_SPREAD = 97
 RELEASED = "GangIncomplete"  # why no pod stands until the pause is over: only a part of them found room
 
 
@@ -94,6 +95,8 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
                 status.rendezvous, members=["" if rank in gone else uid for rank, uid in enumerate(members)]
             ),
         )
+    if missing and view.name_taken:
+        status = replace(status, incarnation=_another(view, status))
     not_before = status.rendezvous.next_round_time
     wait_until = moment(not_before) if missing else None
     if missing and view.refusal is not None:
@@ -116,6 +119,12 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         if index not in in_the_way
     )
     return GangPlan(status=status, deletes=tuple(deletes), creates=creates)
+
+
+def _another(view: View, status: TrainingJobStatus) -> int:
+    """Return a later incarnation, whose names nobody else can have foreseen and taken."""
+    further = status.incarnation + 1 + int(view.now * 1e6) % TAKEN_SPREAD
+    return further if further <= MAX_INCARNATION else status.incarnation
 
 
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:

@@ -38,6 +38,10 @@ class Refused(Exception):  # noqa: N818
         self.reason, self.message, self.permanent, self.retry_after = reason, message, permanent, retry_after
 
 
+class NameTaken(Exception):  # noqa: N818
+    """A pod that the operator did not create has the name of one that it would create; another name is free."""
+
+
 class StatusRefused(Refused):
     """The refusal concerns the status alone: it stands in no pod's way, and cannot be told there."""
 
@@ -62,14 +66,15 @@ class Cluster(Protocol):
         ...
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
-        """Every pod whose controller uid is `job_uid`."""
+        """Return every pod that was created here for the job of this uid."""
         ...
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; a pod of that name that is ours is success.
 
         Raises:
-            Refused: the cluster will not have it, or the name belongs to somebody else's pod.
+            Refused: the cluster rejects it.
+            NameTaken: a pod that is not ours has the name.
         """
         ...
 

@@ -15,7 +15,7 @@ AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """One pod of the job, as the cluster reports it. Only pods whose controller uid is the job's are in a view."""
+    """One pod of the job, as the cluster reports it. Only pods created for this job are in a view."""
 
     uid: str
     name: str
@@ -150,5 +150,7 @@ class View(Struct, frozen=True, kw_only=True):
     term: float = math.inf
     """Since when this process, and no other, decides."""
     refusal: Refusal | None = None
+    name_taken: bool = False
+    """Whether the last try to create a pod met one of the same name that is not the job's."""
     files_stay: bool = True
     """Whether checkpoints and exports outlive the pods."""

@@ -17,6 +17,8 @@ class Identity(Struct, frozen=True):
 
     namespace: str
     pod_uid: str
+    account: str
+    """Name of its service account."""
 
 
 class Pod(Struct, frozen=True):
@@ -65,7 +67,7 @@ def bound_to(account: str, pod_uid: str) -> Identity | None:
         account: `system:serviceaccount:NAMESPACE:NAME`.
         pod_uid: may be empty.
     """
-    namespace = account.removeprefix(_ACCOUNT).partition(":")[0]
-    if not account.startswith(_ACCOUNT) or not namespace or not pod_uid:
+    namespace, _, name = account.removeprefix(_ACCOUNT).partition(":")
+    if not account.startswith(_ACCOUNT) or not (namespace and name and pod_uid):
         return None
-    return Identity(namespace, pod_uid)
+    return Identity(namespace, pod_uid, name)

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from torchyard.engine.ports import Key
 from torchyard.intake.claims import Identity, bound_to, read
 
 AUDIENCE = "torchyard.dev"
@@ -40,8 +39,16 @@ Review = Callable[[str, str], Awaitable[bytes]]
 Vouch = Callable[[str, str], Awaitable[Identity | None]]
 """(token, audience) -> whom its signature says it is of; None: only the API server can tell. Never raises."""
 
-JobOf = Callable[[str], Key | None]
-"""Pod uid -> namespace and name of the TrainingJob that this live pod is a member of; None: it is of no job of ours."""
+
+class Member(Struct, frozen=True, kw_only=True):
+    """What a live pod's token must say besides the pod's uid."""
+
+    namespace: str
+    account: str
+
+
+MemberOf = Callable[[str], Member | None]
+"""Pod uid -> a live pod that the operator created for a job that exists; None: it is no such pod."""
 
 
 @dataclass
@@ -66,7 +73,7 @@ class Tokens:
 
     Args:
         review: asks the API server.
-        job_of: the jobs' pods.
+        member_of: the jobs' pods.
         vouch: by a signature, first; None: by the API server alone.
         audience: of tokens meant for us.
         clock: unix seconds: tokens say in them when they expire.
@@ -75,14 +82,14 @@ class Tokens:
     def __init__(
         self,
         review: Review,
-        job_of: JobOf,
+        member_of: MemberOf,
         *,
         vouch: Vouch | None = None,
         audience: str = AUDIENCE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = TokenCounters()
-        self._review, self._job_of, self._vouch, self._audience = review, job_of, vouch, audience
+        self._review, self._member_of, self._vouch, self._audience = review, member_of, vouch, audience
         self._clock = clock
         self._good: OrderedDict[bytes, _Known] = OrderedDict()
         self._bad: OrderedDict[bytes, float] = OrderedDict()
@@ -108,8 +115,7 @@ class Tokens:
         identity = known.identity
         if identity is None or self._clock() >= known.expires:
             return None
-        job = self._job_of(identity.pod_uid)
-        if job is None or job[0] != identity.namespace:
+        if self._member_of(identity.pod_uid) != Member(namespace=identity.namespace, account=identity.account):
             self.counters.strangers += 1
             return None
         return identity.pod_uid
@@ -121,7 +127,7 @@ class Tokens:
         if claims is None or self._audience not in claims.audiences or now >= claims.exp:
             return False
         pod = claims.kubernetes.pod
-        if pod is None or self._job_of(pod.uid) is None:
+        if pod is None or self._member_of(pod.uid) is None:
             self.counters.strangers += 1
             return False
         return True

@@ -101,11 +101,21 @@ async def events(remote: Remote, job: TrainingJob) -> list[Event]:
 
 
 async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
-    """The pods of a job as the engine sees them, by index; those that only look like the job's are left out."""
+    """Return the pods of a job by index, without those of others; while a round is open its members alone.
+
+    Only the operator can tell a forged pod from one that it created; the members of a round are in the status.
+    """
     params = {"labelSelector": f"{names.JOB_UID}={job.metadata.uid}"}
     answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/pods", params=params)
     listed = msgspec.json.decode(answer, type=Listed[KubePod]).items or []
-    known = [seen.pod for pod in listed if (seen := facts.read(pod)) is not None and seen.job_uid == job.metadata.uid]
+    meet = job.status.rendezvous
+    known = [
+        seen.pod
+        for pod in listed
+        if (seen := facts.read(pod)) is not None
+        and (seen.job_name, seen.job_uid) == (job.metadata.name, job.metadata.uid)
+        and (not meet.open or seen.uid in meet.members)
+    ]
     return sorted(known, key=lambda pod: (pod.index, pod.incarnation))
 
 

@@ -17,6 +17,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
+from torchyard.cluster.kube.facts import Facts, read
 from torchyard.cluster.kube.jobs import Jobs, job_path
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
@@ -24,14 +25,17 @@ from torchyard.cluster.kube.manifest.service import service as service_manifest
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import KubePod, Seen
 from torchyard.cluster.kube.pods import Pods
+from torchyard.cluster.kube.provenance import Provenance
 from torchyard.cluster.kube.status import replace_status
 from torchyard.cluster.kube.why.refused import forbidden, refused
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.agentless import is_agentless
-from torchyard.engine.ports import Key, Refused, Unavailable
+from torchyard.engine.ports import Key, NameTaken, Refused, Unavailable
 from torchyard.engine.view import Pod
+from torchyard.engine.wording import say
 
 CONFIRM_SECONDS = 5.0
+MAX_REPORTS = 20  # of forged pods at a time
 PREDECESSOR_SECONDS = 3.0  # a pod that stops is gone soon, which no news of this job will tell
 
 _log = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ class KubeCluster:
             in which more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
+        provenance: signs our pods and recognizes them; None: one that knows only its own.
         clock: unix seconds.
     """
 
@@ -62,13 +67,16 @@ class KubeCluster:
         changed: Callable[[Key, float], None],
         gone: Callable[[str], None] = lambda _uid: None,
         reporter: str = "",
+        provenance: Provenance | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.site = site
         self.jobs = jobs
-        self.tracked = Pods(api, namespaces, changed=changed, gone=gone, clock=clock)
+        self.provenance = provenance or Provenance(clock)
+        self.tracked = Pods(api, namespaces, made=self._made, changed=changed, gone=self._forget, clock=clock)
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
-        self._api = api
+        self._api, self._gone = api, gone
+        self._reported: set[str] = set()  # uids of forged pods
         self._pod = msgspec.json.Decoder(KubePod)
         self._seen = msgspec.json.Decoder(Seen)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,23 +112,38 @@ class KubeCluster:
         return job.spec.checkpoint.claim is not None
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
-        """Every pod whose controller uid is `job_uid`."""
+        """Return every pod that the operator created for the job of this uid."""
         return self.tracked.of(job_uid)
+
+    def report_forged(self) -> None:
+        """Log pods that pretend to be a job's; warn the job if it is in the same namespace."""
+        forged = [facts for facts in self.tracked.forged() if facts.uid not in self._reported]
+        for facts in forged[:MAX_REPORTS]:
+            self._reported.add(facts.uid)
+            where = f"pod {facts.pod.name} in namespace {facts.namespace}"
+            _log.warning("%s claims to belong to TrainingJob %s (%s)", where, facts.job_name, facts.job_uid)
+            job = self.jobs.get((facts.namespace, facts.job_name))
+            if job is not None and job.metadata.uid == facts.job_uid:
+                message = say("ForgedPod", f"pod {facts.pod.name}")
+                self.recorder.record(job, EmitEvent(type="Warning", reason="ForgedPod", message=message))
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; a pod of that name that is ours is success.
 
         Raises:
-            Refused: the cluster will not have it, or the name belongs to somebody else's pod.
+            NameTaken: another pod has the name.
+            Refused: the cluster rejects the pod.
             Conflict, Unavailable: to be tried again.
         """
-        manifest = pod_manifest(job, action, self.site)
+        signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
+        manifest = pod_manifest(job, action, self.site, signature)
         try:
             if is_agentless(job.spec) and action.index == 0:
                 await self._named(job)
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )
+            self.provenance.created(self._seen.decode(answer).metadata.uid)
         except AlreadyExists:
             answer = await self._own(job, action.name)
         except (Rejected, NotFound, Unavailable) as error:
@@ -230,7 +253,7 @@ class KubeCluster:
                 owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
             except NotFound as error:
                 raise Conflict(f"service {name} went while it was looked at") from error
-            if owner is None or owner.uid != job.metadata.uid:
+            if owner is None or not owner.is_job(name=job.metadata.name, uid=job.metadata.uid):
                 raise Refused("NameConflict", f"service {name} is not this job's") from None
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
@@ -251,21 +274,42 @@ class KubeCluster:
         """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.
 
         Raises:
-            Refused: it is not.
+            Refused: the pod is that of a former job of this name, and stops.
+            NameTaken: the operator did not create it.
             Conflict: it went meanwhile.
         """
         try:
             answer = await self._api.request("GET", f"{_pods(job)}/{name}")
         except NotFound as error:
             raise Conflict(f"pod {name} went while it was looked at") from error
-        meta = self._pod.decode(answer).metadata
-        owner = meta.controller
-        if owner is not None and owner.uid == job.metadata.uid:
-            return answer
-        if owner is not None and (owner.kind, owner.name) == (job.kind, job.metadata.name):
+        pod = self._pod.decode(answer)
+        facts = read(pod)
+        if facts is None or facts.job_name != job.metadata.name or not self._made(facts):
+            owner = pod.metadata.controller
+            whose = f"of {owner.kind} {owner.name}" if owner is not None else "without a controller"
+            evidence = f"pod {name} {whose}"
+            warning = EmitEvent(type="Warning", reason="NameTaken", message=say("NameTaken", evidence))
+            self.recorder.record(job, warning)
+            raise NameTaken(evidence)
+        if facts.job_uid != job.metadata.uid:
             raise Refused("PredecessorStopping", name, retry_after=PREDECESSOR_SECONDS)
-        whose = f"belongs to {owner.kind} {owner.name}" if owner is not None else "belongs to nobody we know"
-        raise Refused("NameConflict", f"pod {name} {whose}")
+        return answer
+
+    def _made(self, facts: Facts) -> bool:
+        """Return whether the operator created this pod: it is signed, or the status names it as a member of a round.
+
+        The status is out of reach of those who may create pods and jobs, and outlives every key.
+        """
+        if self.provenance.verifies(facts.claim):
+            return True
+        job = self.jobs.get((facts.namespace, facts.job_name))
+        same = job is not None and job.metadata.uid == facts.job_uid
+        return job is not None and same and facts.uid in job.status.rendezvous.members
+
+    def _forget(self, pod_uid: str) -> None:
+        self._reported.discard(pod_uid)
+        self.provenance.forget(pod_uid)
+        self._gone(pod_uid)
 
     def _took(self, job: TrainingJob, answer: bytes) -> None:
         """Our own write is in the cache at once; a watch that stands still and does not confirm it has stalled."""

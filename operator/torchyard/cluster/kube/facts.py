@@ -2,10 +2,10 @@
 
 from msgspec import Struct
 
-from torchyard.api.resource import KIND
 from torchyard.api.times import unix
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import KubePod, ResourceLimits, version
+from torchyard.cluster.kube.provenance import Claim
 from torchyard.cluster.kube.why import ended, waiting
 from torchyard.cluster.kube.why.placement import Demands, demands
 from torchyard.engine.view import Pod, PodPhase
@@ -26,12 +26,19 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
     namespace: str
     job_name: str
     job_uid: str
+    signature: str = ""
+    account: str = ""  # service account of its processes; empty: not known yet
     pod: Pod
     marked: bool = False  # the control plane says that its node is not ready
     bound: float | None = None  # on a node since, and no container was created yet
     gone_by: float | None = None  # when its grace period is over
     asked: ResourceLimits = ResourceLimits()
     demands: Demands | None = None  # on the labels and taints of nodes; kept while none will have it
+
+    @property
+    def claim(self) -> Claim:
+        """What it says of its origin."""
+        return Claim(self.namespace, self.job_uid, self.pod.name, self.uid, self.pod.created, self.signature)
 
     def suspects_node(self, now: float) -> bool:
         """Whether the node may be the reason that nothing happens: worth a look at it."""
@@ -52,12 +59,14 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def read(pod: KubePod) -> Facts | None:
-    """What is kept of a pod; None: no TrainingJob controls it, or it is no pod we would have made for that job.
+    """Return what is kept of a pod; None: no TrainingJob controls it, or a pod of that job is named otherwise.
+
+    It may be forged: `Provenance` says whether the operator created it.
 
     Index and incarnation come from the name: labels can be edited.
     """
     owner = pod.metadata.controller
-    if owner is None or owner.kind != KIND or not pod.metadata.uid:
+    if owner is None or not owner.is_job() or not pod.metadata.uid:
         return None
     place = _place(pod.metadata.name, owner.name)
     if place is None:
@@ -72,6 +81,8 @@ def read(pod: KubePod) -> Facts | None:
         namespace=pod.metadata.namespace,
         job_name=owner.name,
         job_uid=owner.uid,
+        signature=pod.metadata.provenance,
+        account=pod.spec.service_account_name,
         pod=seen,
         marked=_marked(pod),
         bound=_bound(pod),

@@ -10,7 +10,7 @@ A killed leader is replaced within 15 s, one that stops cleanly releases its lea
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import AlreadyExists, Fenced, NotFound, Rejected
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.provenance import MAX_KEYS
 from torchyard.cluster.kube.server_time import boottime
 from torchyard.engine.ports import Conflict, Unavailable
 
@@ -47,6 +49,7 @@ class Spec(Struct, frozen=True, rename="camel", kw_only=True):
 
 class _Meta(Struct, frozen=True, rename="camel", kw_only=True):
     resource_version: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Lease(Struct, frozen=True, kw_only=True):
@@ -67,6 +70,8 @@ class Lease:
         name: of the Lease.
         identity: of this process; a process of the same identity takes its own lease over at once.
         terms: how long things last.
+        public_key: published in the Lease once this process leads.
+        learned: called with the public keys of all leaders, before this process leads and whenever they change.
         clock: seconds that never jump.
     """
 
@@ -78,12 +83,16 @@ class Lease:
         name: str,
         identity: str,
         terms: Terms = Terms(),  # noqa: B008 -- frozen
+        public_key: str = "",
+        learned: Callable[[Iterable[str]], None] = lambda _keys: None,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self.identity, self.holder = identity, ""
         self._api, self._terms, self._clock = api, terms, clock
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._metadata = {"name": name, "namespace": namespace}
+        self._public_key, self._learned = public_key, learned
+        self._keys: tuple[str, ...] = ()
         self._seen: _Lease | None = None
         self._since = 0.0  # when `_seen` was first seen as it is
         self._until = float("-inf")
@@ -204,6 +213,10 @@ class Lease:
             renew_time=now,
             lease_transitions=(seen.spec.lease_transitions or 0) + (not ours),
         )
+        # An annotation that was edited by hand does not make us forget a key.
+        self._learn(seen)
+        own = (self._public_key,) if self._public_key and self._public_key not in self._keys else ()
+        self._keys = (*self._keys, *own)[-MAX_KEYS:]
         sent = self._clock()
         await self._put(seen, wished)
         self._until = sent + self._terms.writing
@@ -213,10 +226,12 @@ class Lease:
         self._gained.set()
 
     async def _put(self, seen: _Lease, spec: Spec) -> None:
+        annotations = {**(seen.metadata.annotations or {}), names.POD_KEYS: " ".join(self._keys)}
+        version = {"resourceVersion": seen.metadata.resource_version}
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {**self._metadata, "resourceVersion": seen.metadata.resource_version},
+            "metadata": {**self._metadata, **version, "annotations": annotations},
             "spec": spec,
         }
         answer = await self._api.request("PUT", self._path, body=body, timeout=self._terms.answer)
@@ -224,9 +239,18 @@ class Lease:
 
     def _note(self, lease: _Lease) -> None:
         self._seen = lease
+        self._learn(lease)
         self.holder = lease.spec.holder_identity or ""
         if self.holder:
             self._known.set()
+
+    def _learn(self, lease: _Lease) -> None:
+        """Add the keys of the Lease to those that are known; the newest are last."""
+        published = (lease.metadata.annotations or {}).get(names.POD_KEYS, "").split()
+        keys = tuple(dict.fromkeys((*published, *self._keys)))[-MAX_KEYS:]
+        if keys != self._keys:
+            self._keys = keys
+            self._learned(keys)
 
     @property
     def _path(self) -> str:

@@ -5,6 +5,10 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.resource import GROUP, KIND
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.provenance import MAX_LENGTH
+
 
 class Read(Struct, frozen=True, rename="camel", kw_only=True, gc=False):
     """Base of what is read: frozen, unknown fields ignored. Holds no cycles, so the collector need not look."""
@@ -13,10 +17,23 @@ class Read(Struct, frozen=True, rename="camel", kw_only=True, gc=False):
 class Owner(Read, frozen=True, kw_only=True, gc=False):
     """One owner of an object."""
 
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+
+    def is_job(self, *, name: str | None = None, uid: str | None = None) -> bool:
+        """Whether this is a TrainingJob of our API group, of that name and uid where they are given."""
+        group = self.api_version.partition("/")[0]
+        known = (group, self.kind) == (GROUP, KIND) and bool(self.uid)
+        return known and name in {None, self.name} and uid in {None, self.uid}
+
+
+class PodAnnotations(Read, frozen=True, kw_only=True, gc=False):
+    """The one annotation of a pod that is read."""
+
+    provenance: str = msgspec.field(default="", name=names.PROVENANCE)
 
 
 class PodMeta(Read, frozen=True, kw_only=True, gc=False):
@@ -28,7 +45,14 @@ class PodMeta(Read, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    annotations: PodAnnotations | None = None
     owner_references: tuple[Owner, ...] | None = None
+
+    @property
+    def provenance(self) -> str:
+        """The operator's signature; empty: none, or too long to be one."""
+        found = self.annotations.provenance if self.annotations is not None else ""
+        return found if len(found) <= MAX_LENGTH else ""
 
     @property
     def controller(self) -> Owner | None:
@@ -182,6 +206,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
     """What of a pod's spec explains its state."""
 
     node_name: str = ""
+    service_account_name: str = ""
     subdomain: str = ""
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None

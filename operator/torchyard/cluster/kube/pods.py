@@ -43,6 +43,7 @@ class Pods:
     Args:
         api: the server.
         namespaces: that are looked after; none: all.
+        made: whether the operator created a pod; any other pod is left alone, whatever it says of itself.
         changed: called with the key of a job when what the plan sees of its pods changed, and with the seconds in which
             more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
@@ -54,11 +55,12 @@ class Pods:
         api: Api,
         namespaces: Iterable[str],
         *,
+        made: Callable[[Facts], bool],
         changed: Callable[[Key, float], None],
         gone: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._changed, self._gone, self._clock = changed, gone, clock
+        self._made, self._changed, self._gone, self._clock = made, changed, gone, clock
         self._all: dict[str, Facts] = {}  # by pod uid
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
@@ -101,14 +103,22 @@ class Pods:
 
     def of(self, job_uid: str) -> tuple[Pod, ...]:
         """The pods of a job, by index; for a while also those that vanished, as ended: a loss has a name and a node."""
-        known = (*self._jobs.get(job_uid, {}).values(), *self._vanished.get(job_uid, {}).values())
+        known = (*self._own(job_uid), *self._vanished.get(job_uid, {}).values())
         found = sorted(known, key=lambda each: (each.pod.index, each.pod.incarnation))
         return tuple(self._pod(facts) for facts in found)
 
-    def owner(self, pod_uid: str) -> Key | None:
-        """Namespace and name of the job that a live pod belongs to; None: there is no such pod, or it is over."""
+    def member(self, pod_uid: str) -> Facts | None:
+        """Return a live pod that the operator created; None: there is no such pod, or it is over."""
         facts = self._all.get(pod_uid)
-        return (facts.namespace, facts.job_name) if facts is not None and facts.pod.alive else None
+        return facts if facts is not None and facts.pod.alive and self._made(facts) else None
+
+    def forged(self, job_uid: str | None = None) -> list[Facts]:
+        """Return pods that name this job, or any job, as their controller and that the operator did not create."""
+        known = self._all.values() if job_uid is None else self._jobs.get(job_uid, {}).values()
+        return [facts for facts in known if not self._made(facts)]
+
+    def _own(self, job_uid: str) -> list[Facts]:
+        return [facts for facts in self._jobs.get(job_uid, {}).values() if self._made(facts)]
 
     def version(self, pod_uid: str) -> int | None:
         """The version of a pod as it was last seen; None: it is not known."""
@@ -160,7 +170,10 @@ class Pods:
             assert before is not None
             if before.pod.node not in self._on_node:
                 self._started.pop(before.pod.node, None)
+            made = self._made(before)
             self._gone(before.uid)
+            if not made:
+                return
             if not before.pod.alive or before.pod.deleting or before.uid in self._dead:
                 self._lose(before)
             else:
@@ -208,7 +221,7 @@ class Pods:
     def _consider(self, uid: str) -> None:
         """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
         facts = self._all.get(uid)
-        if facts is None:
+        if facts is None or not self._made(facts):
             return
         now = self._clock()
         due = facts.suspects_node_at()
@@ -225,13 +238,14 @@ class Pods:
 
     def _suspicion(self, node: str) -> bool | None:
         now = self._clock()
-        hints = [facts for facts in self._on_node.get(node, {}).values() if facts.suspects_node(now)]
+        here = self._on_node.get(node, {}).values()
+        hints = [facts for facts in here if facts.suspects_node(now) and self._made(facts)]
         return any(facts.marked for facts in hints) if hints else None
 
     def _stuck_pods(self, namespace: str) -> list[Facts]:
         now = self._clock()
         pods = (facts for facts in self._all.values() if facts.bound is not None and facts.namespace == namespace)
-        return [facts for facts in pods if facts.suspects_node(now)]
+        return [facts for facts in pods if facts.suspects_node(now) and self._made(facts)]
 
     def _node_changed(self, node: str) -> None:
         for facts in list(self._on_node.get(node, {}).values()):
@@ -265,7 +279,7 @@ class Pods:
             return replace(pod, reason=reason, message=message) if reason else pod
         known = placement.admitting(self._nodes.known, demands)
         if pod.reason == "InsufficientGPU":
-            waiting = [each for each in self._jobs[facts.job_uid].values() if each.pod.alive and not each.pod.node]
+            waiting = [each for each in self._own(facts.job_uid) if each.pod.alive and not each.pod.node]
             need = sum(int(nodes.number(each.asked.gpu)) for each in waiting)
             free, largest = free_gpus(known, self._gpus_used)
             others = OTHERS if nodes.number(asked.gpu) <= largest and need <= free else ""

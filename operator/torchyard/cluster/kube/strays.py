@@ -73,7 +73,8 @@ class Strays:
         try:
             meta = self._pod.decode(await self._api.request("GET", path)).metadata
             owner = meta.controller
-            if meta.uid != facts.uid or owner is None or owner.uid != facts.job_uid:
+            same = owner is not None and owner.is_job(name=facts.job_name, uid=facts.job_uid)
+            if meta.uid != facts.uid or not same:
                 return False
             if meta.deletion_timestamp is None:
                 body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": facts.uid}}

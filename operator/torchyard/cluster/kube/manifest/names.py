@@ -7,6 +7,8 @@ JOB_UID = "torchyard.dev/job-uid"
 INDEX = "torchyard.dev/index"
 INCARNATION = "torchyard.dev/incarnation"
 INTAKE_CA = "torchyard.dev/intake-ca"
+PROVENANCE = "torchyard.dev/created-by"
+POD_KEYS = "torchyard.dev/pod-keys"  # on the Lease
 
 TRAINER = "trainer"
 AGENT = "agent"

@@ -13,8 +13,8 @@ from torchyard.engine.agentless import is_agentless
 Manifest = dict[str, Any]
 
 
-def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
-    """The pod that a gang's member runs in; the same arguments give the same document.
+def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -> Manifest:
+    """Return the pod that a gang's member runs in; the same arguments give the same document.
 
     It asks for nothing that the `restricted` Pod Security Standard forbids.
     """
@@ -45,12 +45,15 @@ def pod(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(job, action, site),
+        "metadata": _metadata(job, action, site, provenance),
         "spec": document | {field: value for field, value in chosen.items() if value},
     }
 
 
-def _metadata(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
+def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) -> Manifest:
+    annotations = {} if is_agentless(job.spec) else {names.INTAKE_CA: site.ca_pem}
+    if provenance:
+        annotations[names.PROVENANCE] = provenance
     return {
         "name": action.name,
         "namespace": job.metadata.namespace,
@@ -61,7 +64,7 @@ def _metadata(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
             names.INDEX: str(action.index),
             names.INCARNATION: str(action.incarnation),
         },
-        "annotations": {} if is_agentless(job.spec) else {names.INTAKE_CA: site.ca_pem},
+        "annotations": annotations,
         "ownerReferences": [owner(job)],
     }
 

@@ -1,0 +1,122 @@
+"""Which pods this operator created: a signature in each pod, by a key that every leader publishes in the Lease.
+
+An owner reference, a label or a name proves nothing: whoever may create pods in any namespace can write all three. A
+signature covers namespace, job uid, name and time, so it is worth one pod: it is void in another namespace, for another
+job or name, in a pod that was created much later, and in a second pod (docs/decisions/0025-provenance-of-pods.md).
+"""
+
+import base64
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import Struct
+
+MAX_KEYS = 256
+MAX_LENGTH = 200
+"""Characters of a signature; ours has 150 or fewer."""
+MAX_USED = 65536
+EARLY_SECONDS = 60.0  # how far the clock that we sign by may be ahead of the one that stamps the pod
+LATE_SECONDS = 600.0  # how long a creation may wait for its turn
+
+
+class Claim(Struct, frozen=True):
+    """A pod and what it says of its origin."""
+
+    namespace: str
+    job_uid: str
+    name: str
+    uid: str
+    created: float
+    signature: str
+
+
+class Provenance:
+    """Sign pods on creation and recognize them later, also those of former leaders.
+
+    Args:
+        clock: unix seconds of the API server.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._private = Ed25519PrivateKey.generate()
+        self.public_key = _text(self._private.public_key().public_bytes_raw())
+        """What other processes verify our signatures by."""
+        self._keys: dict[str, Ed25519PublicKey] = {}
+        self._verdicts: dict[str, bool] = {}  # by pod uid
+        self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid of the pod that it was spent on
+        self.trust((self.public_key,))
+
+    def trust(self, public_keys: Iterable[str]) -> None:
+        """Accept signatures by these keys too; what is not a key is ignored."""
+        added = False
+        for text in public_keys:
+            if text not in self._keys and (key := _key(text)) is not None:
+                self._keys[text] = key
+                added = True
+        if added:
+            self._verdicts = {uid: True for uid, valid in self._verdicts.items() if valid}
+
+    def sign(self, namespace: str, job_uid: str, name: str) -> str:
+        """Return the signature for a pod that is created now."""
+        issued = f"{self._clock():.0f}"
+        signature = self._private.sign(_payload(namespace, job_uid, name, issued))
+        return f"{self.public_key}.{issued}.{_text(signature)}"
+
+    def created(self, uid: str) -> None:
+        """Note the uid from the answer to our own creation."""
+        self._verdicts[uid] = True
+
+    def verifies(self, claim: Claim) -> bool:
+        """Return whether the operator created this pod."""
+        verdict = self._verdicts.get(claim.uid)
+        if verdict is None:
+            verdict = self._verdicts[claim.uid] = self._is_signed(claim) and self._is_first(claim)
+        return verdict
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod that is gone; its signature stays spent."""
+        self._verdicts.pop(uid, None)
+
+    def _is_signed(self, claim: Claim) -> bool:
+        public_key, _, rest = claim.signature.partition(".")
+        issued, _, signature = rest.partition(".")
+        key = self._keys.get(public_key)
+        if key is None or not (issued.isascii() and issued.isdigit()):
+            return False
+        if not -EARLY_SECONDS <= claim.created - int(issued) <= LATE_SECONDS:
+            return False
+        try:
+            key.verify(_bytes(signature), _payload(claim.namespace, claim.job_uid, claim.name, issued))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def _is_first(self, claim: Claim) -> bool:
+        """Return whether no other pod was recognized by this signature: annotations can be copied."""
+        uid = self._used.setdefault(claim.signature, claim.uid)
+        if len(self._used) > MAX_USED:
+            self._used.popitem(last=False)
+        return uid == claim.uid
+
+
+def _payload(namespace: str, job_uid: str, name: str, issued: str) -> bytes:
+    return f"torchyard.dev/pod\n{namespace}\n{job_uid}\n{name}\n{issued}".encode()
+
+
+def _key(text: str) -> Ed25519PublicKey | None:
+    try:
+        return Ed25519PublicKey.from_public_bytes(_bytes(text))
+    except ValueError:
+        return None
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
