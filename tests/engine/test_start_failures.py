@@ -1,9 +1,9 @@
 """Containers that a runtime could not start: a node's fault until it happens several times in a row."""
 
 import pytest
-from deeds import of, recover
 from msgspec.structs import replace
-from world import World
+from tests.support.engine.scenarios import of, recover
+from tests.support.engine.world import World
 
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.spec_workload import Launcher
