@@ -32,9 +32,9 @@ _LAST_LINE = re.compile(
 )
 
 
-def is_secondary(exception: Optional[str], message: str, code: int) -> bool:
-    """Whether this failure only says that a peer or the collective went away."""
-    if code == PEER_LOST:
+def is_secondary(exception: Optional[str], message: str, code: int, *, classified: bool = False) -> bool:
+    """Return whether this failure only says that a peer or the collective went away."""
+    if code == PEER_LOST and classified:
         return True
     if exception is None or _OWN_FAULT.search(message):
         return False
@@ -58,9 +58,11 @@ def record(
     found = found or {}
     exception = found["exception"] if is_text(found.get("exception")) else None
     message = str(found.get("message") or describe(code))
+    # A program that writes the code it ends with knows the table of exit codes; a bare number may mean anything.
+    classified = is_whole(found.get("code")) and found["code"] == code
     secondary = found.get("secondary")
     if not isinstance(secondary, bool):
-        secondary = is_secondary(exception, message, code)
+        secondary = is_secondary(exception, message, code, classified=classified)
     return bounded(
         {
             "rank": rank,
@@ -76,6 +78,7 @@ def record(
             "step": found["step"] if is_whole(found.get("step")) else None,
             "nextMicroBatch": found["nextMicroBatch"] if is_whole(found.get("nextMicroBatch")) else None,
             "outOfMemory": False,
+            "classified": classified,
         }
     )
 
@@ -105,12 +108,13 @@ def exit_code(status: int) -> int:
 
 def describe(code: int) -> str:
     """A sentence for an exit that left no exception."""
-    if code > 128:
+    if 128 < code < 128 + signal.NSIG:
         try:
             return f"killed by {signal.Signals(code - 128).name}"
         except ValueError:
             return f"killed by signal {code - 128}"
-    return f"exit code {code}"
+    shell = {126: " (of a shell: a command cannot be executed)", 127: " (of a shell: a command was not found)"}
+    return f"exit code {code}{shell.get(code, '')}"
 
 
 def from_lines(lines: List[str]) -> Dict[str, Any]:

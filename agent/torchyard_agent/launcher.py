@@ -160,9 +160,11 @@ class Launch:
         write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
-        """Whether to leave the others alone for now: those that ended had saved, and a save ends on all ranks."""
+        """Return whether to leave the others alone for now: those that ended had saved; a save ends on all ranks."""
         if set(ended.values()) != {SAVED} or len(ended) == len(self.pids):
             return False
+        if not (self.run_dir / "preempt").exists() and not any(self.run_dir.glob("saved.*")):
+            return False  # a program's own 75
         self.first_saved = self.first_saved or now
         return now - self.first_saved < _SAVE_SKEW_SECONDS
 
@@ -193,6 +195,7 @@ class Launch:
 
     def _write_own(self, code: int, found: Dict[str, Any]) -> None:
         rank = self.spec["nodeRank"] * self.spec["procs"]
+        found = {**found, "code": code}
         self._write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
 
     def _failed(self, error: Any) -> int:

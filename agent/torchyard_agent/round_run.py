@@ -26,6 +26,7 @@ from torchyard_agent.warm import python_code
 KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
+_SIGNALS = 128  # exit codes above it are those of signals
 HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
 
@@ -262,13 +263,19 @@ class RoundRun:
     def _record_of(self, hung: Hung) -> Dict[str, Any]:
         rank, pid = hung.rank, self.workers().get(hung.rank, 0)
         local_rank = rank - self.ranks[0]
-        found = {"exception": "Hung", "message": hung.message, "traceback": hung.stacks, "secondary": hung.secondary}
+        found = {
+            "code": HUNG,
+            "exception": "Hung",
+            "message": hung.message,
+            "traceback": hung.stacks,
+            "secondary": hung.secondary,
+        }
         return failure.record(rank=rank, local_rank=local_rank, pid=pid, code=HUNG, time=time.time(), found=found)
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
         report = next((one for one in self.reports.all() if one["rank"] == cause["rank"]), {})
         known = {"step": report.get("step"), "phase": report.get("phase")}
-        if cause["exception"] is None and cause["code"] < 126:
+        if cause["exception"] is None and not cause["classified"] and cause["code"] < _SIGNALS:
             printed = failure.from_lines(list(self._log(cause["rank"]).lines))
             if printed:
                 known.update(printed)

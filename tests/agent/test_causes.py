@@ -32,13 +32,36 @@ def cause(**facts):
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", 1, False),
         ("ConnectionResetError", "[Errno 104] Connection reset by peer", 1, True),
         ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", 1, False),
-        (None, "", 76, True),
+        (None, "", 76, False),
         (None, "", 137, False),
     ],
 )
 def test_failures_that_only_say_a_peer_went_away_are_secondary(exception, message, code, secondary):
     found = {"exception": exception, "message": message}
     assert cause(code=code, found=found)["secondary"] is secondary
+
+
+@pytest.mark.parametrize(("code", "written", "classified"), [(76, 76, True), (76, 1, False), (70, None, False)])
+def test_a_code_means_what_our_table_says_only_where_a_failure_file_names_it(code, written, classified):
+    found = cause(code=code, found={"code": written} if written else None)
+    assert found["classified"] is classified
+    assert found["secondary"] is classified
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (75, "exit code 75"),
+        (127, "exit code 127 (of a shell: a command was not found)"),
+        (137, "killed by SIGKILL"),
+        (128 + 45, "killed by signal 45"),
+        (192, "killed by SIGRTMAX"),
+        (193, "exit code 193"),
+        (255, "exit code 255"),
+    ],
+)
+def test_a_code_above_those_of_signals_is_a_programs_own(code, words):
+    assert failure.describe(code) == words
 
 
 def test_the_first_cause_is_the_earliest_failure_that_is_no_consequence():

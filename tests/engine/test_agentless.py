@@ -56,6 +56,15 @@ def test_a_gang_whose_containers_run_is_a_round_and_trains_to_its_end():
     assert not [each for made in plans for each in made.actions if isinstance(each, CommandAgent)]
 
 
+@pytest.mark.parametrize("code", [64, 66, 75, 76, 127])
+def test_the_exit_code_of_a_pod_without_an_agent_is_the_programs_own(code):
+    world = Plain(1, restart=Restart(no_progress_limit=1)).running()
+    world.end(0, code)
+    world.settle()
+    assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
+    assert f"last cause PodFailed, rank 0, pod job-0-0, node node-0, exit code {code}" in world.status.message
+
+
 def test_a_member_that_fails_takes_the_whole_gang_into_new_pods():
     world = Plain().running()
     world.end(1, 3)

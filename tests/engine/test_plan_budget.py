@@ -86,6 +86,54 @@ def test_a_permanent_exit_code_fails_at_once_with_the_workers_words(code):
     assert world.status.round == 1
 
 
+OWN_CODES = [*range(64, 77), 126, 127, 193, 200, 255]
+
+
+@pytest.mark.parametrize("code", OWN_CODES)
+def test_a_code_of_a_programs_own_is_an_ordinary_failure(code):
+    """Only a trainer of ours, the agent or a failure file gives 64 to 76, 126 and 127 the meaning of our table."""
+    world = World(2, restart=Restart(no_progress_limit=3)).to_running()
+    for _ in range(4):  # the first round has made a step
+        own_code(world, code)
+        recover(world)
+    assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
+    assert world.status.attempts[-1].cause.class_ == "WorkerFailed"
+    assert f"exit code {code}" in world.status.message
+    assert (world.status.round, world.status.restarts.no_progress) == (4, 3)
+
+
+def own_code(world, code, index=0):
+    fail(world, index, code, exception="", message=f"exit code {code}", rank=index, classified=False)
+
+
+@pytest.mark.parametrize("how", ["the other pod was asked", "the other pod is being deleted"])
+def test_a_programs_75_is_a_save_where_its_gang_was_asked(how):
+    world = World(2, restart=Restart(max_restarts=0)).to_running()
+    fail(world)
+    recover(world)
+    counted, other = world.status.restarts.counted, world.at(1)
+    if how == "the other pod was asked":
+        world.end_workers(other, 143, asked=True)
+    else:
+        world.delete(other, forced=False)
+    own_code(world, 75)
+    world.settle()
+    world.finish_deletions()
+    recover(world)
+    assert (world.status.round, world.status.restarts.counted) == (3, counted)
+    assert world.status.attempts[-2].cause.class_ in {"Preempted", "PodLost"}
+
+
+def test_a_programs_76_is_not_the_loss_of_a_peer():
+    world = World(2).to_running()
+    own_code(world, 76, index=1)
+    world.now += 1
+    fail(world, 0, 1)
+    world.settle()
+    causes = [each.cause for each in world.status.attempts if each.cause is not None]
+    assert [cause.exit_code for cause in causes] == [76]
+
+
 def test_policy_never_ends_the_job_at_the_first_failure():
     world = World(1, restart=Restart(policy="Never")).to_running()
     fail(world)

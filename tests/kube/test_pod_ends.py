@@ -231,7 +231,7 @@ CUT_OFF = TORCHRUN.partition("main())\n")[2]
             "RuntimeError: peer",
         ),
         (3, "no luck\n----\n", "WorkerFailed", "no luck"),
-        (64, "params.steps: must be positive\n", "", "params.steps: must be positive"),
+        (64, "params.steps: must be positive\n", "WorkerFailed", "params.steps: must be positive"),
         (137, "", "", ""),
     ],
 )

@@ -35,11 +35,29 @@ async def test_a_script_that_always_raises_ends_failed_with_the_evidence(laptop)
     assert not laptop.left
 
 
-async def test_exit_64_fails_at_once(laptop):
-    job = await laptop.run(script=STEPS.format(at_seven="sys.exit(64)"), **QUICK)
-    assert job.status.state == "Failed"
+SAYS_64 = """
+import json, os, sys
+with open(os.path.join(os.environ["TORCHYARD_RUN_DIR"], "failure.0.json"), "w") as file:
+    json.dump({"code": 64, "message": "lr: -1 is not positive"}, file)
+sys.exit(64)
+"""
+
+
+async def test_a_failure_file_with_code_64_fails_at_once(laptop):
+    job = await laptop.run(command=["python3", "-c", SAYS_64], **QUICK)
+    assert (job.status.state, job.status.reason) == ("Failed", "ConfigurationInvalid")
+    assert "lr: -1 is not positive" in job.status.message
     assert len(job.status.attempts) == 1
     assert job.status.attempts[0].cause.exit_code == 64
+
+
+@pytest.mark.parametrize("code", [64, 75, 127])
+async def test_an_exit_code_of_a_programs_own_is_an_ordinary_failure(laptop, code):
+    job = await laptop.run(command=["sh", "-c", f"echo about to end; exit {code}"], **QUICK)
+    assert (job.status.state, len(job.status.attempts)) == ("Failed", 2 if code == 127 else 3)
+    cause = job.status.attempts[-1].cause
+    assert (cause.class_, cause.exit_code, cause.lines) == ("WorkerFailed", code, ["about to end"])
+    assert f"exit code {code}" in job.status.message
 
 
 @pytest.mark.parametrize("command", [["torchrun", "nowhere.py"], ["no-such-program-anywhere"]])

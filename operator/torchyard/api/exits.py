@@ -1,4 +1,8 @@
-"""What an exit code of a worker means to the operator."""
+"""What an exit code of a worker means to the operator.
+
+Programs use the numbers of `CLASSES` for purposes of their own, and shells use 126 and 127: such a code means what the
+table says only where a built-in trainer ended with it, or the agent or a failure file vouches for it (`classified`).
+"""
 
 from msgspec import Struct
 
@@ -16,9 +20,14 @@ class ExitMeaning(Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def meaning(code: int) -> ExitMeaning:
-    """Meaning of an exit code; total: unknown codes are a worker's own failure, 128 + n a signal."""
-    if code in EXITS:
+def meaning(code: int, *, classified: bool) -> ExitMeaning:
+    """Return the meaning of an exit code; total: unknown codes are a worker's own failure, 128 + n a signal.
+
+    Args:
+        code: as a shell reports it.
+        classified: whether the program speaks this language.
+    """
+    if code in EXITS and (classified or code not in CLASSES):
         return EXITS[code]
     if 128 < code <= 128 + 64:
         return _retry("KilledBySignal", f"a worker was killed by signal {code - 128}")
@@ -54,3 +63,5 @@ EXITS: dict[int, ExitMeaning] = {
     139: _retry("SegmentationFault", "a worker crashed (SIGSEGV)"),
     143: _retry("Terminated", "a worker was terminated (SIGTERM) before it could save"),
 }
+
+CLASSES = frozenset({*range(64, 77), 126, 127})

@@ -54,7 +54,7 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
 def last_lines(job: TrainingJob) -> list[str]:
     """What the rank that failed first said last. One that saved as it was asked to did not fail."""
     for attempt in reversed(job.status.attempts):
-        if attempt.cause is not None and attempt.cause.lines and attempt.cause.exit_code != STOPPED:
+        if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != "Preempted":
             who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
             lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
             return [f"last lines of {who}, round {attempt.round}:", *lines]

@@ -13,6 +13,7 @@ from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
 NODE_SILENCE_SECONDS = 20.0
 MAX_EXCEPTION = 600
+PREEMPTED, PEER_LOST = 75, 76
 MAX_LINE = 400
 MAX_LINES = 20
 OUT_OF_GPU_MEMORY = "GpuOutOfMemory"
@@ -94,14 +95,14 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if ended is not None and ended.code == 0:
         return Outcome(rank=node_rank, state="done", code=0, time=ended.time)
     if ended is not None:
-        return _worker_failed(node_rank, pod, ended)
+        return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
     if pod is None:
         proof = f"the pod of index {node_rank} was gone before anybody looked"
         return _lost(node_rank, None, "PodLost", proof, view.now)
     if pod.phase == "Succeeded" and not pod.exit_code:
         return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
     if not pod.alive:
-        return pod_failed(node_rank, _without_old_mark(view, pod), view.now)
+        return pod_failed(view, node_rank, _without_old_mark(view, pod))
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
     if pod.deleting and (agent is None or not agent.connected):
@@ -138,12 +139,29 @@ def _heard(view: View, pod: Pod) -> float:
     return max(view.since, made, agent.seen if agent is not None else 0.0)
 
 
-def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
-    """A pod that ended without its agent telling how."""
+def _classified(view: View, ended: RoundExit) -> bool:
+    """Return whether an exit code has the meaning of the table of exit codes.
+
+    75 has it also where the gang was asked to save: the program of another pod passed the request on to this one.
+    """
+    if view.job.spec.trainer is not None or (ended.failure is not None and ended.failure.classified):
+        return True
+    if ended.code != PREEMPTED:
+        return False
+    known = (agent.exit for agent in view.agents.values() if agent.exit is not None)
+    asked = any(each.round == ended.round and (each.asked or each.saved) for each in known)
+    staying = {pod.uid for pod in view.pods if pod.alive and not pod.deleting}
+    return asked or not staying.issuperset(view.job.status.rendezvous.members)
+
+
+def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
+    """Return the outcome of a pod that ended without its agent telling how. The exit code is the agent's, if any."""
     code = pod.exit_code
     reason = pod.reason if pod.reason in CATALOGUE else ""
     known = exits.EXITS.get(code) if code is not None else None
-    if not reason and known is not None and (known.permanent or code == 75):
+    if code in exits.CLASSES and view.job.spec.launcher.kind == "none":
+        known = None
+    if not reason and known is not None and (known.permanent or code == PREEMPTED):
         reason = known.reason
     deleted = pod.deleting and code in {None, 137, 143}
     start_attempts = START_ATTEMPTS.get(reason, 0) if reason == pod.reason else 0
@@ -156,7 +174,7 @@ def pod_failed(node_rank: int, pod: Pod, now: float) -> Outcome:
         permanent=not start_attempts and known is not None and known.permanent,
         counted=reason not in UNCOUNTED and not start_attempts,
         lost_pod=True,
-        time=pod.finished or now,
+        time=pod.finished or view.now,
         message=pod.message,
         start_attempts=start_attempts,
         cause=Cause(
@@ -242,10 +260,10 @@ def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> boo
     return (commanded and agent.pod_uid not in view.commands) or (peers_run and agent.pod_uid not in view.commands)
 
 
-def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome:
-    meaning = exits.meaning(ended.code)
+def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classified: bool) -> Outcome:
+    meaning = exits.meaning(ended.code, classified=classified)
     failure = ended.failure or Failure()
-    preempted = ended.code == 75 or (ended.asked and ended.code in {137, 143})
+    preempted = (ended.code == PREEMPTED and classified) or (ended.asked and ended.code in {137, 143})
     reason = "Preempted" if preempted else "OOMKilled" if failure.out_of_memory else meaning.reason
     displaced = pod if pod is not None and pod.reason in DISPLACED else None
     taken = displaced is not None or (pod is not None and pod.deleting)
@@ -268,9 +286,9 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit) -> Outcome
         unexplained=reason == "Preempted" and ended.asked and silent,
         # Exit 76, workers that were stopped, and those that saved because another pod was asked to follow from that.
         secondary=failure.secondary
-        or ended.code == 76
+        or (ended.code == PEER_LOST and classified)
         or (ended.asked and not ended.saved and not taken)
-        or (ended.code == 75 and not ended.asked),
+        or (ended.code == PREEMPTED and classified and not ended.asked),
         lost_pod=pod is None or not pod.alive,
         time=failure.time or ended.time,
         step=failure.step,

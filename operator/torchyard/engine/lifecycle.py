@@ -266,7 +266,7 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
 
 
 def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
-    cause = causes.pod_failed(pod.index, pod, view.now)
+    cause = causes.pod_failed(view, pod.index, pod)
     bill = charge(status, view.job.spec.restart, cause, 0)
     proof = causes.evidence(cause)
     if cause.counted or cause.start_attempts:

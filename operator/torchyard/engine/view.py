@@ -59,6 +59,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     step: int | None = None
     next_micro_batch: int | None = None  # out of GPU memory: the micro-batch to try, 0 if there is no smaller one
     out_of_memory: bool = False  # the kernel killed it for lack of memory
+    classified: bool = False  # the agent or a failure file says that `code` is one of the table of exit codes
 
 
 class RoundExit(Struct, frozen=True, kw_only=True):

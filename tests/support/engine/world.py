@@ -207,10 +207,11 @@ class World:
             self.end_pod(uid, command.code)
 
     def end_workers(self, uid: str, code: int, *, asked: bool = False, saved: bool = False, **failure: Any) -> None:
-        """The workers of a pod end; its agent reports how and is ready again."""
+        """The workers of a pod end; its agent reports how and is ready again. The code is that of a trainer of ours."""
         agent = self.agents[uid]
         number = self.training.pop(uid, agent.round)
-        why = Failure(code=code, time=self.now, **failure) if failure or (code and not asked) else None
+        failure = {"classified": True, **failure} if failure or (code and not asked) else {}
+        why = Failure(code=code, time=self.now, **failure) if failure else None
         ended = RoundExit(round=number, code=code, asked=asked, saved=saved, time=self.now, failure=why)
         self.agents[uid] = replace(agent, state="ready", exit=ended, seen=self.now)
 

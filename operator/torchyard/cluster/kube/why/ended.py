@@ -153,8 +153,7 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         failure = words.failure or _Failure()
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
     if _is_plain(pod):  # what ended are the workers themselves
-        unknown = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
-        return ("WorkerFailed" if unknown else ""), _told(ended.message)
+        return ("WorkerFailed" if 0 < ended.exit_code < 128 else ""), _told(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
     if ended.exit_code > 128:
         return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
