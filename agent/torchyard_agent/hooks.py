@@ -126,6 +126,7 @@ class _StepCounter:
         self.pid = os.getpid()
         self.optimizer: Callable[[], Any] = lambda: None
         self.writer: Any = None
+        self.observe: Callable[[Any], None] = lambda _optimizer: None
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         first = self.optimizer()
@@ -137,12 +138,14 @@ class _StepCounter:
             if os.getpid() != self.pid:
                 return
             self._start()
+        self.observe(optimizer)
         document = self.writer.document
         self.writer.document = dict(document, step=document["step"] + 1, counter=document["counter"] + 1)
 
     def _start(self) -> None:
-        from torchyard_agent import progress
+        from torchyard_agent import observation, progress
 
+        self.observe = observation.observed().step
         self.writer = progress.ReportWriter(self.run_dir, dict(os.environ), yields=True)
         self.writer.document.update(phase="step", phaseSince=time.time())
         progress.silence_with(self.writer.stop)

@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional
 
-from torchyard_agent import failure, guard, worker
+from torchyard_agent import failure, gpu_check, guard, worker
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.process import die_with_parent, stand_before_others
 
@@ -67,6 +67,9 @@ class Launch:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
+        lacking = gpu_check.check(self.spec["gpus"], torch_is_there=True)
+        if lacking:
+            return self.refuse(gpu_check.UNUSABLE, lacking)
         try:
             args = self._arguments()
             in_fork = warm and not args.no_python

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List
 
-from torchyard_agent import failure, guard
+from torchyard_agent import failure, gpu_check, guard
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.process import die_with_parent, stand_before_others
@@ -29,11 +29,20 @@ def run(spec: Dict[str, Any]) -> int:
     run_dir, rank = Path(spec["runDir"]), int(spec["nodeRank"])
     pids: List[int] = []
 
+    def refuse(code: int, message: str) -> int:
+        print(message, file=sys.stderr, flush=True)
+        found = {"message": message, "secondary": False}
+        write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
+        return code
+
     def write(code: int, failures: List[Dict[str, Any]]) -> None:
         cause = failure.first_cause(failures)
         document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
         write_json(run_dir / "failure.json", document)
 
+    lacking = gpu_check.check(spec["gpus"], torch_is_there=False)
+    if lacking:
+        return refuse(gpu_check.UNUSABLE, lacking)
     stand_before_others(0.5)
     guard.watch(lambda: pids, lambda: write(143, []))
     process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)

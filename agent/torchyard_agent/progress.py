@@ -15,6 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+from torchyard_agent import observation
 from torchyard_agent.files import write_json
 
 INTERVAL = 1.0
@@ -68,7 +69,7 @@ class ReportWriter:
                 self._stop.set()
                 return
             now = time.time()
-            document = dict(self.document, time=now)
+            document = dict({**observation.observed().facts(now), **self.document}, time=now)
             rate = self._rate(now, int(document["step"]))
             if rate is not None and "throughput" not in document:
                 document["throughput"] = {"stepsPerSecond": rate}

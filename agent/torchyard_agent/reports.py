@@ -10,7 +10,19 @@ from typing import Any, Callable, Dict, List, Optional
 
 from torchyard_agent.files import is_number, is_text, is_whole, read_json
 
-_TRIMMED = ("round", "rank", "localRank", "counter", "step", "phase", "phaseSince", "time", "stillSeconds")
+_TRIMMED = (
+    "round",
+    "rank",
+    "localRank",
+    "counter",
+    "step",
+    "phase",
+    "phaseSince",
+    "time",
+    "stillSeconds",
+    "device",
+    "aloneSeconds",
+)
 _MAX_METRICS = 32
 _MAX_ARTIFACTS = 16
 # Names Hugging Face's progress call gives to what a report has fields for.
@@ -20,9 +32,9 @@ _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "t
 _REQUIRED = ("round", "rank", "step")
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps", "roundSteps"), is_whole),
-    **dict.fromkeys(("time", "epoch", "phaseSince"), is_number),
+    **dict.fromkeys(("time", "epoch", "phaseSince", "aloneSeconds"), is_number),
     **dict.fromkeys(("metrics", "throughput"), lambda value: isinstance(value, dict)),
-    "phase": is_text,
+    **dict.fromkeys(("phase", "device"), is_text),
     "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
     "warnings": lambda value: isinstance(value, list),
     "artifacts": lambda value: isinstance(value, list),

@@ -48,6 +48,7 @@ def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: in
         "job": settings.job,
         "masterAddress": master,
         "procs": procs,
+        "gpus": settings.gpus,
         "address": settings.address,
         "args": list(kind.args if isinstance(kind, Torchrun) else kind.argv),
         "runDir": str(settings.run_dir),

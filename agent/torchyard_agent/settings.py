@@ -31,6 +31,7 @@ class Settings:
     log_dir: Path
     address: str
     procs: Optional[int]
+    gpus: int
     grace_seconds: float
     orphan_seconds: float
     stall_seconds: Optional[float]
@@ -74,6 +75,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         log_dir=Path(env.get("TORCHYARD_LOG_DIR") or run_dir / "logs"),
         address=env.get("TORCHYARD_POD_ADDRESS") or "127.0.0.1",
         procs=None if procs == "auto" else max(1, int(_number(env, "TORCHYARD_PROCS", None))),
+        gpus=int(_number(env, "TORCHYARD_GPUS", 0)),
         grace_seconds=_number(env, "TORCHYARD_GRACE_SECONDS", 30),
         orphan_seconds=_number(env, "TORCHYARD_ORPHAN_SECONDS", 300),
         stall_seconds=_number(env, "TORCHYARD_STALL_SECONDS", 0) or None,

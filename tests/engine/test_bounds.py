@@ -21,6 +21,7 @@ from torchyard.api.status import (
     Rendezvous,
     TrainingJobStatus,
 )
+from torchyard.engine.advisories import MAX_DEVICES
 from torchyard.engine.bounds import bounded
 
 TIME = "2026-11-21T06:20:00Z"
@@ -49,6 +50,7 @@ def fullest(nodes, members=None):
         ),
         metrics={f"{index:02}{'m' * 62}": -1.2345678901234567e-100 for index in range(MAX_METRICS)},
         checkpoint=CheckpointStatus(step=10**9, time=TIME, path="/" * 1024, bytes=10**15, save_seconds=1e6),
+        devices={f"cuda:{index} {'d' * 57}": "8," * 102 for index in range(MAX_DEVICES)},
         warnings=["w" * MAX_WARNING] * MAX_WARNINGS,
         goodput=Goodput(percent=12.34, seconds=dict.fromkeys("abcdefghij", 1234567.123)),
         attempts=[

@@ -83,6 +83,13 @@ def test_cuda_never_falls_back(yard, visible):
     assert "gpusPerNode" in gang.output()
 
 
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_job_that_asks_for_gpus_never_trains_without_them(yard, device):
+    gang = yard.start(config() | {"device": device}, env={"TORCHYARD_GPUS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    assert gang.wait() == [68]
+    assert "the job asks for 1 GPU(s) in each pod, but " in yard.failure()["message"]
+
+
 def test_single_with_two_processes_is_a_config_error(yard):
     assert yard.start(config(parallelism={"strategy": "single"}), world=2).wait() == [64, 64]
     assert "parallelism.strategy: single runs one process, but there are 2" in yard.failure(0)["message"]

@@ -122,6 +122,16 @@ _RUNNING = (
     ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
     ("TrainerWarning", "the program warns", ""),
+    (
+        "RanksNotCommunicating",
+        "the ranks do not communicate, so each of them trains a model of its own",
+        "call torch.distributed.init_process_group() and wrap the model in DDP or FSDP, or ask for a single rank",
+    ),
+    (
+        "GpusNotUsed",
+        "the job holds GPUs that it does not use",
+        "move the model and its inputs to the GPU, or set spec.gpusPerNode to 0",
+    ),
     ("RoundClosed", "a round ended early", ""),
     ("Recovering", "a failed round is being replaced", ""),
     ("Healthy", "nothing went wrong", ""),
@@ -219,8 +229,12 @@ _NEXT_STEPS = {
     "StorageFailed": "check free space and health of the checkpoint volume",
     "CommandNotExecutable": "make it executable or name its interpreter in spec.command",
     "CommandNotFound": "check spec.command, spec.workingDir and that the image has the program",
+    "HardwareSuspected": "repair what is named, or train on the CPU with spec.gpusPerNode: 0",
     "Killed": "check the memory of the node",
 }
+
+ADVISORIES = frozenset({"RanksNotCommunicating", "GpusNotUsed"})
+"""What the operator warns of while the job goes on; they are listed in `status.warnings`."""
 
 WAITING = frozenset(code for code, _, _ in _WAITING)
 """What a job may wait for before a round opens."""

@@ -49,7 +49,7 @@ EXITS: dict[int, ExitMeaning] = {
     65: _fail("DataMismatch", "the checkpoint belongs to other data, another seed or another model"),
     66: _fail("NumericDivergence", "the loss or a gradient stopped being a finite number"),
     67: _fail("CheckpointUnreadable", "a checkpoint that is needed cannot be read"),
-    68: _retry("HardwareSuspected", "a worker suspects the hardware of its node"),
+    68: _retry("HardwareSuspected", "the hardware that a worker needs is missing or broken"),
     69: _retry("GpuOutOfMemory", "a GPU ran out of memory"),
     70: _retry("WorkerHung", "a worker stood still"),
     74: _retry("StorageFailed", "the checkpoint volume refused to work"),

@@ -97,6 +97,8 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         "TORCHYARD_GRACE_SECONDS": f"{seconds(spec.grace_period):g}",
         "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
     }
+    if spec.gpus_per_node:
+        env["TORCHYARD_GPUS"] = str(spec.gpus_per_node)
     # A built-in workload says itself what is worth importing once; measured, its rounds then start in a quarter of the
     # time.
     preload = [*(("torchyard_trainers.preload",) if spec.trainer is not None else ()), *spec.preload]

@@ -218,8 +218,12 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
+    devices: Annotated[
+        dict[str, str],
+        doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
+    ] = field(default_factory=dict)
     warnings: Annotated[
-        list[str], doc("What the ranks of the newest round warn of, at most 8; each is told as an event, too.")
+        list[str], doc("What to look at in the newest round, at most 8; each is also an event of the job.")
     ] = field(default_factory=list)
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)

@@ -1,5 +1,6 @@
 """What a person wants to know of a run, most important first: drawing is a pure function of the run."""
 
+import re
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -79,6 +80,9 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         used, whole = status.gpus.memory_used_bytes, status.gpus.memory_total_bytes
         words += [f"{size(used)} of {size(whole)}"] if used is not None and whole else []
         table.add_row("gpus", "  ".join(words))
+    for device, holders in status.devices.items():
+        what = "ranks" if re.search("[,-]", holders) else "rank"
+        table.add_row("device", f"{clean(device)}  {what} {clean(holders)}")
     if status.restarts.total:
         table.add_row("restarts", f"{status.restarts.total}, {status.restarts.counted} charged to the budget")
     for text in status.warnings:

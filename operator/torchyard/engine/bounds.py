@@ -10,7 +10,7 @@ COLUMNS_BYTES = 512  # what a table shows is added when the status is written
 
 
 def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status within its limits: old attempts first lose their lines, then their words, then the metrics go."""
+    """Return the status within its limits: old attempts lose their lines, then their words, then metrics go."""
     if len(status.attempts) > MAX_ATTEMPTS:
         status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
     place = 0
@@ -19,7 +19,7 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
         place += 1
     if _too_big(status):
         status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
-    return replace(status, metrics={}) if _too_big(status) else status
+    return replace(status, metrics={}, devices={}) if _too_big(status) else status
 
 
 def _too_big(status: TrainingJobStatus) -> bool:

@@ -10,6 +10,7 @@ import math
 
 from msgspec.structs import replace
 
+from torchyard.api.catalogue import ADVISORIES, CATALOGUE
 from torchyard.api.durations import seconds
 from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
 from torchyard.engine import ledger, rounds
@@ -159,11 +160,15 @@ def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEv
     """What the program warns of, once. One that words the same thing anew at every step is not news each time."""
     if len(after.warnings) <= len(before.warnings):
         return ()
-    return tuple(
-        EmitEvent(type="Warning", reason="TrainerWarning", message=say("TrainerWarning", text))
-        for text in after.warnings
-        if text not in before.warnings
-    )
+    return tuple(_warning(text) for text in after.warnings if text not in before.warnings)
+
+
+def _warning(text: str) -> EmitEvent:
+    """Return the event of a warning: under its own code if it is the operator's, else as the program's words."""
+    own = next((code for code in ADVISORIES if text.startswith(CATALOGUE[code].cause)), None)
+    if own is not None:
+        return EmitEvent(type="Warning", reason=own, message=text)
+    return EmitEvent(type="Warning", reason="TrainerWarning", message=say("TrainerWarning", text))
 
 
 def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:

@@ -18,9 +18,11 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.times import rfc3339
+from torchyard.engine.advisories import advisories, devices
 from torchyard.engine.gang import seats, size
 from torchyard.engine.moments import since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
+from torchyard.engine.wording import say
 
 BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
@@ -108,16 +110,18 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
         throughput=throughput,
         metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
         checkpoint=checkpoint,
-        warnings=_warnings(reports),
+        devices=devices(reports) or status.devices,
+        warnings=_warnings(view, status, reports),
         attempts=attempts,
         artifacts=list(lead.artifacts) or status.artifacts,
     )
 
 
-def _warnings(reports: Sequence[RankReport]) -> list[str]:
-    """What the ranks warn of; what several say is said once."""
-    said = dict.fromkeys(text[:MAX_WARNING] for report in reports for text in report.warnings)
-    return list(said)[:MAX_WARNINGS]
+def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> list[str]:
+    """Return what the operator and the ranks warn of; what several ranks say is listed once."""
+    own = (say(code, evidence)[:MAX_WARNING] for code, evidence in advisories(view, status, reports))
+    said = (text[:MAX_WARNING] for report in reports for text in report.warnings)
+    return list(dict.fromkeys((*own, *said)))[:MAX_WARNINGS]
 
 
 def _stepped(report: RankReport, first: int) -> bool:

@@ -89,6 +89,8 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     phase: str = ""
     phase_since: float = 0.0
     still_seconds: float = 0.0  # without progress, where its agent finds that unusual
+    device: str = ""  # that it trains on, as `cuda:0 NVIDIA H100`; empty: it does not say
+    alone_seconds: float | None = None  # that it has made steps without a process group; None: it has one or is one
     metrics: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None

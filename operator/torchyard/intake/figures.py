@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 from torchyard.api.status import MAX_METRICS, MAX_WARNINGS
 from torchyard.engine.view import GpuReport, RankReport
 from torchyard.intake import sanitise
-from torchyard.intake.sanitise import MAX_GPUS, MAX_INTEGER, MAX_LINE, MAX_REPORTS, MAX_WORD
+from torchyard.intake.sanitise import MAX_DEVICE, MAX_GPUS, MAX_INTEGER, MAX_LINE, MAX_REPORTS, MAX_WORD
 
 S = TypeVar("S")
 Whole = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
@@ -36,6 +36,8 @@ class _Report(Struct, rename="camel"):
     phase: Annotated[str, Meta(max_length=32)] = ""
     phase_since: float = 0.0
     still_seconds: float = 0.0
+    device: Annotated[str, Meta(max_length=MAX_DEVICE)] = ""
+    alone_seconds: float | None = None
     metrics: Numbers = {}
     throughput: Numbers = {}
     checkpoint: dict[str, int | float | str | None] | None = None
@@ -75,7 +77,10 @@ def well_formed_report(raw: Raw) -> RankReport | None:
     read = _decoded(_REPORT, raw)
     if read is None:
         return None
-    if not (read.phase.isprintable() and all(map(str.isprintable, (*read.metrics, *read.throughput, *read.warnings)))):
+    if not (
+        read.phase.isprintable()
+        and all(map(str.isprintable, (read.device, *read.metrics, *read.throughput, *read.warnings)))
+    ):
         return None
     return RankReport(
         round=read.round,
@@ -90,6 +95,8 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         phase=read.phase,
         phase_since=read.phase_since,
         still_seconds=read.still_seconds,
+        device=read.device,
+        alone_seconds=read.alone_seconds,
         metrics=read.metrics,
         throughput=read.throughput,
         checkpoint=sanitise.checkpoint(read.checkpoint),

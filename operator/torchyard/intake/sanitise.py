@@ -23,11 +23,14 @@ MAX_LINES = 20
 MAX_LINES_CHARACTERS = 4096
 MAX_LINE = 512
 MAX_WORD = 128
+MAX_DEVICE = 64
 MAX_TRACEBACK = 4096
 MAX_DUMP = 6 * 1024
 MAX_ARTIFACTS = 16
 # Python integers have no end; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
+
+_TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase", "device")
 
 S = TypeVar("S", bound=Struct)
 
@@ -65,10 +68,11 @@ def report(raw: object) -> RankReport | None:
     """One rank's report; None if it lacks what every program must say: round, rank and step."""
     if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "rank", "step")):
         return None
-    read = _fields(raw, RankReport, without=("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase"))
+    read = _fields(raw, RankReport, without=_TEXTS_AND_LISTS)
     return msgspec.structs.replace(
         read,
         phase=line(raw.get("phase"), 32),
+        device=line(raw.get("device"), MAX_DEVICE),
         metrics=numbers(raw.get("metrics")),
         throughput=numbers(raw.get("throughput")),
         checkpoint=checkpoint(raw.get("checkpoint")),

@@ -18,6 +18,7 @@ PERIOD_SECONDS = 1.0
 MAX_METRICS = 32
 MAX_WARNINGS = 8
 MAX_ARTIFACTS = 16
+MAX_DEVICE = 64
 
 
 class Reporter:
@@ -78,6 +79,11 @@ class Reporter:
     def phase(self, name: str) -> None:
         """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
         self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
+
+    def device(self, name: str) -> None:
+        """Set the device that this rank trains on."""
+        with self._lock:
+            self._facts["device"] = name[:MAX_DEVICE]
 
     def goes_on(self) -> None:
         """Tell that a part of a long phase is done: whoever works through many parts does not stand still."""

@@ -21,7 +21,7 @@ from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.core.world import join
+from torchyard_trainers.core.world import device_name, join
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 # `preflight` is the one mode that needs no model.
@@ -63,6 +63,7 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
             check_formats(task, formats_of(config.export))
         strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
         with join(config.device, needs_group=strategy != "single") as world:
+            reporter.device(device_name(world.device))
             run = loop.Run(
                 config=config,
                 world=world,

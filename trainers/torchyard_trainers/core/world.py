@@ -14,6 +14,7 @@ from torch import Tensor, distributed
 from torchyard_trainers.core.exits import ConfigError, HardwareError, StorageError, TrainerError, storage_error
 
 T = TypeVar("T")
+GPUS = "TORCHYARD_GPUS"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def join(device: str, *, needs_group: bool) -> Iterator[World]:
         needs_group: make a process group even for a world of one (every strategy but single).
     """
     rank, size, local_rank, local_size = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
-    chosen = pick_device(device, local_rank)
+    chosen = pick_device(device, local_rank, int(os.environ.get(GPUS) or 0))
     make_deterministic(chosen)
     grouped = size > 1 or needs_group
     if grouped:
@@ -136,24 +137,53 @@ def join(device: str, *, needs_group: bool) -> Iterator[World]:
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 
 
-def pick_device(device: str, local_rank: int) -> torch.device:
-    """Choose this process's device; asking for `cuda` where there is none is an error, never a slow success."""
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+def pick_device(device: str, local_rank: int, requested_gpus: int = 0) -> torch.device:
+    """Choose this process's device; GPUs that are asked for and cannot be used are an error, never a slow success.
+
+    Args:
+        device: `auto`, `cuda` or `cpu`.
+        local_rank: of this process.
+        requested_gpus: that the job asked for in each pod; with some, `auto` means `cuda`.
+
+    Raises:
+        HardwareError: the job asked for GPUs and this process cannot use its own.
+        ConfigError: the job asks for no GPU, or for fewer than processes, and `device` is not `cpu`.
+    """
+    if device == "cpu" or (device == "auto" and not requested_gpus and not torch.cuda.is_available()):
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        if os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1"):
-            raise ConfigError("device: cuda, but CUDA_VISIBLE_DEVICES hides every GPU; set gpusPerNode to 1 or more")
-        if torch.version.cuda is not None and Path("/dev/nvidiactl").exists():
-            raise HardwareError("device: cuda: the NVIDIA driver is loaded but CUDA does not start; check the GPU")
-        raise ConfigError("device: cuda, but this process sees no CUDA device; give it a GPU or set device: cpu")
-    count = torch.cuda.device_count()
-    if local_rank >= count:
-        raise ConfigError(
-            f"device: cuda: process {local_rank} of this node has no GPU ({count} seen); lower procsPerNode"
-        )
-    chosen = torch.device("cuda", local_rank)
-    torch.cuda.set_device(chosen)
-    return chosen
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank < count:
+        chosen = torch.device("cuda", local_rank)
+        torch.cuda.set_device(chosen)
+        return chosen
+    if count < requested_gpus:
+        raise HardwareError(f"the job asks for {requested_gpus} GPU(s) in each pod, but {_missing(local_rank, count)}")
+    if torch.version.cuda is not None and Path("/dev/nvidiactl").exists() and not _hidden():
+        raise HardwareError(f"device: cuda: {_missing(local_rank, count)}")
+    raise ConfigError(f"device: cuda, but {_missing(local_rank, count)}; set gpusPerNode to 1 or more, or device: cpu")
+
+
+def _missing(local_rank: int, count: int) -> str:
+    """Return what keeps process `local_rank` from a GPU, of which it sees `count`, and what to do."""
+    if count:
+        return f"process {local_rank} of this node has none of its own ({count} seen): lower procsPerNode"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is built without CUDA: use an image with a CUDA build of torch"
+    if _hidden():
+        visible = os.environ["CUDA_VISIBLE_DEVICES"]
+        return f"CUDA_VISIBLE_DEVICES is {visible!r}, which hides every GPU: remove it from spec.env or from the image"
+    if not Path("/dev/nvidiactl").exists():
+        return "there is no NVIDIA driver: check the node, the container runtime and the device plugin"
+    return "the NVIDIA driver is loaded and CUDA does not start: check the GPU and the version of the driver"
+
+
+def _hidden() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the device as people know it: `cuda:0 NVIDIA H100 80GB HBM3`, `cpu`."""
+    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
 
 
 def make_deterministic(device: torch.device) -> None:
