@@ -32,6 +32,21 @@ def test_only_the_lost_pod_is_replaced_under_a_new_name():
     assert (world.status.state, world.status.round, world.status.nodes.lost) == ("Running", 2, 1)
 
 
+def test_a_round_waits_for_the_answer_about_a_pod_that_vanished_and_then_names_the_cause():
+    world = World(2).to_running()
+    uid = world.at(1)
+    del world.agents[uid]
+    world.pods[uid] = replace(world.pods[uid], deleting=True, unconfirmed=True)
+    assert not of(CreatePod, world.step()), "its containers may run"
+    assert (world.status.state, world.status.attempts[-1].end_time) == ("Running", None)
+    why = "its label was taken away"
+    world.pods[uid] = replace(world.pods[uid], unconfirmed=False, reason="PodLost", message=why)
+    assert not of(CreatePod, world.step())
+    assert (world.status.attempts[-1].reason, world.status.attempts[-1].cause.exception) == ("PodLost", why)
+    world.vanish(uid)
+    assert [each.name for each in of(CreatePod, world.step())] == ["job-1-1"]
+
+
 def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_named_so_and_tried_once_more():
     world = World(2).to_running()
     killed = {"rank": 1, "exception": "", "message": "limit 1.0 GiB, peak 1.0 GiB", "out_of_memory": True}

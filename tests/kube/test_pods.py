@@ -114,10 +114,11 @@ async def test_a_pod_that_only_lost_its_label_is_deleted_and_in_the_way_until_it
     async with talking(tmp_path, held.answer, monkeypatch) as api:
         known = await vanishes(api, document, told)
         (going,) = known.of("job-uid")
-        assert (going.alive, going.deleting) == (True, True)
+        assert (going.alive, going.deleting, going.unconfirmed) == (True, True, True)
         await until(lambda: len(held.asked) > 4)
         (going,) = known.of("job-uid")
         assert (going.alive, going.reason, going.message) == (True, "PodLost", strays.UNLABELLED)
+        assert (going.deleting, going.unconfirmed) == (True, False)
         deletions = [body for verb, body in held.asked if verb == "DELETE"]
         assert [each["preconditions"] for each in deletions] == [{"uid": document["metadata"]["uid"]}], "once"
         held.document = None

@@ -105,6 +105,8 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
         return pod_failed(view, node_rank, _without_old_mark(view, pod))
     if node_lost(view, pod):
         return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
+    if pod.unconfirmed:
+        return Outcome(rank=node_rank, state="running")  # the answer says what became of it, and is the better cause
     if pod.deleting and (agent is None or not agent.connected):
         known = pod.reason in DISPLACED or pod.reason == "PodLost"
         why = pod.message if known else "its pod is being deleted"

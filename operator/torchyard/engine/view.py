@@ -29,6 +29,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     started: float | None = None
     finished: float | None = None
     deleting: bool = False
+    unconfirmed: bool = False  # no watch shows it any more; whether it is gone is being asked
     lingers: bool = False  # it is over, but containers that others put into it still run
     exit_code: int | None = None
     reason: str = (

@@ -191,8 +191,12 @@ class Pods:
         self._consider(after.uid)
 
     def _keep(self, facts: Facts, why: str = "") -> None:
-        """A pod is in the way of another one until it is known to be gone."""
-        going = replace(facts.pod, deleting=True, **({"reason": "PodLost", "message": why} if why else {}))
+        """Keep a pod in the way of another one until it is known to be gone.
+
+        Without `why` the server is being asked: a round that ended now could not name the cause.
+        """
+        known = {"reason": "PodLost", "message": why} if why else {"unconfirmed": True}
+        going = replace(facts.pod, deleting=True, **known)
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=going)
         if why:
             self._tell(facts)
