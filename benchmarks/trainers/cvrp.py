@@ -60,7 +60,7 @@ def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     wanted = {"preset": "cvrp20", "model": "am", "batch": batch, "customers": customers, "samples": routes}
     wanted |= {"capacity": CAPACITY[customers], "baseline": "rollout" if routes == 1 else "shared"}
     wanted |= {"baselineInstances": 64, "baselineEvery": 1} if routes == 1 else {}
-    work = Cvrp(params.settle(wanted, Parallelism(compile=compiled)))
+    work = Cvrp(params.resolve_params(wanted, Parallelism(compile=compiled)))
     world = World(0, 1, 0, torch.device(device), grouped=False)
     model = work.build().to(device)
     if compiled:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 PROGRAM = """
 import sys
 from torchyard_trainers.core.command import main
-from torchyard_trainers.core.graphs import plainly
-with plainly(compiled=False):  # what is compiled stays so, and no graphs are made
+from torchyard_trainers.core.graphs import eager_mode
+with eager_mode(compiled=False):  # what is compiled stays so, and no graphs are made
     sys.exit(main(sys.argv[1:]))
 """
 

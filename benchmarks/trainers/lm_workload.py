@@ -9,7 +9,7 @@ from torch.optim import AdamW, Optimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 
 SAMPLES = 4096  # of random tokens; what is learned does not matter here
 RATE, CLIP = 3e-4, 1.0
@@ -90,10 +90,10 @@ class Lm(Workload):
     def begin(self, _session: Session) -> dict[str, float]:
         return {}
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        with session.waits:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        with session.data_wait:
             text = self.texts.to(batch.ids.device)[batch.ids % SAMPLES]
-        return Terms(session.parallel.forward(text, batch.weights) / (self.sizes.length - 1), {})
+        return LossOutput(session.parallel.forward(text, batch.weights) / (self.sizes.length - 1), {})
 
     def after_step(self, _session: Session, _step: int, _means: Mapping[str, float]) -> dict[str, float]:
         return {}

@@ -7,7 +7,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from torchyard_trainers.core.activations import checkpoint_activations
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.parallel import spread
+from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.world import World
 from torchyard_trainers.cvrp.encoders import AttentionBlock, build_encoder
@@ -71,6 +71,6 @@ def test_a_model_that_names_no_blocks_is_one(how):
     world = World(0, 1, 0, torch.device("cpu"), grouped=False)
     precision = Precision("fp32", world.device, sharded=False)
     settings = Parallelism(activation_checkpointing=how)
-    parallel = spread(model, [], "single", settings=settings, precision=precision, world=world)
+    parallel = parallelize(model, [], "single", settings=settings, precision=precision, world=world)
     parallel.forward(torch.ones(1, 2)).sum().backward()
     assert len(passes) == 2

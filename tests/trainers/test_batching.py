@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.order import samples_of_step
+from torchyard_trainers.core.sampler import samples_of_step
 from torchyard_trainers.core.step import micro_batch_of, out_of_memory
 from torchyard_trainers.core.worker import largest_micro_batch
 

@@ -21,7 +21,7 @@ def read(tmp_path, tree):
     file.write_text(tree if isinstance(tree, str) else json.dumps(tree))
     config = load(file)
     registry.check(config)
-    return params.settle(config.trainer.params, config.parallelism)
+    return params.resolve_params(config.trainer.params, config.parallelism)
 
 
 CVRP = {"name": "cvrp"}
@@ -88,7 +88,7 @@ def test_given_parameters_win_over_the_preset_and_the_global_batch_over_both(tmp
 @pytest.mark.parametrize("preset", params.PRESETS)
 @pytest.mark.parametrize("baseline", ["shared", "rollout"])
 def test_every_preset_is_complete(preset, baseline):
-    settings = params.settle({"preset": preset, "baseline": baseline}, Parallelism())
+    settings = params.resolve_params({"preset": preset, "baseline": baseline}, Parallelism())
     assert settings.samples >= (2 if baseline == "shared" else 1)
     assert preset == "tiny" or baseline == "shared" or settings.samples == 1
 
@@ -111,7 +111,7 @@ def test_the_schema_accepts_exactly_what_the_trainer_accepts(given):
     schema = json.loads((COMMITTED / "cvrp.json").read_text())
     by_schema = jsonschema.Draft202012Validator(schema).is_valid(given)
     try:
-        params.settle(given, Parallelism())
+        params.resolve_params(given, Parallelism())
         by_trainer = True
     except ConfigError:
         by_trainer = False

@@ -27,7 +27,7 @@ def as_the_trainer_reads(tmp_path, document) -> Config:
 def test_every_example_is_understood(tmp_path, example):
     document = yaml.safe_load(example.read_text())
     config = as_the_trainer_reads(tmp_path, document)
-    settings = params.settle(config.trainer.params, config.parallelism)
+    settings = params.resolve_params(config.trainer.params, config.parallelism)
     for name, value in document["spec"]["trainer"]["params"].items():
         assert name == "preset" or getattr(settings, name) == value
 

@@ -24,7 +24,7 @@ MODELS = ("am", "gat", "gt", "dgt")
 
 def exported(folder, form, **given):
     """An export of a policy with random weights; the critic of baseline critic must stay behind."""
-    settings = params.settle({"baseline": "critic", **given}, Parallelism())
+    settings = params.resolve_params({"baseline": "critic", **given}, Parallelism())
     work = Cvrp(settings)
     model = work.build()
     world = World(0, 1, 0, torch.device("cpu"), grouped=False)

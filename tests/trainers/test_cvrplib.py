@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.cvrp import cvrplib, published, solutions, tours
 from torchyard_trainers.cvrp.evaluation import place
-from torchyard_trainers.cvrp.exhibit import read_curve
 from torchyard_trainers.cvrp.policy import Policy
+from torchyard_trainers.cvrp.report import read_curve
 
 # The depot is node 2; distances are 3-4-5 triangles and one that rounds.
 SMALL = """NAME : small-n5

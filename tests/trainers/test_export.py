@@ -9,11 +9,11 @@ from torch import nn
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError, Exit, exit_code
-from torchyard_trainers.core.export import gate, graph, publish, web, weights
+from torchyard_trainers.core.export import graph, publish, verify, web, weights
+from torchyard_trainers.core.export.bundle import ExportBundle, prepare
 from torchyard_trainers.core.export.formats import FORMATS, check_formats
-from torchyard_trainers.core.export.gate import ExportError, UnwritableError, compare, record
-from torchyard_trainers.core.export.material import Material, prepare
 from torchyard_trainers.core.export.program import Page, Program
+from torchyard_trainers.core.export.verify import ExportError, UnwritableError, compare, record
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.cvrp import params as cvrp
 from torchyard_trainers.cvrp.task import Cvrp
@@ -41,7 +41,7 @@ class Scores(nn.Module):
 
 
 @pytest.fixture
-def material():
+def bundle():
     torch.manual_seed(1)
     module = Scores().eval().requires_grad_(requires_grad=False)
     seen = torch.rand(CASES, 7) < 0.4
@@ -50,7 +50,7 @@ def material():
     program = Program(module, inputs, ("scores", "next"))
     page = Page("policy", {}, {"environment": "none"})
     facts = {"step": 12, "metrics": {"cost": 5.25}}
-    return Material(module.state_dict(), {"policy": program}, {"policy": record(program)}, page, facts)
+    return ExportBundle(module.state_dict(), {"policy": program}, {"policy": record(program)}, page, facts)
 
 
 @pytest.fixture
@@ -59,67 +59,67 @@ def reporter():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_computes_what_the_model_computes_on_all_recorded_inputs(material, tmp_path, name):
+def test_a_format_computes_what_the_model_computes_on_all_recorded_inputs(bundle, tmp_path, name):
     form = FORMATS[name]
     for package in form.packages:
         pytest.importorskip(package)
-    facts = form.write(material, tmp_path)
-    found = form.verify(material, tmp_path, facts)
+    facts = form.write(bundle, tmp_path)
+    found = form.verify(bundle, tmp_path, facts)
     if name == "safetensors":
-        assert found == {"tensors": len(material.weights)}
+        assert found == {"tensors": len(bundle.weights)}
     else:
         assert found["policy"]["cases"] == CASES
-        assert found["policy"]["largestDifference"] <= gate.TOLERANCE
-        assert found["policy"]["sameChoices"] >= gate.SAME_CHOICES
+        assert found["policy"]["largestDifference"] <= verify.TOLERANCE
+        assert found["policy"]["sameChoices"] >= verify.SAME_CHOICES
 
 
 @pytest.mark.parametrize(
     ("write", "verify"), [(graph.write_onnx, graph.verify_onnx), (graph.write_pt2, graph.verify_pt2)]
 )
-def test_a_graph_of_other_weights_does_not_pass(material, tmp_path, write, verify):
+def test_a_graph_of_other_weights_does_not_pass(bundle, tmp_path, write, verify):
     if write is graph.write_onnx:
         pytest.importorskip("onnxruntime")
-    write(material, tmp_path)
+    write(bundle, tmp_path)
     with torch.no_grad():
-        material.programs["policy"].module.output.weight.mul_(1.01)
-    changed = material._replace(expected={"policy": record(material.programs["policy"])})
+        bundle.programs["policy"].module.output.weight.mul_(1.01)
+    changed = bundle._replace(expected={"policy": record(bundle.programs["policy"])})
     with pytest.raises(ExportError, match="policy: the reloaded export differs"):
         verify(changed, tmp_path)
 
 
-def test_one_changed_bit_of_the_weights_does_not_pass(material, tmp_path):
-    weights.write(material, tmp_path)
+def test_one_changed_bit_of_the_weights_does_not_pass(bundle, tmp_path):
+    weights.write(bundle, tmp_path)
     file = tmp_path / weights.FILE
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(ExportError, match="read back other than written"):
-        weights.verify(material, tmp_path)
+        weights.verify(bundle, tmp_path)
 
 
-def test_weights_of_a_page_that_were_cut_short_do_not_pass(material, tmp_path):
-    facts = web.write(material, tmp_path)
+def test_weights_of_a_page_that_were_cut_short_do_not_pass(bundle, tmp_path):
+    facts = web.write(bundle, tmp_path)
     file = tmp_path / web.WEIGHTS
     data = bytearray(file.read_bytes())
     data[: len(data) // 2] = bytes(len(data) // 2)
     file.write_bytes(data)
     with pytest.raises(ExportError, match="web policy"):
-        web.verify(material, tmp_path, facts)
+        web.verify(bundle, tmp_path, facts)
 
 
-def test_a_page_is_small_or_not_written(material, tmp_path):
+def test_a_page_is_small_or_not_written(bundle, tmp_path):
     (tmp_path / "page").mkdir()
     large = tmp_path / "large.js"
     large.write_bytes(b" " * web.MAX_BYTES)
-    page = material.page._replace(files={"play.js": large})
+    page = bundle.page._replace(files={"play.js": large})
     with pytest.raises(ExportError, match=r"play\.js has 1000000") as refused:
-        web.write(material._replace(page=page), tmp_path / "page")
+        web.write(bundle._replace(page=page), tmp_path / "page")
     assert exit_code(refused.value) is Exit.CONFIG, "it would be too large again"
 
 
 WORKS = {
-    "cvrp": lambda **given: Cvrp(cvrp.settle(given, Parallelism())),
-    "vecrl": lambda **given: VecRL(vecrl.settle(given, Parallelism())),
+    "cvrp": lambda **given: Cvrp(cvrp.resolve_params(given, Parallelism())),
+    "vecrl": lambda **given: VecRL(vecrl.resolve_params(given, Parallelism())),
 }
 
 
@@ -134,8 +134,8 @@ WORKS = {
 )
 def test_the_size_of_a_page_is_known_to_the_byte_before_anything_is_learned(tmp_path, name, given):
     work = WORKS[name](**given)
-    material = prepare(work, work.build().state_dict(), {}, programs=True)
-    web.write(material, tmp_path)
+    bundle = prepare(work, work.build().state_dict(), {}, programs=True)
+    web.write(bundle, tmp_path)
     written = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     work = WORKS[name](**given)
     model = work.build().eval()
@@ -173,9 +173,9 @@ class Branches(nn.Module):
         return x + 1 if bool(x.sum() > 0) else x
 
 
-def test_a_model_that_is_no_graph_is_not_tried_again_but_a_full_disk_is(material, tmp_path, monkeypatch):
+def test_a_model_that_is_no_graph_is_not_tried_again_but_a_full_disk_is(bundle, tmp_path, monkeypatch):
     program = Program(Branches().eval(), {"x": torch.rand(CASES, 2)}, ("y",))
-    branching = material._replace(programs={"policy": program}, expected={"policy": record(program)})
+    branching = bundle._replace(programs={"policy": program}, expected={"policy": record(program)})
     with pytest.raises(ExportError, match=r"export\.formats: pt2: policy cannot be written as a graph") as refused:
         graph.write_pt2(branching, tmp_path)
     assert exit_code(refused.value) is Exit.CONFIG
@@ -185,7 +185,7 @@ def test_a_model_that_is_no_graph_is_not_tried_again_but_a_full_disk_is(material
 
     monkeypatch.setattr(torch.export, "save", full)
     with pytest.raises(ExportError, match="the graph cannot be saved") as refused:
-        graph.write_pt2(material, tmp_path)
+        graph.write_pt2(bundle, tmp_path)
     assert not isinstance(refused.value, UnwritableError)
     assert exit_code(refused.value) is Exit.USER_ERROR
 
@@ -237,10 +237,10 @@ def test_the_gate(want, got, passes):
             compare("onnx policy", program, [want], outputs_of(got))
 
 
-def test_what_is_published_is_described_byte_for_byte_and_replaces_what_was_there(material, tmp_path, reporter):
+def test_what_is_published_is_described_byte_for_byte_and_replaces_what_was_there(bundle, tmp_path, reporter):
     for step in (12, 24):
         publish._publish(
-            material._replace(facts={"step": step, "metrics": {"cost": 5.25}}), "pt2", tmp_path, reporter, verify=True
+            bundle._replace(facts={"step": step, "metrics": {"cost": 5.25}}), "pt2", tmp_path, reporter, verify=True
         )
     folder = tmp_path / "export" / "pt2"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -253,10 +253,10 @@ def test_what_is_published_is_described_byte_for_byte_and_replaces_what_was_ther
     assert told == {"export/pt2/policy.pt2": True, "export/pt2/manifest.json": True}
 
 
-def test_what_does_not_pass_is_not_published_and_the_former_version_stays(material, tmp_path, reporter):
-    publish._publish(material, "pt2", tmp_path, reporter, verify=True)
+def test_what_does_not_pass_is_not_published_and_the_former_version_stays(bundle, tmp_path, reporter):
+    publish._publish(bundle, "pt2", tmp_path, reporter, verify=True)
     before = (tmp_path / "export" / "pt2" / "manifest.json").read_bytes()
-    wrong = material._replace(expected={"policy": tuple(each + 1 for each in material.expected["policy"])})
+    wrong = bundle._replace(expected={"policy": tuple(each + 1 for each in bundle.expected["policy"])})
     with pytest.raises(ExportError):
         publish._publish(wrong, "pt2", tmp_path, reporter, verify=True)
     assert (tmp_path / "export" / "pt2" / "manifest.json").read_bytes() == before

@@ -11,7 +11,7 @@ from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.memory.forecast import GIB, imagined_world
 from torchyard_trainers.core.memory.plan import Planner, plan
-from torchyard_trainers.core.parallel import spread
+from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
@@ -53,7 +53,7 @@ def taken(config):
     settings, device = config.parallelism, torch.device("cpu")
     work, world = registry.build(config), World(0, 1, 0, device, grouped=False, local_size=1)
     model, precision = work.build(), Precision(settings.precision, device, sharded=False)
-    parallel = spread(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
+    parallel = parallelize(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
     optimizer, tracker = work.optimizer(model.parameters()), Totals()
@@ -69,7 +69,7 @@ def taken(config):
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch):
     """A GPU's loop does not look whether all vehicles are home, and so makes all moves there may be."""
-    monkeypatch.setattr("torchyard_trainers.cvrp.policy.reads_freely", lambda _: False)
+    monkeypatch.setattr("torchyard_trainers.cvrp.policy.can_sync", lambda _: False)
 
 
 def foretold(config):

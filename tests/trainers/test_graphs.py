@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers.core import graphs
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.graphs import Graphed, GraphedLoss, is_plain, plainly
+from torchyard_trainers.core.graphs import Graphed, GraphedLoss, eager_mode, is_plain
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import split_keys
@@ -56,7 +56,7 @@ def device(request, monkeypatch):
     if request.param == "cpu":
         monkeypatch.setattr(graphs, "_capture", capture)
         monkeypatch.setattr(graphs, "_records", lambda _: not is_plain())
-        monkeypatch.setattr(policy, "reads_freely", lambda _: False)  # a graph always has the same moves
+        monkeypatch.setattr(policy, "can_sync", lambda _: False)  # a graph always has the same moves
         monkeypatch.setattr(torch, "compile", lambda act, **_: act)
     make_deterministic(torch.device(request.param))
     return torch.device(request.param)
@@ -111,10 +111,10 @@ def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_ad
         assert plain is None or torch.allclose(plain, replayed, rtol=1e-5, atol=1e-6)
 
 
-def test_code_that_runs_plainly_knows_it():
-    with plainly(compiled=True):
+def test_code_that_runs_eagerly_knows_it():
+    with eager_mode(compiled=True):
         assert is_plain()
-        with plainly(compiled=False):
+        with eager_mode(compiled=False):
             assert is_plain()
         assert is_plain()
     assert not is_plain()
@@ -123,14 +123,14 @@ def test_code_that_runs_plainly_knows_it():
 @pytest.mark.parametrize("model", ["am", "dgt"])
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 def test_routes_of_a_graph_are_the_routes_also_of_new_weights(model, half, device):
-    work = Cvrp(routing.settle({"model": model}, GRAPHS))
+    work = Cvrp(routing.resolve_params({"model": model}, GRAPHS))
     network = work.build().to(device)
     instances = make(work.settings, "train", torch.arange(32, device=device))
     keys = split_keys(torch.arange(32, device=device), 8)
     for _ in range(2):
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
             for sampled in (keys, None):
-                with plainly(compiled=False):
+                with eager_mode(compiled=False):
                     expected = network(instances, sampled).moves
                 assert torch.equal(network(instances, sampled).moves, expected)
         for parameter in network.parameters():
@@ -156,7 +156,7 @@ def test_training_by_graphs_is_training(workload, micro_batch, device):
 def trained(workload, micro_batch, device, *, plain):
     """Take steps; give all that was told of them, and what a checkpoint would hold beside the weights."""
     kind, params, given = workload
-    work = kind(params.settle(given, GRAPHS))
+    work = kind(params.resolve_params(given, GRAPHS))
     model = work.build().to(device)
     world = World(0, 1, 0, device, grouped=False)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
@@ -164,7 +164,7 @@ def trained(workload, micro_batch, device, *, plain):
     session = Session(Parallel("single", model, model), precision, world, reporter, micro_batch)
     optimizer = work.optimizer(model.parameters())
     told = []
-    with plainly(compiled=False) if plain else nullcontext():
+    with eager_mode(compiled=False) if plain else nullcontext():
         work.begin(session)
         for step in range(9):
             totals = optimize(work, session, optimizer, step, {})

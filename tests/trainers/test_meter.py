@@ -12,10 +12,10 @@ from torchyard_trainers.core.metrics import meter
 from torchyard_trainers.core.metrics.flops import flops_of_sample
 from torchyard_trainers.core.metrics.meter import Meter, utilisation
 from torchyard_trainers.core.metrics.peaks import peak_of
-from torchyard_trainers.core.parallel import spread
+from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.workload import Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, Session, Workload
 from torchyard_trainers.core.world import World
 
 WIDTH, BLOCKS, BATCH = 32, 3, 16
@@ -33,14 +33,16 @@ class Perceptron(Workload):
 
     def loss(self, session, batch):
         found = session.parallel.forward(torch.ones(len(batch.ids), WIDTH)).square().sum(-1)
-        return Terms((found * batch.weights).sum(), {})
+        return LossOutput((found * batch.weights).sum(), {})
 
 
 def session(**settings):
     world = World(rank=0, size=1, local_rank=0, device=torch.device("cpu"), grouped=False)
     precision = Precision("fp32", world.device, sharded=False)
     model = Perceptron().build()
-    parallel = spread(model, list(model), "single", settings=Parallelism(**settings), precision=precision, world=world)
+    parallel = parallelize(
+        model, list(model), "single", settings=Parallelism(**settings), precision=precision, world=world
+    )
     return Session(parallel, precision, world, Reporter(None, rank=0, local_rank=0, round_number=1), None)
 
 
@@ -121,9 +123,9 @@ def test_the_share_of_time_that_steps_waited_for_data(monkeypatch):
     held = session()
     clock = iter([100.0, 110.0, 120.0, 125.0])
     monkeypatch.setattr(meter.time, "monotonic", lambda: next(clock))
-    held.waits.seconds += 50.0
+    held.data_wait.seconds += 50.0
     found = Meter(Perceptron(), held)
     assert "dataWaitShare" not in found.metrics()
-    held.waits.seconds += 2.5
+    held.data_wait.seconds += 2.5
     assert found.metrics()["dataWaitShare"] == 0.125
     assert found.metrics()["dataWaitShare"] == 0.1

@@ -67,9 +67,9 @@ def test_its_memory_is_planned():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nowhere:CharLm", "there is no module 'nowhere'; start the job in its folder"),
-        ("char_lm:Missing", "char_lm has no Missing; it needs the class and settle"),
-        ("forecasts:make", "forecasts has no settle; it needs"),
+        ("nowhere:CharLm", "there is no module 'nowhere'; set workingDir to its folder"),
+        ("char_lm:Missing", "char_lm has no Missing; it needs the class and resolve_params"),
+        ("forecasts:make", "forecasts has no resolve_params; it needs"),
         ("char_lm:Model", "has no build, learning_rate, loss; see"),
         ("char_lm", "'char_lm' is unknown; use cvrp or vecrl, or MODULE:CLASS for a workload of your own"),
     ],

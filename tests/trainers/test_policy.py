@@ -11,7 +11,7 @@ from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_k
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.cvrp import baselines, exhibit, params, tours
+from torchyard_trainers.cvrp import baselines, params, report, tours
 from torchyard_trainers.cvrp.baselines import DECAY, Shared, significantly_shorter, t_quantile
 from torchyard_trainers.cvrp.decoding import SYMMETRIES
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make, tour_lengths
@@ -27,7 +27,7 @@ BASELINES = ("shared", "rollout", "ema", "critic")
 def task(*, compiled: bool = False, **given) -> Cvrp:
     small = {"customers": 5, "batch": 8, "embedding": 16, "heads": 2, "layers": 1, "baselineInstances": 64}
     config = Config(trainer=Trainer(name="cvrp", params=small | given))
-    return Cvrp(params.settle(config.trainer.params, Parallelism(compile=compiled)))
+    return Cvrp(params.resolve_params(config.trainer.params, Parallelism(compile=compiled)))
 
 
 def session_of(work: Cvrp) -> Session:
@@ -296,7 +296,7 @@ def test_pictures_take_no_more_memory_than_the_evaluation_before_them():
     session = session_of(work)
     batches = []
     session.parallel.module.register_forward_pre_hook(lambda _module, given: batches.append(len(given[0].xy)))
-    pictures = exhibit.draw(session, work.settings)
+    pictures = report.draw(session, work.settings)
     assert max(batches) == SYMMETRIES
     lengths = tour_lengths(session, session.parallel.module, work.settings, EVALUATION, 4, how="augmented")
     assert [each.title for each in pictures] == [f"instance {n}: {cost:.3f}" for n, cost in enumerate(lengths)]

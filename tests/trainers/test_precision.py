@@ -9,7 +9,7 @@ from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
-from torchyard_trainers.core.workload import Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, Session, Workload
 from torchyard_trainers.core.world import World
 
 
@@ -20,7 +20,7 @@ class InfiniteSlope(Workload):
     max_grad_norm = 1.0
 
     def loss(self, session, batch):
-        return Terms((session.parallel.module.weight.sqrt() * batch.weights).sum(), {})
+        return LossOutput((session.parallel.module.weight.sqrt() * batch.weights).sum(), {})
 
 
 def steps_until_divergence(name):

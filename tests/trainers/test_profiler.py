@@ -9,7 +9,7 @@ import torch
 from tests.support.trainers.gangs import config, until
 
 from torchyard_trainers.core.exits import PreemptedError
-from torchyard_trainers.core.profiler import WISH, Profiler
+from torchyard_trainers.core.profiler import REQUEST, Profiler
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.world import World
 
@@ -30,7 +30,7 @@ class Ranks:
         ]
 
     def wish(self, **wish):
-        (self.run_dir / WISH).write_text(json.dumps(wish))
+        (self.run_dir / REQUEST).write_text(json.dumps(wish))
 
     def steps(self, numbers):
         for step in numbers:
@@ -96,7 +96,7 @@ def test_a_memory_profile_names_the_large_tensors(ranks):
 
 @pytest.mark.parametrize("text", ["{", '{"id": "a", "kind": "flame"}', '{"id": "a", "kind": "trace", "steps": 100000}'])
 def test_a_wish_nobody_understands_is_told_once_and_training_goes_on(ranks, text):
-    (ranks.run_dir / WISH).write_text(text)
+    (ranks.run_dir / REQUEST).write_text(text)
     ranks.steps([1, 2])
     (warning,) = ranks.reporters[0].facts["warnings"]
     assert "profile.json" in warning
@@ -132,7 +132,7 @@ def test_a_run_that_stops_leaves_the_wish_to_the_next_round(ranks):
 @pytest.mark.e2e
 def test_a_wish_for_more_steps_than_are_left_changes_no_exit_code(yard):
     (yard.root / "run-1").mkdir()
-    (yard.root / "run-1" / WISH).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 100}))
+    (yard.root / "run-1" / REQUEST).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 100}))
     yard.train(config(params={"steps": 3}))
     assert [path.name for path in (yard.checkpoints / "profile").iterdir()] == ["trace-00000003-rank-0.json.gz"]
 
@@ -144,7 +144,7 @@ def test_a_run_is_traced_while_it_trains_and_learns_the_same(yard):
     (yard.root / "checkpoints").rename(yard.root / "first")
     yard.rounds += 1
     yard.run_dir.mkdir()
-    (yard.run_dir / WISH).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 2}))
+    (yard.run_dir / REQUEST).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 2}))
     yard.rounds -= 1
     yard.train(config())
     assert yard.weights() == expected

@@ -86,7 +86,7 @@ def test_no_run_trains_on_the_evaluation_set_nor_twice_on_one_instance():
 
 
 def test_the_evaluation_set_is_the_held_out_one():
-    settings = params.settle({}, Parallelism())
+    settings = params.resolve_params({}, Parallelism())
     ids = torch.arange(8)
     made = make(settings, EVALUATION, ids)
     sizes = {"customers": settings.customers, "capacity": settings.capacity}

@@ -31,7 +31,7 @@ def reporter():
 
 def train(config, folder, steps, *, fails=False):
     ends = pytest.raises(PreemptedError) if fails else nullcontext()
-    with ends, open_curves(config, folder, reporter(), leads=True) as log:
+    with ends, open_curves(config, folder, reporter(), is_main=True) as log:
         for step in steps:
             log.add(step, 9, {"loss": 1.0 / step})
         if fails:
@@ -92,7 +92,7 @@ class Broken:
 def test_a_tracker_that_fails_is_left_out_with_a_warning_and_the_curves_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "Mlflow", Broken)
     told = reporter()
-    with open_curves(job(mlflow=True), tmp_path, told, leads=True) as log:
+    with open_curves(job(mlflow=True), tmp_path, told, is_main=True) as log:
         for step in (1, 2, 3):
             log.add(step, 9, {"loss": 1.0})
     assert told.facts["warnings"] == [

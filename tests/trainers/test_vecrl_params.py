@@ -32,11 +32,11 @@ def test_a_mistake_is_named(given, message):
 @pytest.mark.parametrize("preset", params.PRESETS)
 @pytest.mark.parametrize("environment", ["cartpole", "snake", "bandit"])
 def test_every_preset_is_complete_and_builds(preset, environment):
-    work = VecRL(params.settle({"preset": preset, "environment": environment}, Parallelism()))
+    work = VecRL(params.resolve_params({"preset": preset, "environment": environment}, Parallelism()))
     assert work.total_steps == work.settings.rollouts * work.settings.epochs * work.settings.minibatches
     assert work.settings.rollouts * work.global_batch * work.settings.horizon >= work.settings.environment_steps
 
 
 def test_the_global_batch_is_the_number_of_environments():
     given = {"environments": 8}
-    assert params.settle(given, Parallelism(global_batch_size=32)).environments == 32
+    assert params.resolve_params(given, Parallelism(global_batch_size=32)).environments == 32

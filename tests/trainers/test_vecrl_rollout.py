@@ -16,7 +16,7 @@ from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import params, rollout, speed
 from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Outcome
-from torchyard_trainers.vecrl.evaluation import Examiner
+from torchyard_trainers.vecrl.evaluation import Evaluator
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.rollout import returns_of
 from torchyard_trainers.vecrl.task import VecRL
@@ -89,7 +89,7 @@ def compiled_and_plain(environment, device):
     played = []
     for compiled in (False, True):
         given = SMALL | environment | {"environments": 32}
-        work = VecRL(params.settle(given, Parallelism(compile=compiled)))
+        work = VecRL(params.resolve_params(given, Parallelism(compile=compiled)))
         session = session_of(work)
         world = World(0, 1, 0, device, grouped=False)
         session = Session(session.parallel, session.precision, world, session.reporter, None)
@@ -100,9 +100,9 @@ def compiled_and_plain(environment, device):
 
 
 def assert_same_rollout(plain, compiled):
-    assert torch.equal(plain.path.action, compiled.path.action)
-    assert torch.equal(plain.path.terminated, compiled.path.terminated)
-    assert torch.allclose(plain.path.observation.float(), compiled.path.observation.float(), atol=1e-5)
+    assert torch.equal(plain.trajectory.action, compiled.trajectory.action)
+    assert torch.equal(plain.trajectory.terminated, compiled.trajectory.terminated)
+    assert torch.allclose(plain.trajectory.observation.float(), compiled.trajectory.observation.float(), atol=1e-5)
     assert torch.allclose(plain.advantage, compiled.advantage, atol=1e-4)
 
 
@@ -161,7 +161,7 @@ class Countdown:
 def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one():
     environment = Countdown()
     policy = Policy(settled(), environment)
-    assert Examiner(policy, environment).qualities(ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+    assert Evaluator(policy, environment).qualities(ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
 
 
 def test_metrics_are_of_completed_episodes_and_count_them():
@@ -172,9 +172,9 @@ def test_metrics_are_of_completed_episodes_and_count_them():
     for step in range(work.total_steps):
         if step % 4 == 0:
             played, _ = work.collector.rollout(session, step // 4)
-            ended = played.path.terminated | played.path.truncated
+            ended = played.trajectory.terminated | played.trajectory.truncated
             before = work.collector._running.clone()
-            sums, _ = returns_of(played.path.reward, ended, before)
+            sums, _ = returns_of(played.trajectory.reward, ended, before)
             returns.append(sums[ended].tolist())
         work.loss(session, everything(work)).loss.backward()
         optimizer.step()

@@ -24,7 +24,7 @@ SNAKE = {"environment": "snake", "grid": 8, "agents": 3, "food": 3, "view": 5, "
 
 def exported(folder, form="web", **given):
     """An export of a policy whose weights are random but whose choices are not: scores far apart."""
-    settings = params.settle(given, Parallelism())
+    settings = params.resolve_params(given, Parallelism())
     work = VecRL(settings)
     model = work.build()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Workloads by name: the built-in ones, and `MODULE:CLASS` of a program's own.
+"""Workloads by name: the built-in ones, and custom ones as `MODULE:CLASS`.
 
 Nothing heavy is imported before a workload is chosen.
 """
@@ -19,10 +19,10 @@ MODES = ("train", "eval", "bench", "export", "preflight")
 
 
 def check(config: Config) -> None:
-    """Refuse trainers and modes that do not exist here.
+    """Check that the trainer and the mode exist.
 
     Raises:
-        ConfigError: naming what exists.
+        ConfigError: naming the existing ones.
     """
     require(config.trainer.name)
     check_trackers(config)
@@ -30,25 +30,25 @@ def check(config: Config) -> None:
         raise ConfigError(f"trainer.mode: {config.trainer.mode!r} is unknown; use one of {', '.join(MODES)}")
 
 
-def settle(config: Config) -> None:
-    """Refuse what a workload will refuse of its parameters, torch-free.
+def resolve_params(config: Config) -> None:
+    """Check the parameters of a workload, without torch.
 
     Raises:
         ConfigError: naming the field, the value and the fix.
     """
-    _params(config.trainer.name).settle(config.trainer.params, config.parallelism)
+    _params(config.trainer.name).resolve_params(config.trainer.params, config.parallelism)
 
 
-def judge(config: Config) -> None:
-    """Refuse what a job would refuse in its first round, as far as that depends on no other machine.
+def dry_run(config: Config) -> None:
+    """Check a job as its first round would, as far as that does not depend on the machine.
 
-    So its files are not asked for, nor packages, compilers and GPUs. Only a page, whose size is that of the model,
-    takes torch to be judged.
+    Files, packages, compilers and GPUs are therefore not checked. Only a web page, whose size depends on the model,
+    needs torch.
 
     Raises:
         ConfigError: naming the field, the value and the fix.
     """
-    settle(config)
+    resolve_params(config)
     if config.export is None or "web" not in config.export.formats:
         return
     from torchyard_trainers.core.export import web
@@ -56,25 +56,25 @@ def judge(config: Config) -> None:
     try:
         work = build(config)
     except ConfigError:
-        return  # its parameters are right, so its files are elsewhere
+        return  # the parameters are correct, so the error is about files
     web.check(work)
 
 
 def build(config: Config) -> Any:
-    """Give the workload that a checked config asks for (a `core.workload.Workload`)."""
+    """Return the workload of a checked config (a `core.workload.Workload`)."""
     name = config.trainer.name
     module = _params(name)
     if ":" in name:
         work = _made_outside(module, config)
     else:
-        work = _built_in(name)(module.settle(config.trainer.params, config.parallelism))
+        work = _built_in(name)(module.resolve_params(config.trainer.params, config.parallelism))
     if config.evaluation is not None and config.evaluation.every_steps is not None:
         work.eval_every = config.evaluation.every_steps
     return work
 
 
 def schema(name: str) -> str:
-    """Give the JSON Schema of a workload's params as text, torch-free."""
+    """Return the JSON Schema of a workload's parameters as text, without torch."""
     import msgspec
 
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(_params(name).Params)}
@@ -82,7 +82,7 @@ def schema(name: str) -> str:
 
 
 def require(name: str) -> None:
-    """Refuse an unknown workload."""
+    """Raise ConfigError for an unknown workload."""
     if name in WORKLOADS:
         return
     module, _, kind = name.partition(":")
@@ -94,7 +94,7 @@ def require(name: str) -> None:
 
 
 def _params(name: str) -> Any:
-    """Give the module that a workload's parameters are in; without torch, if it is a built-in one."""
+    """Return the module of a workload's parameters; does not import torch for a built-in workload."""
     require(name)
     return _outside(name) if ":" in name else import_module(f"torchyard_trainers.{name}.params")
 
@@ -107,42 +107,42 @@ def _outside(name: str) -> Any:
     """Import MODULE of `MODULE:CLASS`.
 
     Raises:
-        ConfigError: it is not there, or lacks CLASS or `settle`.
+        ConfigError: it does not exist, or lacks CLASS or `resolve_params`.
     """
     path, _, kind = name.partition(":")
     try:
         module = import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # it is there, and what it imports is not
-        where = "start the job in its folder (workingDir), or name that in PYTHONPATH"
+            raise  # the module exists, and an import inside it fails
+        where = "set workingDir to its folder, or add the folder to PYTHONPATH"
         raise ConfigError(f"trainer.name: {name!r}, but there is no module {error.name!r}; {where}") from error
-    lacking = [each for each in (kind, "settle") if not callable(getattr(module, each, None))]
+    lacking = [each for each in (kind, "resolve_params") if not callable(getattr(module, each, None))]
     if lacking:
         raise ConfigError(
             f"trainer.name: {name!r}, but {path} has no {' and no '.join(lacking)}; it needs the class and "
-            "settle(params, parallelism), which gives what the class is made from"
+            "resolve_params(params, parallelism), whose return value is passed to the class"
         )
     return module
 
 
 def _made_outside(module: Any, config: Config) -> Any:
-    from torchyard_trainers.core.held import check_asked, held
+    from torchyard_trainers.core.contract import check_asked, checked
 
     name = config.trainer.name
     try:
-        settings = module.settle(config.trainer.params, config.parallelism)
+        settings = module.resolve_params(config.trainer.params, config.parallelism)
     except ConfigError:
         raise
-    except (TypeError, ValueError) as error:  # what dataclasses, msgspec, pydantic and people refuse with
+    except (TypeError, ValueError) as error:  # as dataclasses, msgspec, pydantic and user code raise them
         raise ConfigError(f"trainer.params: {error}") from error
     kind = getattr(module, name.partition(":")[2])
-    work = held(kind, settings, name)
+    work = checked(kind, settings, name)
     check_asked(kind, config)
     wanted = config.parallelism.global_batch_size
     if wanted not in (None, work.global_batch):
         raise ConfigError(
             f"parallelism.globalBatchSize: {wanted}, but the global_batch of {name!r} is {work.global_batch}; leave it "
-            "out, or let settle take parallelism.global_batch_size"
+            "out, or let resolve_params take parallelism.global_batch_size"
         )
     return work

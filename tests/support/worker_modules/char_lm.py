@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from torchyard_trainers.core.parameters import read
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 
 LETTERS, LENGTH = 16, 24
 
@@ -19,7 +19,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True):
     rate: float = 1e-2
 
 
-def settle(raw, _parallelism):
+def resolve_params(raw, _parallelism):
     return read(raw, Params)
 
 
@@ -55,8 +55,8 @@ class CharLm(Workload):
     def learning_rate(self, _step: int) -> float:
         return self.params.rate
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        return Terms((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        return LossOutput((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})
 
     @torch.no_grad()
     def evaluate(self, session: Session) -> dict[str, float]:

@@ -9,7 +9,7 @@ import torch
 
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.export import weights
-from torchyard_trainers.core.workload import Terms
+from torchyard_trainers.core.workload import LossOutput
 from torchyard_trainers.cvrp.task import Cvrp
 
 
@@ -21,7 +21,7 @@ def train_with_nan(sample: int, times: int) -> int:
     def broken(self, session, batch):
         terms = loss(self, session, batch)
         if sample in batch.ids.tolist() and next(count) < times:
-            return Terms(terms.loss * math.nan, terms.statistics)
+            return LossOutput(terms.loss * math.nan, terms.statistics)
         return terms
 
     Cvrp.loss = broken

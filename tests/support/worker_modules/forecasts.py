@@ -11,7 +11,7 @@ from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
 from torchyard_trainers.core.memory.forecast import forecast, imagined_world
 from torchyard_trainers.core.memory.tracker import tracker_of
-from torchyard_trainers.core.parallel import SHARDED, spread
+from torchyard_trainers.core.parallel import SHARDED, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
@@ -58,7 +58,7 @@ def measure(sizes, strategy, options, steps, file):
     with join("cpu", needs_group=strategy != "single") as world:
         model = work.build()
         precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
-        parallel = spread(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
+        parallel = parallelize(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
         reporter = Reporter(None, rank=world.rank, local_rank=0, round_number=0)
         session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
         optimizer = work.optimizer(model.parameters())
@@ -77,7 +77,7 @@ def measure(sizes, strategy, options, steps, file):
                 if step + 1 < steps:
                     work.after_step(session, step + 1, totals.metrics)
             work.after_step(session, work.total_steps, totals.metrics)
-        if world.leads:
+        if world.is_main:
             Path(file).write_text(str(tracker._peak_mem[world.device]))
 
 
@@ -93,17 +93,17 @@ def gather(sizes, file):
     with join("cpu", needs_group=True) as world:
         plain, model = work.build(), work.build()
         precision = Precision("fp32", world.device, sharded=True)
-        parallel = spread(model, work.blocks(model), "fsdp", settings=settings, precision=precision, world=world)
+        parallel = parallelize(model, work.blocks(model), "fsdp", settings=settings, precision=precision, world=world)
         with torch.no_grad():
             plain.norm.weight.zero_()
         peaks = []
-        for bring in (lambda: parallel.on_host(keep=world.leads), lambda: parallel.copy_to(plain)):
+        for bring in (lambda: parallel.on_host(keep=world.is_main), lambda: parallel.copy_to(plain)):
             tracker = MemTracker()
             with tracker:
                 bring()
             peaks.append(world.gather(tracker.get_tracker_snapshot("peak").get(world.device, {}).get("Total", 0)))
         fresh = work.build().state_dict()
         assert all(torch.equal(tensor, fresh[name]) for name, tensor in plain.state_dict().items())
-        if world.leads:
+        if world.is_main:
             told = {"host": peaks[0], "copied": peaks[1], "sizes": [tensor.nbytes for tensor in fresh.values()]}
             Path(file).write_text(json.dumps(told))

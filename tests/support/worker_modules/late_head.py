@@ -1,12 +1,12 @@
 """A workload one of whose parameters gets its first gradient late: a correction that is added after some steps."""
 
 import torch
-from char_lm import LETTERS, CharLm, Model, Params, _surprise, settle
+from char_lm import LETTERS, CharLm, Model, Params, _surprise, resolve_params
 from torch import nn
 
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
 
-__all__ = ["LateHead", "settle"]
+__all__ = ["LateHead", "resolve_params"]
 FIRST = 4  # step from which on it takes part
 
 
@@ -30,6 +30,6 @@ class LateHead(CharLm):
         torch.manual_seed(0)
         return Corrected(self.params.width)
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         session.parallel.module.late = bool(batch.ids[0] >= FIRST * self.global_batch)
-        return Terms((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})
+        return LossOutput((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})

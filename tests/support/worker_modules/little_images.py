@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from torchyard_trainers.core.parameters import read
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 
 PICTURES, HELD_OUT, CLASSES, WIDTH = 103, 37, 4, 8
 
@@ -17,7 +17,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True):
     finite: bool = False  # a set that is shuffled, not counted through again and again
 
 
-def settle(raw, _parallelism):
+def resolve_params(raw, _parallelism):
     return read(raw, Params)
 
 
@@ -55,12 +55,12 @@ class Images(Workload):
     def learning_rate(self, _step: int) -> float:
         return 1e-2
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         pictures, classes = _made(batch.ids % PICTURES)
         if batch.ids[0] // self.global_batch == self.params.broken:
             pictures = pictures * torch.nan
         found = session.parallel.forward(pictures)
-        return Terms((cross_entropy(found, classes, reduction="none") * batch.weights).sum(), {})
+        return LossOutput((cross_entropy(found, classes, reduction="none") * batch.weights).sum(), {})
 
     @torch.no_grad()
     def evaluate(self, session: Session) -> dict[str, float]:

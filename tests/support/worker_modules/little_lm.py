@@ -20,11 +20,11 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.losses import linear_cross_entropy
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.memory.limits import HostMemory
-from torchyard_trainers.core.parallel import SHARDED, spread
+from torchyard_trainers.core.parallel import SHARDED, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.core.world import join
 
 
@@ -104,11 +104,11 @@ class LittleLm(Workload):
     def begin(self, session: Session):
         return {}
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         keys = sample_keys(stream_key(1, "train"), batch.ids)[:, None]
         places = torch.arange(self.sizes.length + 1, device=batch.ids.device)
         text = (keys % self.sizes.vocabulary + places * (1 + keys % 5)) % self.sizes.vocabulary
-        return Terms(session.parallel.forward(text, batch.weights) / self.sizes.length, {})
+        return LossOutput(session.parallel.forward(text, batch.weights) / self.sizes.length, {})
 
     def after_step(self, session, step, means):
         return {}
@@ -214,7 +214,7 @@ def accumulate_two(strategy: str, file: str) -> None:
     with join("cpu", needs_group=True) as world:
         model = work.build()
         precision = Precision("fp32", world.device, sharded=strategy in SHARDED)
-        parallel = spread(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
+        parallel = parallelize(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
         session = Session(parallel, precision, world, Reporter(None, rank=world.rank, local_rank=0, round_number=0), 1)
         held = []
         for number in range(2):
@@ -224,5 +224,5 @@ def accumulate_two(strategy: str, file: str) -> None:
             grad = model.norm.weight.grad
             whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
             held.append(world.gather(None if whole is None else whole.sum().item()))
-        if world.leads:
+        if world.is_main:
             Path(file).write_text(json.dumps(held))

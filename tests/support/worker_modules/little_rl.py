@@ -17,7 +17,7 @@ SNAKES = {"environment": "snake", "grid": 6, "agents": 3, "food": 3, "view": 3}
 
 
 def settled(**given):
-    return params.settle(SMALL | given, Parallelism())
+    return params.resolve_params(SMALL | given, Parallelism())
 
 
 def session_of(work: VecRL) -> Session:

@@ -1,8 +1,8 @@
-"""Activation checkpointing: what a block's backward pass needs is computed again instead of kept.
+"""Activation checkpointing: a block's activations are recomputed in the backward pass instead of stored.
 
-`full` keeps a block's inputs only. `selective` also keeps the results of matrix products and attention, which are dear
-to compute, and computes again what is cheap: norms, activations, sums. Neither changes a bit of the result, nor of
-what a pass draws or counts.
+`full` stores only a block's inputs. `selective` also stores the results of matrix products and attention, which are
+expensive, and recomputes what is cheap: norms, activations, sums. Neither changes a bit of the result, of the random
+numbers drawn, or of the buffers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from torchyard_trainers.core.buffers import Buffers
-from torchyard_trainers.core.switch import Switch
+from torchyard_trainers.core.flag import Flag
 
-_KEEPS = Switch()
+_KEEPS = Flag()
 _ATEN = torch.ops.aten
 # Products and attention, as they reach the dispatcher; kernels of attention differ by device and mask.
 _KEPT = frozenset(
@@ -37,7 +37,7 @@ _KEPT = frozenset(
 
 
 def checkpoint_activations(blocks: Iterable[nn.Module], how: Literal["none", "selective", "full"]) -> None:
-    """Let blocks compute their activations again in the backward pass. Names of parameters stay as they are."""
+    """Make blocks recompute their activations in the backward pass. Parameter names do not change."""
     if how == "none":
         return
     contexts = partial(create_selective_checkpoint_contexts, _policy) if how == "selective" else None
@@ -46,15 +46,15 @@ def checkpoint_activations(blocks: Iterable[nn.Module], how: Literal["none", "se
 
 
 def keeping_activations() -> AbstractContextManager[None]:
-    """Compute nothing again meanwhile: passes then cost what the model needs, and not what memory does."""
-    return _KEEPS.held()
+    """Disable recomputation inside a `with` block, so that passes cost only what the model itself costs."""
+    return _KEEPS.set()
 
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 
 
 def _again(forward: Callable[..., Any], contexts: Contexts | None, buffers: Buffers) -> Callable[..., Any]:
-    """Give the forward pass whose second run draws the same random numbers, and changes no buffer once more."""
+    """Return a forward pass whose recomputation draws the same random numbers and does not change buffers again."""
 
     def with_buffers_kept() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         first, second = contexts() if contexts is not None else (nullcontext(), nullcontext())
@@ -64,7 +64,7 @@ def _again(forward: Callable[..., Any], contexts: Contexts | None, buffers: Buff
         if _KEEPS.on or not torch.is_grad_enabled():
             return forward(*inputs, **more)
         options: dict[str, Any] = {"use_reentrant": False}
-        if torch.compiler.is_compiling():  # buffers and numbers are the compiler's business
+        if torch.compiler.is_compiling():  # the compiler handles buffers and random numbers
             options |= {"preserve_rng_state": False} | ({} if contexts is None else {"context_fn": contexts})
         else:
             captured = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

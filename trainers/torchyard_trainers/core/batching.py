@@ -17,7 +17,7 @@ class Slots(NamedTuple):
 
 
 def split(global_batch: int, world: int, rank: int, micro_batch: int | None = None) -> list[Slots]:
-    """Give the micro-batches of `rank`: its samples are positions `[rank::world]` in that order.
+    """Return the micro-batches of `rank`: its samples are positions `[rank::world]` in that order.
 
     Args:
         global_batch: samples an optimizer step, over all ranks.

@@ -1,4 +1,4 @@
-"""The command line, and the guard that turns whatever happens into an exit code and a failure file."""
+"""The command line, and the guard that turns every error into an exit code and a failure file."""
 
 import argparse
 import faulthandler
@@ -27,7 +27,7 @@ PROG = "torchyard_trainers"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run and give the exit code; errors are told on stderr and in `failure.<rank>.json`."""
+    """Run the command and return its exit code; errors go to stderr and to `failure.<rank>.json`."""
     options = parse(arguments)
     faulthandler.enable()
     try:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             from torchyard_trainers import registry
             from torchyard_trainers.core import config
 
-            registry.judge(config.load(config_of(options)))
+            registry.dry_run(config.load(config_of(options)))
             return Exit.DONE
         if options.command == "plan":
             check_plan(options)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def answer_with_stacks() -> None:
-    """Have SIGUSR2 write the stacks of all threads to stderr, unless it is answered already: an agent has its file."""
+    """Write the stacks of all threads to stderr on SIGUSR2, unless the agent has installed a handler already."""
     status = Path("/proc/self/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     if not int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1:
@@ -71,7 +71,7 @@ def answer_with_stacks() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, as everything here does, and with the exit code of a wrong config."""
+    """Reports a usage error in one sentence, with the exit code of a wrong config."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.CONFIG, f"{PROG}: {message}; see --help\n")
@@ -92,44 +92,44 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
-    judge = commands.add_parser("check", help="refuse what the job of --config would refuse in its first round")
-    judge.set_defaults(command="check")
-    foretell = commands.add_parser("plan", help="print what a step of --config will take of a rank's memory")
-    foretell.add_argument("--world", type=int, required=True, help="ranks")
-    foretell.add_argument("--local", type=int, required=True, help="ranks of a node")
-    foretell.add_argument("--memory", type=int, help="bytes of a rank's GPU; without it, ranks are on a CPU")
-    foretell.add_argument("--no-bf16", dest="bf16", action="store_false", help="that GPU is too old to compute in bf16")
-    foretell.set_defaults(command="plan")
+    check = commands.add_parser("check", help="check the job of --config as its first round would")
+    check.set_defaults(command="check")
+    plan = commands.add_parser("plan", help="print how much memory of a rank a step of --config will need")
+    plan.add_argument("--world", type=int, required=True, help="ranks")
+    plan.add_argument("--local", type=int, required=True, help="ranks of a node")
+    plan.add_argument("--memory", type=int, help="bytes of a rank's GPU; without it, ranks are on a CPU")
+    plan.add_argument("--no-bf16", dest="bf16", action="store_false", help="that GPU is too old to compute in bf16")
+    plan.set_defaults(command="plan")
     return parser.parse_args(arguments)
 
 
 def config_of(options: argparse.Namespace) -> Path:
-    """Give the config that a command asks about; those that ask look at no environment.
+    """Return the path of `--config`; these commands ignore `TORCHYARD_CONFIG`.
 
     Raises:
-        ConfigError: none is named.
+        ConfigError: `--config` is missing.
     """
     if options.config is None:
         what = options.command
-        raise ConfigError(f"--config: is missing, so there is no job to {what}; write --config FILE before {what}")
+        raise ConfigError(f"--config: is missing, so there is no job to {what}; pass --config FILE before {what}")
     path: Path = options.config
     return path
 
 
 def check_plan(options: argparse.Namespace) -> None:
-    """Refuse a plan of nothing.
+    """Check `--world` and `--local`.
 
     Raises:
-        ConfigError: there are no such ranks.
+        ConfigError: one of them is out of range.
     """
     if options.world < 1:
-        raise ConfigError(f"--world: {options.world} is no number of ranks; give at least 1")
+        raise ConfigError(f"--world: {options.world} is not a number of ranks; pass at least 1")
     if not 1 <= options.local <= options.world:
-        raise ConfigError(f"--local: {options.local} of {options.world} ranks cannot be on a node; give 1 to --world")
+        raise ConfigError(f"--local: a node cannot have {options.local} of {options.world} ranks; pass 1 to --world")
 
 
 def end(error: Exception) -> Exit:
-    """Tell why this worker ends and give the exit code."""
+    """Report why this worker ends and return the exit code."""
     code = exit_code(error)
     rank = int(os.environ.get("RANK", "0"))
     if code is Exit.PREEMPTED:
@@ -148,7 +148,7 @@ def end(error: Exception) -> Exit:
 
 
 def leave_at_once(verdict: HungError) -> NoReturn:
-    """End a worker whose main thread stands still: the stacks of all threads into its log, then out."""
+    """End a worker whose main thread hangs: write the stacks of all threads to its log, then exit."""
     sys.stderr.flush()
     faulthandler.dump_traceback(all_threads=True)
     os._exit(end(verdict))

@@ -1,4 +1,4 @@
-"""What a trainer is told: `TORCHYARD_CONFIG` as frozen values, or a message that names field, value and fix."""
+"""The trainer's configuration: `TORCHYARD_CONFIG` as frozen values, or an error that names field, value and fix."""
 
 import re
 from difflib import get_close_matches
@@ -47,7 +47,7 @@ class Fsdp(Section):
 
 
 class Parallelism(Section):
-    """How the work is spread; none of it changes the mathematics of a step."""
+    """How the work is distributed; none of these settings changes the mathematics of a step."""
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -169,7 +169,7 @@ def _check_offload(parallelism: Parallelism) -> None:
 
 
 def _instead(text: str, into: Any, path: str) -> str:
-    """Say what can stand where a field is unknown or a word is none of those that may."""
+    """Return the fix for an unknown field or value: the allowed ones, the closest first."""
     kinds = _kinds(msgspec.inspect.type_info(into))
     for part in path.split(".") if path else ():
         fields = {field.encode_name: field.type for kind in kinds for field in getattr(kind, "fields", ())}
@@ -184,7 +184,7 @@ def _instead(text: str, into: Any, path: str) -> str:
 
 
 def _kinds(kind: Any) -> list[Any]:
-    """Give what a type may be; `X | None` is an X where something stands."""
+    """Return what a type may be; `X | None` is an X where something stands."""
     kind = kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
     return [each for part in kind.types for each in _kinds(part)] if hasattr(kind, "types") else [kind]
 

@@ -1,25 +1,25 @@
-"""What a tensor's device allows, and how work is done there."""
+"""How the device of a tensor affects the code that runs on it."""
 
 from contextlib import AbstractContextManager
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torchyard_trainers.core.switch import Switch
+from torchyard_trainers.core.flag import Flag
 
-_GPU = Switch()
+_GPU = Flag()
 
 
-def reads_freely(tensor: Tensor) -> bool:
-    """Whether looking at its numbers waits for nothing: it is on a CPU and has some; a forecast's tensors have none."""
+def can_sync(tensor: Tensor) -> bool:
+    """Whether reading values does not synchronise with a GPU: the tensor is on a CPU and is not fake."""
     return tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor)
 
 
 def as_on_gpu(*, wanted: bool) -> AbstractContextManager[None]:
-    """Do work on a CPU's tensors meanwhile as a GPU's would be done: for the forecast of a step there."""
-    return _GPU.held(on=wanted)
+    """Treat CPU tensors as GPU tensors inside a `with` block: for the forecast of a step on a GPU."""
+    return _GPU.set(on=wanted)
 
 
 def works_on_cpu(tensor: Tensor) -> bool:
-    """Whether work on the tensor is a CPU's, which is fast at other things than a GPU."""
+    """Whether to use the algorithms that are fast on a CPU."""
     return tensor.device.type == "cpu" and not _GPU.on

@@ -103,7 +103,7 @@ class SupersededError(TrainerError):
 
 STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT})
 
-# Backends raise plain RuntimeError for everything; only their texts tell causes apart. The first that fits counts: NCCL
+# Backends raise plain RuntimeError for everything; only their messages distinguish causes. The first match counts: NCCL
 # quotes the CUDA error behind its own.
 _TEXTS = (
     (
@@ -160,7 +160,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def storage_error(error: BaseException) -> OSError | None:
-    """Give the storage error behind an exception, if that is what it is about: writing again may help."""
+    """Return the storage error behind an exception, if that is what it is about: writing again may help."""
     found = (cause for cause in causes(error) if isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS)
     return next(found, None)
 

@@ -11,15 +11,15 @@ from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.export.weights import FILE, save
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.workload import Session, Workload, illustrate
+from torchyard_trainers.core.workload import Session, Workload, write_report
 from torchyard_trainers.core.world import World
 
 
 def finish(work: Workload, session: Session, metrics: Mapping[str, float], root: Path) -> None:
-    """Write `final/model.safetensors`, `final/summary.json`, what the workload shows beside them, and DONE."""
+    """Write `final/model.safetensors`, `final/summary.json`, the workload's report, and DONE."""
     session.reporter.phase("export")
-    illustrate(work, session, root / "final", root / "metrics.jsonl")
-    weights = session.parallel.on_host(keep=session.world.leads)
+    write_report(work, session, root / "final", root / "metrics.jsonl")
+    weights = session.parallel.on_host(keep=session.world.is_main)
 
     def publish() -> None:
         final = root / "final"
@@ -42,9 +42,9 @@ def mark_done(root: Path, step: int, metrics: Mapping[str, float], artifacts: Se
 
 
 def is_finished(root: Path, world: World, reporter: Reporter, total_steps: int) -> bool:
-    """Whether an earlier round wrote DONE for at least as many steps; DONE of a shorter run is taken away.
+    """Whether an earlier round wrote DONE for at least as many steps; remove DONE of a shorter run.
 
-    What that round made is reported again: it may have ended on a node that nobody heard any more.
+    The artifacts of that round are reported again: its last report may have been lost with its node.
     """
 
     def look() -> bool:
@@ -69,7 +69,7 @@ def is_finished(root: Path, world: World, reporter: Reporter, total_steps: int) 
 
 
 def _mark_on_every_node(root: Path, world: World, step: int, metrics: Mapping[str, float]) -> None:
-    """Write DONE where a node has a checkpoint folder of its own: its agent looks for it there."""
+    """Write DONE on nodes whose checkpoint folder is local: their agents look for it there."""
     if world.local_rank == 0 and not (root / "DONE").exists():
         root.mkdir(parents=True, exist_ok=True)
         mark_done(root, step, metrics)

@@ -25,21 +25,21 @@ class Gpu(NamedTuple):
     product: str
     memory_total: int  # bytes
     memory_used: int  # bytes, of all processes
-    utilization: int | None  # percent of time that a kernel ran; None: not told (MIG)
+    utilization: int | None  # percent of time that a kernel ran; None: not available (MIG)
     compute_capability: tuple[int, int]
 
     @property
     def memory_free(self) -> int:
-        """Bytes that nobody uses."""
+        """Unused bytes."""
         return self.memory_total - self.memory_used
 
 
 class NoGpuError(ValueError):
-    """No GPU, or not enough, is as it was asked for; the text says which condition nobody meets."""
+    """No GPU, or too few, match the request; the message names the condition that no GPU meets."""
 
 
 def available() -> list[Gpu]:
-    """Give the GPUs that this process may use, in NVML's order; none without a driver.
+    """Return the GPUs that this process may use, in NVML's order; none without a driver.
 
     What `CUDA_VISIBLE_DEVICES` hides is hidden here too.
     """
@@ -60,7 +60,7 @@ def info(uuid: str) -> Gpu:
 
 
 def memory_usage() -> dict[str, tuple[int, int]]:
-    """Give used and total bytes by UUID, of all processes together."""
+    """Return used and total bytes by UUID, of all processes together."""
     return {gpu.uuid: (gpu.memory_used, gpu.memory_total) for gpu in available()}
 
 
@@ -82,8 +82,8 @@ def select(
         count: how many.
         ids: UUIDs (the beginning is enough) or NVML indices to choose from; none: all.
         min_total_memory: bytes a GPU has.
-        min_free_memory: bytes nobody uses now.
-        max_utilization: percent; a GPU that does not tell passes.
+        min_free_memory: unused bytes.
+        max_utilization: percent; a GPU that does not report it passes.
         min_compute_capability: (8, 0) and later has bf16.
         product: regular expression found in the product's name, any case.
         order: what comes first: most free memory, least utilization, or lowest index.
@@ -119,7 +119,7 @@ def select(
 
 
 def setup(chosen: Sequence[Gpu]) -> None:
-    """Let this process and its children see these GPUs and no others, `cuda:0` first.
+    """Restrict this process and its children to these GPUs, `cuda:0` first.
 
     Raises:
         RuntimeError: CUDA has started in this process already, and would not notice.
@@ -131,13 +131,13 @@ def setup(chosen: Sequence[Gpu]) -> None:
 
 
 def driver_version() -> str | None:
-    """Give the version of the NVIDIA driver; None without one."""
+    """Return the version of the NVIDIA driver; None without one."""
     with _nvml() as nvml:
         return None if nvml is None else _text(nvml.nvmlSystemGetDriverVersion())
 
 
 def visible(found: Sequence[Gpu], names: str | None) -> list[Gpu]:
-    """Give those of the GPUs that `CUDA_VISIBLE_DEVICES` names; all of them if it is not set."""
+    """Return those of the GPUs that `CUDA_VISIBLE_DEVICES` names; all of them if it is not set."""
     if names is None:
         return list(found)
     wanted = [name for part in names.split(",") if (name := part.strip())]
@@ -168,7 +168,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def _devices(nvml: Any, index: int) -> Iterator[Gpu]:
-    """Give a GPU, or its slices where it is cut into any: CUDA offers only those then."""
+    """Return a GPU, or its slices where it is cut into any: CUDA offers only those then."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError:  # counted are also those that this user may not touch, and those off the bus

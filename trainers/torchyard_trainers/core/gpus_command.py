@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def text(options: Namespace) -> str:
-    """Give the answer as JSON: `{"gpus": [...], "driver": ..., "fit": ...}`.
+    """Return the answer as JSON: `{"gpus": [...], "driver": ..., "fit": ...}`.
 
     Raises:
         ConfigError: no GPU, or too few, are as asked for, or a condition cannot be read.
@@ -51,7 +51,7 @@ def text(options: Namespace) -> str:
 def _capability(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", text)
     if match is None:
-        raise ConfigError(f"--min-compute-capability: {text!r} is none; write it like 8.0")
+        raise ConfigError(f"--min-compute-capability: {text!r} is not a compute capability; write it as 8.0")
     return int(match[1]), int(match[2] or 0)
 
 
@@ -64,7 +64,7 @@ def _expression(text: str) -> str:
 
 
 def document(gpu: gpus.Gpu) -> dict[str, Any]:
-    """Give a GPU under the names of the status."""
+    """Return a GPU under the names of the status."""
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,

@@ -1,7 +1,7 @@
 """CUDA graphs: many small kernels, recorded once and launched together.
 
-A GPU is done with a small kernel before the host has launched the next one. What is recorded reads and writes memory
-of its own at fixed places, so inputs are copied in, and what comes out is there until the next call.
+A GPU finishes a small kernel before the host has launched the next one. A graph reads and writes memory of a private
+pool at fixed addresses, so inputs are copied in, and outputs are valid until the next call.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torchyard_trainers.core.switch import Switch
+from torchyard_trainers.core.flag import Flag
 
 WARM_UP_RUNS = 3
 MOST_RECORDINGS = 6  # of one function; each keeps the memory of its shapes
 P = ParamSpec("P")
 T = TypeVar("T")
-_PLAIN = Switch()
+_EAGER = Flag()
 
 
 class _Recording(NamedTuple):
@@ -41,7 +41,7 @@ class _Recorder:
         self._recordings: dict[Hashable, _Recording] = {}
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
-        """Replay, after recording if need be; give None if there is no room for one recording more."""
+        """Replay the graph of this input shape, recording it first if needed; return None if no more graphs fit."""
         leaves, layout = tree_flatten(inputs)
         form = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         key = form, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
@@ -55,8 +55,8 @@ class _Recorder:
 
 
 def _capture(act: Callable[..., T], inputs: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Record a run of `act` on tensors that stay; give the recording and what it writes."""
-    # Casts that autocast keeps from an earlier layer are gone by the time of a replay.
+    """Record a run of `act` on static inputs; return the graph and its outputs."""
+    # Casts that autocast caches from an earlier layer no longer exist during a replay.
     uncached = torch.autocast(
         "cuda", torch.get_autocast_dtype("cuda"), enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False
     )
@@ -86,7 +86,7 @@ class Graphed(Generic[P, T]):
         self._recorder = _Recorder(act) if wanted else None
 
     def __call__(self, *inputs: P.args, **named: P.kwargs) -> T:
-        """Give what the function gives; a graph writes it in the same place at the next call."""
+        """Return what the function gives; a graph writes it in the same place at the next call."""
         assert not named, "inputs of a graph go by their place"
         found = self._recorder.run(inputs) if self._recorder and _records(inputs) else None
         return self._act(*inputs, **named) if found is None else found
@@ -104,7 +104,7 @@ class GraphedLoss:
         self._recorder = _Recorder(self._with_gradient)
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, Any]:
-        """Give the loss, with its gradient, and what is beside it; as with `Graphed`, until the next call."""
+        """Return the loss, with its gradient, and what is beside it; as with `Graphed`, until the next call."""
         found = self._recorder.run(inputs) if _records(inputs) else None
         if found is None:
             return self._act(*inputs)
@@ -134,25 +134,25 @@ class _Known(torch.autograd.Function):
 
 
 @contextmanager
-def plainly(*, compiled: bool) -> Iterator[None]:
-    """Run all code as it is written meanwhile, for passes that are made once or are counted.
+def eager_mode(*, compiled: bool) -> Iterator[None]:
+    """Run all code eagerly inside a `with` block, for passes that run once or are counted.
 
-    `compiled`: whether there may be code that `torch.compile` made; looking for it takes seconds.
+    `compiled`: whether there may be compiled code; checking for it takes seconds.
     """
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    with stance, _PLAIN.held():
+    with stance, _EAGER.set():
         yield
 
 
 def is_plain() -> bool:
-    """Whether `plainly` holds."""
-    return _PLAIN.on
+    """Whether `eager_mode` is active."""
+    return _EAGER.on
 
 
 def _records(inputs: Any) -> bool:
-    """Whether graphs are made of work on these tensors: they are on a GPU and have numbers."""
+    """Whether work on these tensors is recorded: they are on a GPU and are not fake."""
     tensors = _tensors(tree_flatten(inputs)[0])
-    return not _PLAIN.on and all(each.is_cuda and not isinstance(each, FakeTensor) for each in tensors)
+    return not _EAGER.on and all(each.is_cuda and not isinstance(each, FakeTensor) for each in tensors)
 
 
 def _tensors(leaves: Iterable[Any]) -> list[Tensor]:

@@ -49,5 +49,5 @@ class Guard:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Give `skippedSteps` once there are any."""
+        """Return `skippedSteps` once there are any."""
         return {"skippedSteps": float(self._skipped)} if self._skipped else {}

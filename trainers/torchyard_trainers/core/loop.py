@@ -48,7 +48,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     """
     reporter, world, settings = session.reporter, session.world, run.config
     optimizer = work.optimizer(session.parallel.module.parameters())
-    checkpoints = Checkpoints(run.checkpoint_dir, world.beside(), round_number=run.round_number, job=run.job_uid)
+    checkpoints = Checkpoints(
+        run.checkpoint_dir, world.with_own_group(), round_number=run.round_number, job=run.job_uid
+    )
     progress = restore(work, session, optimizer, checkpoints, settings)
     if finish.is_finished(run.checkpoint_dir, world, reporter, work.total_steps):
         return progress.metrics
@@ -56,7 +58,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
     profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
-    with curves.open_curves(settings, run.checkpoint_dir, reporter, leads=world.leads) as log, profiler:
+    with curves.open_curves(settings, run.checkpoint_dir, reporter, is_main=world.is_main) as log, profiler:
         if progress.fresh:
             _begin(work, session, progress)
         session = micro_batches.choose(
@@ -70,7 +72,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             # True in `totals.flags` if they are on any rank: all ranks save, and stop, at the same step.
             flags = {
                 "preempt": settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
-                "save": world.leads and (cadence.due(done, time.monotonic()) or last),
+                "save": world.is_main and (cadence.due(done, time.monotonic()) or last),
                 "saved": saver.ended,
             }
             with profiler.around(done):

@@ -1,4 +1,4 @@
-"""Losses that a large output layer would make too large."""
+"""Losses with a memory-efficient output layer."""
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,14 @@ CHUNK = 2**21
 
 
 def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor:
-    """Sum the cross-entropy of `hidden @ head.T` over all targets that count; all its logits are never there at once.
+    """Return the summed cross-entropy of `hidden @ head.T` over all counted targets, without materialising all logits.
 
-    Logits of a language model in fp32 are most of its memory: a chunk of them is made, used for the loss and for both
-    gradients, and given up. So there is one backward pass, and none of higher order. Call it inside the model's own
-    `forward`: only there is a sharded `head` whole.
+    The fp32 logits of a language model are most of its memory: a chunk of them is computed, used for the loss and both
+    gradients, and freed. So there is one backward pass, and none of higher order. Call it inside the model's own
+    `forward`: only there a sharded `head` is gathered.
 
     Args:
-        hidden: [N, d], what the last layer gives.
+        hidden: [N, d], output of the last layer.
         head: [V, d], weights of the output layer; cast to the type of `hidden`.
         target: [N] int64, the class, or `IGNORE`.
 
@@ -28,8 +28,8 @@ def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor
     assert hidden.dim() == 2 and target.shape == hidden.shape[:1], f"{tuple(hidden.shape)}, {tuple(target.shape)}"  # noqa: PT018
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    # A sum in half precision would keep three digits, and end at 65504 in fp16: there each target's loss is given,
-    # and chunks are made again in the backward pass.
+    # A sum in half precision would keep three digits and overflow at 65504 in fp16: return each target's loss instead,
+    # and recompute chunks in the backward pass.
     half = hidden.dtype != torch.float32
     with torch.autocast(hidden.device.type, enabled=False):
         losses = F.linear_cross_entropy(
@@ -44,5 +44,5 @@ def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor
 
 
 def rows(targets: int, width: int, classes: int) -> int:
-    """Give the targets of a chunk: as many as `CHUNK` holds, or logits as large as `hidden` where that is more."""
+    """Return the targets per chunk: as many as `CHUNK` holds, or logits as large as `hidden` if that is more."""
     return min(targets, max(1, CHUNK // classes, targets * width // classes))

@@ -25,14 +25,14 @@ from torchyard_trainers.core.world import World
 
 # Mixed-precision AdamW: fp32 weights, gradients and two moments, all of them 4 bytes.
 BYTES_PER_PARAMETER = 16
-# The rest is for activations; a model that leaves less is spread.
+# The rest is for activations; a larger model is sharded.
 USABLE_MEMORY = 0.85
 SHARDED = frozenset({"fsdp", "hsdp"})
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """A model spread over the world. Call `forward` to train, `module` to evaluate."""
+    """A model distributed over the ranks. Call `forward` to train, `module` to evaluate."""
 
     strategy: str
     forward: nn.Module
@@ -40,7 +40,7 @@ class Parallel:
 
     @cached_property
     def buffers(self) -> Buffers:
-        """What a forward pass may change of the model."""
+        """The buffers that a forward pass may change."""
         return Buffers(self.module)
 
     @contextmanager
@@ -56,12 +56,12 @@ class Parallel:
 
     @cached_property
     def _awaited(self) -> dict[str, nn.Parameter]:
-        """Parameters whose gradients have to come on every rank before any of their bucket is reduced."""
+        """Parameters that must get a gradient on every rank before their bucket is reduced."""
         learned = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         return learned if self.strategy == "ddp" else {}
 
     def check_gradients(self) -> None:
-        """Refuse a backward pass that DDP has not finished; it would say so only at the next step, and number them.
+        """Check that every parameter has a gradient; DDP itself reports it at the next step only, without names.
 
         Raises:
             ConfigError: naming the parameters.
@@ -75,7 +75,7 @@ class Parallel:
             )
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give what this rank keeps of the parameters; a forward pass may have left some of them gathered."""
+        """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""
         if self.strategy in SHARDED:
             from torch.distributed.fsdp import FSDPModule
 
@@ -93,11 +93,11 @@ class Parallel:
         assert not into, f"there is nothing to copy into {', '.join(into)}"
 
     def on_host(self, *, keep: bool) -> dict[str, Tensor]:
-        """Give all weights, unsharded, in host memory to whoever keeps them, {} to others. Collective if sharded.
+        """Return all weights, unsharded, in host memory on ranks with `keep`, {} on others. Collective if sharded.
 
-        A model that is sharded may be too large for any one GPU, so never more than one tensor is gathered at a time.
+        A sharded model may be too large for one GPU, so one tensor is gathered at a time.
         """
-        # Copies, also of what is on the host: safetensors takes no two names for one memory.
+        # Copies also host tensors: safetensors rejects two names that share memory.
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._weights() if keep}
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -105,7 +105,7 @@ class Parallel:
 
 
 def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
-    """Resolve `auto` as far as it goes without a model: one process is `single`, more are `ddp`.
+    """Resolve `auto` as far as possible without a model: `single` for one process, `ddp` for more.
 
     Raises:
         ConfigError: the settings contradict each other or the number of processes.
@@ -123,7 +123,7 @@ def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
 
 
 def strategy_by_memory(parameters: int, memory: int, world_size: int, local_size: int) -> str:
-    """Choose for many processes: the one that communicates least among those whose training state fits.
+    """Choose the strategy that communicates least among those whose training state fits.
 
     Args:
         parameters: of the model.
@@ -137,7 +137,7 @@ def strategy_by_memory(parameters: int, memory: int, world_size: int, local_size
     return "hsdp" if 1 < local_size < world_size and state / local_size <= room else "fsdp"
 
 
-def spread(
+def parallelize(
     model: nn.Module,
     blocks: list[nn.Module],
     strategy: str,
@@ -147,12 +147,12 @@ def spread(
     world: World,
     mesh: DeviceMesh | None = None,
 ) -> Parallel:
-    """Move a freshly built model to the device and wrap it; `blocks` are its units, in order of use, [] if it is one.
+    """Move a newly built model to the device and wrap it; `blocks` are its units, in order of use, [] if it is one.
 
-    `mesh`: arranges the ranks of a sharded model, unless `mesh_of` shall.
+    `mesh`: the ranks of a sharded model; default: `mesh_of`.
 
-    The order is: recompute activations, compile each block, replicate or shard. A compiled block then knows what is
-    computed again, and gathers no parameters by itself.
+    The order is: recompute activations, compile each block, replicate or shard. A compiled block then sees what is
+    recomputed, and does not gather parameters itself.
     """
     if world.device.type != "cpu":
         model = model.to(world.device)
@@ -168,13 +168,13 @@ def spread(
 
 
 def compile_blocks(blocks: list[nn.Module]) -> None:
-    """Compile block by block: equal blocks are compiled once, so the time does not grow with the depth.
+    """Compile block by block: identical blocks compile once, so the time does not grow with the depth.
 
-    Each shape gets code of its own. Code for all shapes at once would depend on which came first, and a resumed run
+    Each shape gets its own code. Code for dynamic shapes would depend on which shape came first, and a resumed run
     meets them in another order: its bits would differ.
 
     Raises:
-        ConfigError: there is no compiler for the code that is generated.
+        ConfigError: there is no C++ compiler for the generated code.
     """
     if not (torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")):
         raise ConfigError("parallelism.compile: true needs a C++ compiler (g++) on a CPU; install one or leave it out")

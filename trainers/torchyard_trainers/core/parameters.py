@@ -1,4 +1,4 @@
-"""What the parameters of all workloads have in common. Imports no torch."""
+"""Types and functions shared by the parameters of all workloads. Does not import torch."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -28,5 +28,5 @@ def read(raw: dict[str, Any], kind: type[P]) -> P:
 
 
 def given(params: Struct) -> dict[str, Any]:
-    """Give the fields that are set; the others are the preset's."""
+    """Return the fields that are set; the preset has the others."""
     return {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}

@@ -12,20 +12,20 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolved(name: str, *, gpu: bool, bf16: bool) -> str:
-    """Give the precision that a run has: `auto` is bf16 on a GPU that computes in it, else fp32.
+    """Resolve a precision: `auto` is bf16 on a GPU that supports it, else fp32.
 
     Raises:
-        ConfigError: the GPU has no bf16.
+        ConfigError: the GPU does not support bf16.
     """
     if name == "auto":
         return "bf16" if gpu and bf16 else "fp32"
     if name == "bf16" and gpu and not bf16:
-        raise ConfigError("parallelism.precision: bf16, but this GPU has none; use fp16 or fp32")
+        raise ConfigError("parallelism.precision: bf16, but this GPU does not support it; use fp16 or fp32")
     return name
 
 
 class Precision:
-    """One precision for a run. Master weights, gradients' reduction, losses and checkpoints are always fp32."""
+    """The precision of a run. Master weights, gradient reduction, losses and checkpoints are always fp32."""
 
     def __init__(self, name: str, device: torch.device, *, sharded: bool) -> None:
         """Resolve `auto` (bf16 where the GPU has it, else fp32); `sharded` parameters are cast when gathered."""
@@ -38,11 +38,11 @@ class Precision:
         self._scaler = GradScaler(device.type, enabled=name == "fp16")
 
     def forward(self) -> AbstractContextManager[object]:
-        """Context of every forward pass."""
+        """Return the context of every forward pass."""
         return self.casting() if self._autocasts else nullcontext()
 
     def casting(self) -> AbstractContextManager[object]:
-        """Context in which layers take inputs of any type, also with weights that are gathered in half precision."""
+        """Return a context in which layers accept inputs of any type, also with weights gathered in half precision."""
         return torch.autocast(self._device.type, self.dtype, enabled=self.name != "fp32")
 
     def backward(self, loss: Tensor) -> None:
@@ -50,31 +50,31 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def clip(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
-        """Clip the unscaled gradients to a global norm; give that norm before clipping, the same on every rank."""
+        """Clip the unscaled gradients to a global norm; return the norm before clipping, equal on every rank."""
         self._scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return norm.to(self._device)  # gradients may be offloaded
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update the parameters; fp16 leaves a step out whose gradients overflowed, and scales the next one less."""
+        """Update the parameters; fp16 skips a step whose gradients overflowed and lowers the loss scale."""
         self._scaler.step(optimizer)
         self._scaler.update()
 
-    def leave_out(self) -> None:
-        """Forget the gradients of a step that is not made; fp16 scales the next one less if these overflowed."""
+    def skip(self) -> None:
+        """Discard the gradients of a skipped step; fp16 lowers the loss scale if they overflowed."""
         self._scaler.update()
 
     @property
     def overflows(self) -> bool:
-        """Whether a gradient that is not finite is the scaler's business: above scale 1 a smaller one may help."""
+        """Whether a non-finite gradient may be an overflow of fp16: above scale 1, a lower scale may help."""
         return self._scaler.is_enabled() and self._scaler.get_scale() > 1.0
 
     def state(self) -> dict[str, float]:
-        """Give what a resumed run must know; exact in JSON."""
+        """Return the state of the loss scaler, exact in JSON."""
         return self._scaler.state_dict()
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Continue with the scale of a checkpoint; one of another precision has none to offer."""
+        """Restore the loss scale of a checkpoint; ignore that of another precision."""
         if state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state)

@@ -12,6 +12,6 @@ def requested(run_dir: Path | None) -> bool:
 
 
 def mark_saved(run_dir: Path | None, rank: int, step: int) -> None:
-    """Tell the agent that this rank is part of a committed checkpoint."""
+    """Record for the agent that this rank is part of a committed checkpoint."""
     if run_dir is not None:
         (run_dir / f"saved.{rank}").write_text(f"{step}\n")

@@ -1,12 +1,12 @@
-"""Profiles on demand: somebody writes a wish into the run folder, and the next steps are recorded.
+"""Profiles on demand: a request in the run folder makes the ranks record their next steps.
 
     $TORCHYARD_RUN_DIR/profile.json    {"id": "...", "kind": "trace" | "memory", "steps": 3, "rank": null}
 
-`trace` writes a Chrome trace of the next `steps` steps, or of those that are left (chrome://tracing, ui.perfetto.dev).
-`memory` says after them which tensors there are; on a GPU also what its allocator did in them
-(pytorch.org/memory_viz). Each rank, or the one named, writes into `<checkpoint_dir>/profile/`. A wish is granted once a
-rank: `profiled.<rank>` holds the id that this rank is done with, also where another was named, so that who wishes next
-can tell whether the file is free. Ranks need not agree on anything: a profile changes no step.
+`trace` writes a Chrome trace of the next `steps` steps, or of the remaining ones (chrome://tracing, ui.perfetto.dev).
+`memory` then lists the live tensors; on a GPU it also records the allocator's history
+(pytorch.org/memory_viz). Each rank, or the requested one, writes to `<checkpoint_dir>/profile/`. A request is served
+once per rank: `profiled.<rank>` holds the last id that this rank has processed, also if another rank was requested, so
+that the next requester knows when the file is free. Ranks need not agree: a profile does not change any step.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ from torchyard_trainers.core.metrics.meter import peak_memory
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.world import World
 
-WISH = "profile.json"
+REQUEST = "profile.json"
 FOLDER = "profile"
 MAX_STEPS = 100
 LARGEST = 100
 MAX_ALLOCATIONS = 200_000
 
 
-class Wish(Struct, frozen=True):
-    """What to record. `rank`: the only rank that is asked."""
+class ProfileRequest(Struct, frozen=True):
+    """A request to record steps. `rank`: the only rank that records; None: all."""
 
     id: str
     kind: Literal["trace", "memory"]
@@ -45,17 +45,17 @@ class Wish(Struct, frozen=True):
 
 
 class Profiler:
-    """Looks for a wish before every step and grants it. Without a run folder nobody can have one.
+    """Looks for a request before every step and serves it. Without a run folder there are no requests.
 
-    Leave it when no step will follow: a run that is done writes what it has recorded, one that fails or stops leaves
-    the wish to the next round. A trace that nobody stops crashes the process at its end.
+    Leave the context when no step will follow: a finished run writes what it has recorded, a run that fails or stops
+    leaves the request to the next round. A trace that is never stopped crashes the process at exit.
     """
 
     def __init__(self, run_dir: Path | None, checkpoint_dir: Path, world: World, reporter: Reporter) -> None:
         self._run_dir, self._folder = run_dir, checkpoint_dir / FOLDER
         self._world, self._reporter = world, reporter
         self._seen = 0
-        self._wish: Wish | None = None
+        self._request: ProfileRequest | None = None
         self._left = 0
         self._step = 0
         self._trace: Any = None
@@ -64,73 +64,73 @@ class Profiler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if self._wish is None:
+        if self._request is None:
             return
         if kind is None:
-            self._grant()
+            self._serve()
         elif self._trace is not None:
-            with contextlib.suppress(RuntimeError):  # what ends the run is told, not this
+            with contextlib.suppress(RuntimeError):  # the error that ended the run is reported, not this one
                 self._trace.stop()
 
     @contextlib.contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """Record what is done meanwhile, if somebody wishes so; `step` is the number it has when it is done."""
+        """Record the `with` block if a request is active; `step` is the number of the step inside it."""
         self._before()
         yield
         self._after(step)
 
     def _before(self) -> None:
-        if self._run_dir is None or self._wish is not None:
+        if self._run_dir is None or self._request is not None:
             return
         try:
-            changed = (self._run_dir / WISH).stat().st_mtime_ns
+            changed = (self._run_dir / REQUEST).stat().st_mtime_ns
         except FileNotFoundError:
             return
         if changed == self._seen:
             return
         self._seen = changed
-        wish = self._read(self._run_dir)
-        if wish is not None:
-            self._wish, self._left = wish, wish.steps
-            self._start(wish)
+        request = self._read(self._run_dir)
+        if request is not None:
+            self._request, self._left = request, request.steps
+            self._start(request)
 
     def _after(self, step: int) -> None:
-        if self._wish is None or self._run_dir is None:
+        if self._request is None or self._run_dir is None:
             return
         self._left, self._step = self._left - 1, step
         if self._left == 0:
-            self._grant()
+            self._serve()
 
-    def _grant(self) -> None:
-        wish, step, self._wish = self._wish, self._step, None
-        assert wish is not None
+    def _serve(self) -> None:
+        request, step, self._request = self._request, self._step, None
+        assert request is not None
         trace, self._trace = self._trace, None
-        if trace is not None:  # first of all: one that runs on slows training and crashes at its end
+        if trace is not None:  # first: a trace that keeps running slows training and crashes at exit
             trace.stop()
-        name = f"{wish.kind}-{step:08d}-rank-{self._world.rank}"
+        name = f"{request.kind}-{step:08d}-rank-{self._world.rank}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in self._finish(name, trace):
                 self._reporter.artifact(f"{FOLDER}/{path.name}", path)
-            write_atomically(self._done, wish.id)
-        except OSError as error:  # a profile that finds no room is no reason to stop training
-            self._reporter.warn(f"{wish.kind} profile of step {step}: {error.strerror}: {self._folder}")
+            write_atomically(self._done, request.id)
+        except OSError as error:  # a full disk must not stop training
+            self._reporter.warn(f"{request.kind} profile of step {step}: {error.strerror}: {self._folder}")
 
-    def _read(self, run_dir: Path) -> Wish | None:
-        path = run_dir / WISH
+    def _read(self, run_dir: Path) -> ProfileRequest | None:
+        path = run_dir / REQUEST
         try:
-            wish = msgspec.json.decode(path.read_bytes(), type=Wish)
+            request = msgspec.json.decode(path.read_bytes(), type=ProfileRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._reporter.warn(f"{path}: {error}; write what docs/protocol.md says")
+            self._reporter.warn(f"{path}: {error}; write it as docs/protocol.md describes")
             return None
-        if self._done.exists() and self._done.read_text() == wish.id:
+        if self._done.exists() and self._done.read_text() == request.id:
             return None
-        if wish.rank in (None, self._world.rank):
-            return wish
+        if request.rank in (None, self._world.rank):
+            return request
         try:
-            write_atomically(self._done, wish.id)
+            write_atomically(self._done, request.id)
         except OSError as error:
-            self._reporter.warn(f"{wish.kind} profile of rank {wish.rank}: {error.strerror}: {self._done}")
+            self._reporter.warn(f"{request.kind} profile of rank {request.rank}: {error.strerror}: {self._done}")
         return None
 
     @property
@@ -138,9 +138,9 @@ class Profiler:
         assert self._run_dir is not None
         return self._run_dir / f"profiled.{self._world.rank}"
 
-    def _start(self, wish: Wish) -> None:
+    def _start(self, request: ProfileRequest) -> None:
         cuda = self._world.device.type == "cuda"
-        if wish.kind == "memory":
+        if request.kind == "memory":
             if cuda:
                 torch.cuda.memory._record_memory_history(max_entries=MAX_ALLOCATIONS)  # noqa: SLF001 - documented so
             return
@@ -161,22 +161,22 @@ class Profiler:
             write_atomically(path, json.dumps(memory(self._world.device), indent=1))
             if cuda:
                 torch.cuda.memory._dump_snapshot(str(snapshot))  # noqa: SLF001 - documented so
-        finally:  # one that runs on slows training, as a trace does
+        finally:  # recording slows training
             if cuda:
                 torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - documented so
         return [path, snapshot] if cuda else [path]
 
 
 def memory(device: torch.device) -> dict[str, Any]:
-    """Say which tensors there are, the largest groups of equal ones first, and what the process has at most had."""
+    """Describe the live tensors, the largest groups of equal ones first, and the process's peak memory."""
     groups: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     sizes: dict[tuple[str, str, tuple[int, ...]], int] = {}
     seen: set[int] = set()
     for thing in gc.get_objects():
-        # By its type: a proxy pretends to be what it stands for, and warns or raises when asked. Compilers leave fakes.
+        # Check the type: isinstance() of a proxy may warn or raise. Compilers leave fake tensors behind.
         if not issubclass(type(thing), torch.Tensor) or issubclass(type(thing), FakeTensor):
             continue
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # sharded and sparse ones have no storage
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sharded and sparse tensors have no storage
             if thing.untyped_storage().data_ptr() not in seen:
                 seen.add(thing.untyped_storage().data_ptr())
                 key = (str(thing.device), str(thing.dtype).removeprefix("torch."), tuple(thing.shape))

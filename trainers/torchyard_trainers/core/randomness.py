@@ -1,11 +1,11 @@
 """Random numbers that belong to a sample, not to a process.
 
-Every number is a hash of where it is used: (seed, stream, sample id, ...). World size, micro-batch and restarts cannot
-move it, there is no generator state to save, and it is made where the model lives with no host round trip.
+Every number is a hash of its purpose: (seed, stream, sample id, ...). World size, micro-batch and restarts cannot
+change it, there is no generator state to save, and it is computed on the model's device without a host round trip.
 
-A key has 63 bits, in an int64 tensor whose sign stays free, so that a shift needs no mask. Everything that makes one
-key from another is a bijection: two samples of a stream never share a key. The top bit is set for held-out streams and
-for no others, so that no sample of a training stream is one of an evaluation set, whatever the seeds.
+A key has 63 bits, in an int64 tensor whose sign bit stays 0, so that a shift needs no mask. Every function that derives
+one key from another is a bijection: two samples of a stream never share a key. The top bit is set for held-out streams
+only, so that no sample of a training stream is part of an evaluation set, whatever the seeds.
 """
 
 import hashlib
@@ -21,21 +21,21 @@ _STRIDE = 0x1E37_79B9_7F4A_7C15
 
 
 def stream_key(seed: int, stream: str, *, held_out: bool = False) -> int:
-    """Give a key for one use of randomness in a run, e.g. (1, "train"): two halves of 62 bits and the bit `held_out`.
+    """Return a key for one use of randomness in a run, e.g. (1, "train"): two halves of 62 bits and the bit `held_out`.
 
     Args:
         seed: of the run.
-        stream: what it is used for.
-        held_out: make samples that no stream without it can make.
+        stream: its purpose.
+        held_out: create samples that no training stream can create.
     """
     digest = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=16).digest()
     return int.from_bytes(digest, "big") & (2 ** (2 * _SAMPLE_BITS) - 1) | held_out << (2 * _SAMPLE_BITS)
 
 
 def sample_keys(key: int, ids: Tensor) -> Tensor:
-    """Give one key per global sample id below 2**62; shape as `ids`, int64.
+    """Return one key per global sample id below 2**62; shape as `ids`, int64.
 
-    The halves of the stream's key go in before and after a mix: with one half alone, two streams would be the same
+    The two halves of the stream's key enter before and after a mix: with one half alone, two streams would be the same
     sequence in another order of ids.
     """
     first, second, held_out = key & _SAMPLE_MASK, key >> _SAMPLE_BITS & _SAMPLE_MASK, key >> (2 * _SAMPLE_BITS)
@@ -44,28 +44,28 @@ def sample_keys(key: int, ids: Tensor) -> Tensor:
 
 
 def split_keys(keys: Tensor, count: int, offset: int = 0) -> Tensor:
-    """Give `count` keys for each key: [...] -> [..., count]; different keys have different ones at each place."""
+    """Return `count` keys for each key: [...] -> [..., count]; different keys have different ones at each place."""
     branch = torch.arange(offset, offset + count, device=keys.device)
     return mix(mix(keys).unsqueeze(-1) ^ (branch * _STRIDE & _MASK))
 
 
 def uniform(keys: Tensor) -> Tensor:
-    """Turn keys of `sample_keys` or `split_keys`, which are mixed, into float32 numbers strictly between 0 and 1.
+    """Convert keys of `sample_keys` or `split_keys` to float32 numbers strictly between 0 and 1.
 
-    23 bits: both ends stay out after rounding.
+    23 bits: both ends are excluded after rounding.
     """
     return ((keys >> (_BITS - 23)).float() + 0.5) * 2.0**-23
 
 
 def gumbel(keys: Tensor) -> Tensor:
-    """Turn keys into standard Gumbel noise: argmax(logits + noise) is a sample of the softmax."""
+    """Convert keys to standard Gumbel noise: argmax(logits + noise) is a sample of the softmax."""
     return -torch.log(-torch.log(uniform(keys)))
 
 
 def mix(value: Tensor, mask: int = _MASK) -> Tensor:
     """Permute the int64 values 0 to `mask`, one less than a power of two, elementwise.
 
-    splitmix64's finaliser (Stafford's variant 13), in a few bits less: an odd factor modulo a power of two and a shift
+    splitmix64's finaliser (Stafford's variant 13) on fewer bits: an odd factor modulo a power of two and a shift
     to the right are bijections at any width.
     """
     value = (value ^ (value >> 30)) * _signed(0xBF58_476D_1CE4_E5B9) & mask
@@ -74,5 +74,5 @@ def mix(value: Tensor, mask: int = _MASK) -> Tensor:
 
 
 def _signed(factor: int) -> int:
-    """The factor as torch wants it: products of int64 wrap around, so a multiple of 2**64 more or less is the same."""
+    """Return the factor as int64: products wrap around, so adding a multiple of 2**64 does not change them."""
     return factor - 2**64

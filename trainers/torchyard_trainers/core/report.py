@@ -1,7 +1,7 @@
-"""`report.<local_rank>.json`: what the agent knows of this process, replaced atomically once a second by a thread.
+"""`report.<local_rank>.json`: the state of this process for the agent, replaced atomically every second by a thread.
 
-The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it moves. What is
-decided by does not wait for its second: the first step of a round (it runs) and each checkpoint (a failure is free).
+The thread proves that the process lives; `counter`, advanced by the main thread only, proves that it progresses. Two
+events are written at once, because decisions depend on them: the first step of a round, and each checkpoint.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Reporter:
         saves: bool = False,
         period: float = PERIOD_SECONDS,
     ) -> None:
-        """Start in phase `init`; `start` starts the thread. `saves`: a request to stop is answered by saving."""
+        """Start in phase `init`; `start` starts the thread. `saves`: whether a request to stop leads to a save."""
         self._path = run_dir / f"report.{local_rank}.json" if run_dir else None
         self._period = period
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Reporter:
         }
 
     def start(self) -> "Reporter":
-        """Write the first report and go on from a thread."""
+        """Write the first report and start the thread."""
         if self._path is not None:
             self._write()
             self._thread.start()
@@ -86,13 +86,13 @@ class Reporter:
             self._facts["device"] = name[:MAX_DEVICE]
 
     def goes_on(self) -> None:
-        """Tell that a part of a long phase is done: whoever works through many parts does not stand still."""
+        """Report that a part of a long phase is done, so that the agent does not take it for a hang."""
         self._update({})
 
     def made_step(
         self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float], epoch: float = 0.0
     ) -> None:
-        """Tell a finished optimizer step, what it measured and how fast steps are made."""
+        """Report a finished optimizer step, its metrics and the current speed."""
         self.metrics(metrics)
         self.throughput(pace)
         self.progress(step, total_steps, epoch)
@@ -103,7 +103,7 @@ class Reporter:
             self._news.set()
 
     def progress(self, step: int, total_steps: int, epoch: float = 0.0) -> None:
-        """Tell the number of finished optimizer steps."""
+        """Report the number of finished optimizer steps."""
         self._update({"step": step, "totalSteps": total_steps, "epoch": epoch})
 
     def metrics(self, values: Mapping[str, float]) -> None:
@@ -122,18 +122,18 @@ class Reporter:
         self._news.set()
 
     def artifact(self, name: str, path: Path, *, verified: bool | None = None) -> None:
-        """Tell a file that is finished: name, place, size, SHA-256; `verified`: it was compared with the model."""
+        """Report a finished file: name, path, size, SHA-256; `verified`: whether it was compared with the model."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         facts = {"name": name, "uri": str(path), "sha256": digest, "bytes": path.stat().st_size}
         self.made(facts if verified is None else facts | {"verified": verified})
 
     def refused(self, name: str) -> None:
-        """Tell what was not published, because it is not what the model is."""
+        """Report an artifact that was not published because it does not match the model."""
         self.made({"name": name, "verified": False})
 
     def made(self, made: Mapping[str, Any]) -> None:
-        """Tell an artifact by its facts; it takes the place of one of the same name."""
+        """Report an artifact by its facts; it replaces one of the same name."""
         name = made["name"]
         with self._lock:
             others = [known for known in self._facts["artifacts"] if known["name"] != name]
@@ -146,7 +146,7 @@ class Reporter:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Give a copy of what the next report says."""
+        """Return a copy of what the next report says."""
         with self._lock:
             return dict(self._facts)
 

@@ -14,11 +14,11 @@ from torchyard_trainers.core.workload import MicroBatch, Session, Workload, ids_
 
 @dataclass(frozen=True)
 class Totals:
-    """What all ranks together saw in one step: the same values on each of them."""
+    """Metrics and flags of one step, reduced over all ranks and equal on each of them."""
 
     metrics: dict[str, float]
     flags: dict[str, bool]
-    fault: str  # what was not finite, so that no update was made; "" if all was well
+    fault: str  # which value was not finite, so that no update was made; "" if none
 
 
 class Sums(NamedTuple):
@@ -37,15 +37,15 @@ def optimize(
     *,
     rehearse: bool = False,
 ) -> Totals:
-    """Do one optimizer step. One reduction carries loss, statistics and flags (true if any rank says so).
+    """Run one optimizer step. One reduction carries loss, statistics and flags (true if they are on any rank).
 
-    Numbers that are not finite never reach the weights: the update is left out and `fault` says why.
+    Non-finite values never reach the weights: the update is skipped and `fault` says why.
 
-    DDP lays out its gradient buckets anew after its first backward pass, and for three or more ranks the layout decides
-    the order of summation. `rehearse` does that first pass on work that is thrown away, so that a step has the same
-    bits after a restart.
+    DDP rebuilds its gradient buckets after its first backward pass, and for three or more ranks the layout decides
+    the order of summation. `rehearse` runs that first pass and discards its result, so that a step has the same
+    bits before and after a restart.
 
-    Buffers that the passes change are the same on all ranks afterwards, and untouched by a step without an update.
+    Buffers that the passes change are equal on all ranks afterwards; a step without an update leaves them unchanged.
 
     Raises:
         GpuMemoryError: the micro-batch is too large.
@@ -73,22 +73,22 @@ def optimize(
     if sound:
         precision.step(optimizer)
     else:
-        precision.leave_out()
+        precision.skip()
         parallel.buffers.put_back(before)
     parallel.buffers.agree(world)
     optimizer.zero_grad(set_to_none=True)
-    said = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
+    on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
-    return Totals(metrics | {"gradNorm": grad_norm}, said, fault)
+    return Totals(metrics | {"gradNorm": grad_norm}, on, fault)
 
 
 def accumulate(
     work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots], step: int = 0
 ) -> Sums:
-    """Run forward and backward over this rank's micro-batches; give the sums of loss and statistics.
+    """Run forward and backward over this rank's micro-batches; return the sums of loss and statistics.
 
     Raises:
-        ConfigError: no gradient came to a parameter that ddp waits for.
+        ConfigError: a parameter got no gradient, for which ddp would wait.
     """
     device, world_size = session.world.device, session.world.size
     names: tuple[str, ...] = ()
@@ -110,14 +110,14 @@ def accumulate(
 
 
 def _seed_generators(device: torch.device, position: int) -> None:
-    """Let what is drawn in a pass, by Dropout say, follow from where in the run it is: no generator has to be saved."""
+    """Seed the generators from the position in the run, so that dropout is reproducible and no RNG state is saved."""
     torch.default_generator.manual_seed(position)
     if device.type == "cuda":
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(position)
 
 
 def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> MicroBatch:
-    """Put a micro-batch on the device; samples that are counted through are counted there, however many they are."""
+    """Return a micro-batch on the device; a range of ids is created there, without a copy from the host."""
     positions = slots.positions
     if isinstance(ids, range) and isinstance(positions, range) and positions:
         span = ids[positions.start], ids[positions[-1]] + 1
@@ -129,7 +129,7 @@ def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> Mi
 
 
 def out_of_memory(used: int) -> GpuMemoryError:
-    """Say that micro-batches of `used` samples were too large and which one to try: half of that."""
+    """Return the error for micro-batches of `used` samples that do not fit; it suggests half of that."""
     smaller = used // 2
     advice = f"set parallelism.microBatchSize: {smaller}" if smaller else "use strategy fsdp or a larger GPU"
     return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)

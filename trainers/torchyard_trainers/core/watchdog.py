@@ -29,7 +29,7 @@ class Patience:
     def __init__(self, limit: float | None) -> None:
         """Wait `limit` seconds in any phase, once a step was made; None, and before: by what a phase took before.
 
-        Starting has a limit of its own, `spec.health.startTimeout`: it imports, compiles and restores, and what a user
+        Starting has a separate limit, `spec.health.startTimeout`: it imports, compiles and restores, and what a user
         grants a step says nothing of that.
         """
         self._limit = limit
@@ -41,7 +41,7 @@ class Patience:
         self._slowest[phase] = max(seconds, self._slowest.get(phase, 0.0))
 
     def seconds(self, phase: str) -> float:
-        """Give how long a phase may stand still."""
+        """Return how long a phase may stand still."""
         if self._limit is not None and self.started:
             return self._limit
         if phase not in self._slowest:

@@ -16,7 +16,7 @@ from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
 from torchyard_trainers.core.modes.preflight import preflight
-from torchyard_trainers.core.parallel import SHARDED, choose_strategy, spread, strategy_by_memory
+from torchyard_trainers.core.parallel import SHARDED, choose_strategy, parallelize, strategy_by_memory
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
@@ -96,12 +96,12 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
         strategy = strategy_by_memory(parameters, limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
-    parallel = spread(model, blocks, strategy, settings=settings, precision=precision, world=world)
+    parallel = parallelize(model, blocks, strategy, settings=settings, precision=precision, world=world)
     return Session(parallel, precision, world, run.reporter, micro_batch)
 
 
 def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) -> int | None:
-    """Give the limit of a forward pass: what the config says and what earlier rounds learned, whichever is smaller.
+    """Return the limit of a forward pass: what the config says and what earlier rounds learned, whichever is smaller.
 
     Raises:
         ConfigError: `learned`, the environment's, is no number of samples.

@@ -19,25 +19,25 @@ GPUS = "TORCHYARD_GPUS"
 
 @dataclass(frozen=True)
 class World:
-    """One process of the gang. Every collective is also right for a world of one without a process group."""
+    """One process of the gang. Every collective also works for a world of one without a process group."""
 
     rank: int
     size: int
     local_rank: int
     device: torch.device
     grouped: bool
-    group: distributed.ProcessGroup | None = None  # that the collectives use; None: the one of training
+    group: distributed.ProcessGroup | None = None  # used by the collectives; None: the default group
     local_size: int = 1  # ranks of this node; torchrun numbers them one after the other
 
-    def beside(self) -> "World":
-        """Give the same gang on a process group of its own, for a thread beside training. Collective.
+    def with_own_group(self) -> "World":
+        """Return this world with a separate gloo process group, for a background thread. Collective.
 
-        Its collectives never mix with those of training, and a volume that takes its time trips no watchdog of NCCL.
+        Its collectives never mix with those of training, and a slow volume does not trip NCCL's watchdog.
         """
         return replace(self, group=distributed.new_group(backend="gloo")) if self.grouped else self
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0
 
@@ -68,7 +68,7 @@ class World:
         target.copy_(whole)
 
     def shares(self, folder: Path) -> bool:
-        """Whether what rank 0 writes in a folder is there for every rank. Collective."""
+        """Whether all ranks see what rank 0 writes to a folder. Collective."""
 
         def leave_a_mark() -> str:
             name = f".shared-{uuid.uuid4().hex}"
@@ -78,12 +78,12 @@ class World:
 
         mark = folder / self.from_leader(leave_a_mark)
         seen = all(self.gather(mark.exists()))
-        if self.leads:
+        if self.is_main:
             mark.unlink(missing_ok=True)
         return seen
 
     def gather(self, value: T) -> list[T]:
-        """Give every rank the picklable value of each rank, by rank."""
+        """Return the picklable values of all ranks, in rank order. Collective."""
         if not self.grouped:
             return [value]
         values: list[Any] = [None] * self.size
@@ -91,13 +91,13 @@ class World:
         return values
 
     def from_leader(self, decide: Callable[[], T]) -> T:
-        """Let rank 0 decide and tell the others; its error is raised on every rank."""
+        """Run `decide` on rank 0 and return its result on every rank; its error is raised on every rank."""
         return self.agree(decide, on_leader_only=True)[0]
 
     def agree(self, act: Callable[[], T], *, on_leader_only: bool = False) -> list[T]:
-        """Run `act` on every rank (or rank 0) and give all results; an error anywhere is raised everywhere."""
+        """Run `act` on every rank (or rank 0) and return all results; an error on any rank is raised on all."""
         outcome: tuple[T | None, Exception | None] = (None, None)
-        if self.leads or not on_leader_only:
+        if self.is_main or not on_leader_only:
             try:
                 outcome = (act(), None)
             except (OSError, TrainerError) as error:
@@ -115,11 +115,11 @@ class World:
 
 @contextmanager
 def join(device: str, *, needs_group: bool) -> Iterator[World]:
-    """Enter the gang described by torchrun's environment (without it: a world of one) and leave it again.
+    """Join the gang described by torchrun's environment (without it: a world of one); leave it at the end.
 
     Args:
         device: `auto`, `cuda` or `cpu`; `cuda` never falls back.
-        needs_group: make a process group even for a world of one (every strategy but single).
+        needs_group: create a process group even for a world of one (every strategy but single).
     """
     rank, size, local_rank, local_size = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
     chosen = pick_device(device, local_rank, int(os.environ.get(GPUS) or 0))
@@ -138,7 +138,7 @@ _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WO
 
 
 def pick_device(device: str, local_rank: int, requested_gpus: int = 0) -> torch.device:
-    """Choose this process's device; GPUs that are asked for and cannot be used are an error, never a slow success.
+    """Return this process's device; requested GPUs that cannot be used are an error, never a fallback to the CPU.
 
     Args:
         device: `auto`, `cuda` or `cpu`.
@@ -187,7 +187,7 @@ def device_name(device: torch.device) -> str:
 
 
 def make_deterministic(device: torch.device) -> None:
-    """Make the same world compute the same bits; filling fresh memory would cost time and change no result."""
+    """Make the same world compute the same bits; do not fill new memory, which costs time and changes no result."""
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -206,7 +206,7 @@ def _init_process_group(device: torch.device, size: int) -> None:
 
 
 def retried(act: Callable[[], T], *, attempts: int, pause: Callable[[int], None], what: str) -> T:
-    """Repeat `act` while storage errors may pass; `act` fails on all ranks or on none, so all repeat together.
+    """Retry `act` on storage errors; `act` fails on all ranks or on none, so all retry together.
 
     Raises:
         StorageError: it still fails after the last attempt.

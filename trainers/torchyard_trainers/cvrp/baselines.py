@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.workload import Session
@@ -31,7 +31,7 @@ class Baseline(Protocol):
         """Act once before the first step of a run."""
 
     def __call__(self, instances: Instances, routes: Routes) -> Tensor:
-        """Give what the routes [B, S] are compared with: [B, 1], without gradient."""
+        """Return what the routes [B, S] are compared with: [B, 1], without gradient."""
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Act after `step` finished steps; give metrics.
@@ -41,7 +41,7 @@ class Baseline(Protocol):
         """
 
     def state(self) -> dict[str, Any]:
-        """Give the tensors a checkpoint must hold; a restore fills them in place."""
+        """Return the tensors a checkpoint must hold; a restore fills them in place."""
 
 
 class Shared:
@@ -136,7 +136,7 @@ class Rollout:
     def __call__(self, instances: Instances, routes: Routes) -> Tensor:
         """See `Baseline`."""
         # A forecast, whose numbers cannot be read, is of what lasts.
-        if reads_freely(self._steps) and self._steps < self._settings.baseline_every:
+        if can_sync(self._steps) and self._steps < self._settings.baseline_every:
             return self._warm_up(instances, routes)
         return self._frozen.to(instances.xy.device)(instances).cost + self._surplus
 
@@ -170,7 +170,7 @@ class Rollout:
 
     def _measure(self, session: Session, policy: nn.Module) -> Tensor:
         # A forecast does not know how many there were, and any set takes as much.
-        renewals = int(self._renewals) if reads_freely(self._renewals) else 0
+        renewals = int(self._renewals) if can_sync(self._renewals) else 0
         stream = f"t-test/{renewals}"
         return tour_lengths(session, policy, self._settings, stream, self._settings.baseline_instances)
 

@@ -132,7 +132,7 @@ def rows(table: Tensor, node: Tensor) -> Tensor:
 
 
 def penalty(options: Tensor) -> Tensor:
-    """Give 0 where a vehicle may go, -inf where it may not; cheaper to add to every head than to fill each masked."""
+    """Return 0 where a vehicle may go, -inf where it may not; cheaper to add to every head than to fill each masked."""
     return torch.where(options, 0.0, -torch.inf)
 
 

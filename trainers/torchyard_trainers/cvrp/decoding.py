@@ -11,7 +11,7 @@ SYMMETRIES = 8
 
 
 def seek(policy: nn.Module, instances: Instances, decoding: str, samples: int, ids: Tensor) -> Routes:
-    """Give the best route found for each of B instances: cost [B, 1], moves [B, 1, T].
+    """Return the best route found for each of B instances: cost [B, 1], moves [B, 1, T].
 
     Args:
         policy: of cvrp.
@@ -33,7 +33,7 @@ def seek(policy: nn.Module, instances: Instances, decoding: str, samples: int, i
 
 
 def routes_each(decoding: str, samples: int) -> int:
-    """Give how many routes an instance takes."""
+    """Return how many routes an instance takes."""
     return {"greedy": 1, "sampling": samples, "augmented": SYMMETRIES}[decoding]
 
 

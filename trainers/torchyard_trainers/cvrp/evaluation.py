@@ -20,7 +20,7 @@ HEURISTICS = {"costNearest": heuristics.nearest_neighbour, "costSavings": heuris
 def tour_lengths(
     session: Session, policy: nn.Module, settings: Settings, stream: str, count: int, *, how: str = "greedy"
 ) -> Tensor:
-    """Give the length of the policy's tour for each of `count` instances: [count] float64. Collective."""
+    """Return the length of the policy's tour for each of `count` instances: [count] float64. Collective."""
     world = session.world
     positions: list[int] = []
     found: list[Tensor] = []
@@ -39,7 +39,7 @@ def tour_lengths(
 
 
 def heuristic_cost(session: Session, settings: Settings, name: str, stream: str, count: int) -> float:
-    """Give a heuristic's mean tour length on a set, by the name of its metric. Collective."""
+    """Return a heuristic's mean tour length on a set, by the name of its metric. Collective."""
     world = session.world
     positions: list[int] = []
     found: list[Tensor] = []
@@ -56,7 +56,7 @@ def heuristic_cost(session: Session, settings: Settings, name: str, stream: str,
 
 @torch.no_grad()
 def solve(session: Session, policy: nn.Module, settings: Settings, problems: list[Problem]) -> list[list[int]]:
-    """Give the policy's tour for each problem of a file, one forward pass each. Collective."""
+    """Return the policy's tour for each problem of a file, one forward pass each. Collective."""
     world = session.world
     mine: dict[int, list[int]] = {}
     for slots in split(len(problems), world.size, world.rank, 1):

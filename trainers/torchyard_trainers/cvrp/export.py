@@ -45,7 +45,7 @@ class NextNode(nn.Module):
 
 @torch.no_grad()
 def program(policy: Policy, settings: Settings, cases: int) -> Program:
-    """Give the scores with `cases` situations from as many sampled routes, early and late ones."""
+    """Return the scores with `cases` situations from as many sampled routes, early and late ones."""
     ids = torch.arange(cases)
     instances = make(settings, "export", ids)
     keys = split_keys(sample_keys(stream_key(settings.seed, "export routes", held_out=True), ids), 1)
@@ -64,7 +64,7 @@ def program(policy: Policy, settings: Settings, cases: int) -> Program:
 
 
 def page(settings: Settings) -> Page:
-    """Give the page: the shared frame, the rules and the network once more in JavaScript."""
+    """Return the page: the shared frame, the rules and the network once more in JavaScript."""
     own = Path(__file__).with_name("page")
     frame = Path(__file__).parents[1] / "core" / "export" / "page"
     files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}

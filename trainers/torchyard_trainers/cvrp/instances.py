@@ -46,6 +46,6 @@ def generate(
 
 
 def distances(instances: Instances) -> Tensor:
-    """Give the Euclidean distance between any two nodes: [B, n, n]."""
+    """Return the Euclidean distance between any two nodes: [B, n, n]."""
     x, y = instances.xy.unbind(-1)
     return ((x[:, :, None] - x[:, None]).square() + (y[:, :, None] - y[:, None]).square()).sqrt()

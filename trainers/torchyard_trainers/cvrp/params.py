@@ -161,7 +161,7 @@ UNSHARED: dict[str, dict[str, Any]] = {
 }
 
 
-def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
+def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
     Raises:

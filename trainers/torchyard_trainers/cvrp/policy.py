@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
-from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import split_keys, uniform
 from torchyard_trainers.cvrp import tours
@@ -72,9 +72,9 @@ class Policy(nn.Module):
         return routes._replace(log_likelihood=chosen, expected=expected)
 
     def _constructor(self) -> Callable[..., tuple[Tensor, list[tours.Tours]]]:
-        """Give `construct`, as a graph where weights keep their place: parts that are sharded are elsewhere each time.
+        """Return `construct`, as a CUDA graph where weights keep their address: gathered shards do not.
 
-        A graph is no part of what is copied with a policy, so there is none before it is needed.
+        The graph is created on first use, because copies of a policy must not share it.
         """
         if isinstance(self, FSDPModule):
             return self.construct
@@ -84,7 +84,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
-        """Give the moves [B, S, T] and the T situations they were made in."""
+        """Return the moves [B, S, T] and the T situations they were made in."""
         most = tours.longest(instances.demand.shape[1] - 1)
         noise = None if keys is None else uniform(split_keys(keys, most)).double().movedim(-1, 0).contiguous()
         state = tours.depart(instances, 1 if keys is None else keys.shape[1])
@@ -97,7 +97,7 @@ class Policy(nn.Module):
             moves.append(node)
             # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
             # probability 1.
-            if reads_freely(node) and bool((tours.served(state) & (state.node == 0)).all()):
+            if can_sync(node) and bool((tours.served(state) & (state.node == 0)).all()):
                 break
         return torch.stack(moves, -1), situations
 
@@ -114,14 +114,14 @@ def go_on(
 def likelihood_of(
     decoder: Decoder, memory: Memory, instances: Instances, situations: tours.Tours, moves: Tensor
 ) -> Tensor:
-    """Give the log-likelihood of moves [B, S, T] in their situations, S * T an instance: [B, S]."""
+    """Return the log-likelihood of moves [B, S, T] in their situations, S * T an instance: [B, S]."""
     logits = decoder(memory, instances, situations)
     surprise = functional.cross_entropy(logits.flatten(0, 1), moves.flatten(), reduction="none")
     return -surprise.view(moves.shape).sum(-1)
 
 
 def hastened(act: Callable[P, T], tensor: Tensor, *, compiled: bool) -> Callable[P, T]:
-    """Give `act` compiled, if it is asked for and the tensor is on a GPU.
+    """Return `act` compiled, if it is asked for and the tensor is on a GPU.
 
     On a CPU routes have another number of moves each time, and each is compiled anew, for a few per cent.
     """

@@ -22,12 +22,12 @@ class Problem:
     slug: str = "problem"  # names its files: letters, digits, `.`, `_` and `-`; another one for each problem of a run
 
     def length(self, moves: Sequence[int]) -> float:
-        """Give the length of a tour that starts and ends at the depot and comes home whenever it says 0."""
+        """Return the length of a tour that starts and ends at the depot and comes home whenever it says 0."""
         stops = [0, *moves, 0]
         return sum(self._distance(a, b) for a, b in pairwise(stops))
 
     def written(self, length: float) -> str:
-        """Give a length as CVRPLIB writes it: whole where distances are rounded, else with two decimals."""
+        """Return a length as CVRPLIB writes it: whole where distances are rounded, else with two decimals."""
         return f"{length:.2f}" if self.metric == REAL else f"{length:.0f}"
 
     def _distance(self, a: int, b: int) -> float:

@@ -27,14 +27,14 @@ FIGURES = (
 
 
 def reference(customers: int, capacity: int, distribution: str) -> float | None:
-    """Give LKH3's mean length for a standard problem; None: nothing was published for this one."""
+    """Return LKH3's mean length for a standard problem; None: nothing was published for this one."""
     if distribution != "uniform" or CAPACITIES.get(customers) != capacity:
         return None
     return REFERENCE.mean[customers]
 
 
 def why_none(customers: int, capacity: int, distribution: str) -> str | None:
-    """Say which problem the published means are of; None: of this one."""
+    """Return why no published mean applies to this problem; None if one does."""
     if reference(customers, capacity, distribution) is not None:
         return None
     if distribution == "uniform" and customers in CAPACITIES:

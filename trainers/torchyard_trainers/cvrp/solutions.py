@@ -61,13 +61,13 @@ def routes_of(moves: Sequence[int]) -> list[list[int]]:
 
 
 def write(problem: Problem, moves: Sequence[int]) -> str:
-    """Give a tour as the text of a `.sol` file."""
+    """Return a tour as the text of a `.sol` file."""
     lines = [f"Route #{number}: {' '.join(map(str, route))}" for number, route in enumerate(routes_of(moves), 1)]
     return "\n".join([*lines, f"Cost {problem.written(problem.length(moves))}", ""])
 
 
 def _parse(path: Path) -> tuple[list[list[int]], str | None]:
-    """Give the customers of each route, and the cost as it is written."""
+    """Return the customers of each route, and the cost as it is written."""
     routes: list[list[int]] = []
     claimed: str | None = None
     for number, line in enumerate(lines_of(path), 1):

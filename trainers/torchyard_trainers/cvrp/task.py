@@ -12,13 +12,13 @@ from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.cvrp import cvrplib, export, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
 from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic_cost, make, solve, tour_lengths
-from torchyard_trainers.cvrp.exhibit import Exhibit, arrange, gap
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
+from torchyard_trainers.cvrp.report import EvaluationReport, arrange, gap
 
 
 class Cvrp(Workload):
@@ -51,7 +51,7 @@ class Cvrp(Workload):
         self._baseline: Baseline | None = None
         self._problems = cvrplib.find(Path(settings.instances)) if settings.instances else []
         self._heuristics: dict[str, float] = {}
-        self._exhibit: Exhibit | None = None
+        self._report: EvaluationReport | None = None
 
     @property
     def baseline(self) -> Baseline:
@@ -90,10 +90,10 @@ class Cvrp(Workload):
         metrics = self._measure(session)
         return {**metrics, "costUntrained": metrics["cost"]}
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """REINFORCE: (cost - baseline) times log-likelihood, mean over an instance's samples, summed over instances."""
         settings = self.settings
-        with session.waits:
+        with session.data_wait:
             instances = make(settings, "train", batch.ids)
         keys = split_keys(sample_keys(stream_key(settings.seed, "routes"), batch.ids), settings.samples)
         routes: Routes = session.parallel.forward(instances, keys, likelihood=True)
@@ -108,7 +108,7 @@ class Cvrp(Workload):
         assert per_instance.shape == batch.weights.shape
         means = {"trainCost": cost.mean(1), "advantage": advantage.mean(1)}
         statistics = {name: (values * batch.weights).sum() for name, values in means.items()}
-        return Terms((per_instance * batch.weights).sum(), statistics)
+        return LossOutput((per_instance * batch.weights).sum(), statistics)
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Renew the baseline and evaluate, each at its own pace."""
@@ -135,8 +135,8 @@ class Cvrp(Workload):
         if reference is not None:
             metrics["gapReferencePercent"] = gap(metrics["cost"], reference)
         tours = solve(session, session.parallel.module, settings, self._problems) if self._problems else []
-        self._exhibit = arrange(session, settings, metrics, self._problems, tours)
-        return metrics | self._exhibit.metrics
+        self._report = arrange(session, settings, metrics, self._problems, tours)
+        return metrics | self._report.metrics
 
     def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
         """See `Exportable`: `policy` scores the next node."""
@@ -147,13 +147,13 @@ class Cvrp(Workload):
         """See `Playable`."""
         return export.page(self.settings)
 
-    def illustrate(self, session: Session, folder: Path, curves: Path) -> list[Path]:
-        """Print a table of the last evaluation; write it, tours and curve as files. See `Illustrated`."""
-        if self._exhibit is None:
+    def write_report(self, session: Session, folder: Path, curves: Path) -> list[Path]:
+        """Print a table of the last evaluation; write it, tours and curve as files. See `WritesReport`."""
+        if self._report is None:
             self.evaluate(session)
-        assert self._exhibit is not None
-        exhibit = self._exhibit
-        return session.world.from_leader(lambda: exhibit.write(folder, curves))
+        assert self._report is not None
+        report = self._report
+        return session.world.from_leader(lambda: report.write(folder, curves))
 
     def _mean_cost(self, session: Session, decoding: str) -> float:
         count = self.settings.eval_instances
@@ -198,7 +198,7 @@ class Cvrp(Workload):
 
 
 def critic_loss(expected: Tensor, cost: Tensor) -> Tensor:
-    """Give the squared error of what the critic expected, [B, 1] and [B, S] -> [B].
+    """Return the squared error of what the critic expected, [B, 1] and [B, S] -> [B].
 
     It goes over to the absolute error where it is large (Huber), so that a critic that is far off leaves the policy its
     share of the clipped gradient.

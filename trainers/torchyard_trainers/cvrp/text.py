@@ -38,13 +38,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def whole(text: str) -> int | None:
-    """Give a whole number below 10**15, also one with `.0` behind it; None: it is none."""
+    """Return a whole number below 10**15, also one with `.0` behind it; None: it is none."""
     found = _WHOLE.fullmatch(text)
     return int(found[1]) if found else None
 
 
 def real(text: str) -> float | None:
-    """Give a finite number; None: it is none."""
+    """Return a finite number; None: it is none."""
     if not _REAL.fullmatch(text):
         return None
     value = float(text)
@@ -52,10 +52,10 @@ def real(text: str) -> float | None:
 
 
 def printable(text: str) -> str:
-    """Give the start of a text, at most 60 characters, with `?` for what cannot be printed."""
+    """Return the start of a text, at most 60 characters, with `?` for what cannot be printed."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST])
 
 
 def reason(error: Exception) -> str:
-    """Say what the system said, without the number of the error and the path again."""
+    """Return the system's message without the error number and the path."""
     return str(getattr(error, "strerror", None) or error)

@@ -65,12 +65,12 @@ def join(situations: Sequence[Tours]) -> Tours:
 
 
 def longest(customers: int) -> int:
-    """Give the most moves a tour can need: the depot after every customer."""
+    """Return the most moves a tour can need: the depot after every customer."""
     return 2 * customers
 
 
 def length(instances: Instances, moves: Tensor) -> Tensor:
-    """Give the length of tours that start and end at the depot; moves [B, S, T] int64 -> [B, S] float32."""
+    """Return the length of tours that start and end at the depot; moves [B, S, T] int64 -> [B, S] float32."""
     batch, samples, _ = moves.shape
     stops = torch.nn.functional.pad(moves, (1, 1))
     xy = instances.xy[:, None].expand(batch, samples, -1, 2)

@@ -41,7 +41,7 @@ class _Text(NamedTuple):
         raise ConfigError(f"{FIELD}: {self.path}{line}: {name}: {complaint}")
 
     def value(self, name: str, default: str | None = None) -> tuple[int | None, str]:
-        """Give line and text of a header field."""
+        """Return line and text of a header field."""
         if name in self.header:
             return self.header[name]
         if default is None:
@@ -155,7 +155,7 @@ def _demands(text: _Text, count: int, depot: int, capacity: int) -> dict[int, in
 
 
 def _by_node(text: _Text, name: str, count: int) -> dict[int, tuple[int, list[str]]]:
-    """Give the lines of a section, number and words, by their first word: each node has one."""
+    """Return the lines of a section, number and words, by their first word: each node has one."""
     if name not in text.sections:
         text.refuse(name, f"is missing; add it, with a line for each of {count} nodes")
     found: dict[int, tuple[int, list[str]]] = {}

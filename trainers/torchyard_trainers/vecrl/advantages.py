@@ -14,7 +14,7 @@ def advantages(
     gamma: float,
     decay: float,
 ) -> Tensor:
-    """Give how much better actions were than expected: [T, N, A] float32.
+    """Return how much better actions were than expected: [T, N, A] float32.
 
     A_t = delta_t + gamma * decay * A_{t+1} within an episode, with delta_t = r_t + gamma * V(s_{t+1}) - V(s_t). After a
     termination there is no s_{t+1}. A truncation cuts the sum but not the future: V of the state that was reached

@@ -1,8 +1,8 @@
-"""What an environment is here: pure functions on tensors that hold many copies of one world.
+"""The environment protocol: pure functions on tensors that hold many copies of one world.
 
-A state is a dict of tensors [N, ...], so that a rollout, a checkpoint and a CUDA graph can hold it. Nothing is drawn
-inside: whoever steps hands in uniform numbers, so an episode is a function of its keys alone. Agents whose episode ends
-start the next one within the same step.
+A state is a dict of tensors [N, ...], so that a rollout, a checkpoint and a CUDA graph can hold it. An environment
+draws no random numbers: the caller passes uniform ones, so an episode is a pure function of its keys. An agent whose
+episode ends starts the next one within the same step.
 """
 
 from typing import NamedTuple, Protocol
@@ -13,13 +13,13 @@ State = dict[str, Tensor]
 
 
 class Outcome(NamedTuple):
-    """What a step of N environments with A agents brought."""
+    """The outcome of one step of N environments with A agents."""
 
-    state: State  # agents whose episode ended are in their next one
+    state: State  # agents whose episode ended are already in their next one
     reward: Tensor  # [N, A] float32
-    terminated: Tensor  # [N, A] bool: the episode came to its end, nothing follows
-    truncated: Tensor  # [N, A] bool: the episode was cut off, something would have followed
-    reached: Tensor | None  # [N, A, D] what agents would have seen next; None where nothing is ever truncated
+    terminated: Tensor  # [N, A] bool: the episode reached a terminal state
+    truncated: Tensor  # [N, A] bool: the episode was cut off before a terminal state
+    final_observation: Tensor | None  # [N, A, D] before the reset; None for environments that never truncate
 
 
 class Environment(Protocol):
@@ -27,20 +27,20 @@ class Environment(Protocol):
 
     agents: int
     actions: int
-    observed: int  # D, numbers that an agent sees
-    planes: tuple[int, int, int] | None  # [C, H, W] of the first numbers of an observation, if they are a picture
+    observed: int  # D, size of an agent's observation
+    planes: tuple[int, int, int] | None  # [C, H, W] of the image at the start of an observation, if there is one
     draws: int  # uniform numbers that one copy needs for a step or a reset
     limit: int  # steps after which an evaluation cuts an episode off
-    measure: str  # name of what an evaluation tells
+    measure: str  # name of the metric that an evaluation reports
 
     def reset(self, numbers: Tensor) -> State:
         """Start N copies from numbers [N, draws], uniform in (0, 1)."""
 
     def observe(self, state: State) -> Tensor:
-        """Give what every agent sees: [N, A, D]."""
+        """Return the observation of every agent: [N, A, D]."""
 
     def step(self, state: State, actions: Tensor, numbers: Tensor) -> Outcome:
         """Advance all copies by actions [N, A] int64, with numbers [N, draws]."""
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
-        """Turn the returns of episodes, and whether they terminated, into what `measure` names; higher is better."""
+        """Convert episode returns, and whether the episodes terminated, to the metric `measure`; higher is better."""

@@ -1,4 +1,4 @@
-"""Greedy evaluation: the first episode of each agent of environments that no training run ever sees."""
+"""Greedy evaluation: the first episode of each agent, in environments that no training run ever uses."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.device import reads_freely
+from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.world import World
@@ -16,11 +16,11 @@ from torchyard_trainers.vecrl.policy import Policy
 
 # The episodes are the same for every seed, so that policies of different runs can be compared.
 EVALUATION_SEED = 1234
-STEPS_AT_ONCE = 25  # before anyone looks whether all episodes are over
+STEPS_AT_ONCE = 25  # between two checks whether all episodes are over: each check synchronises with the GPU
 
 
 class Episodes(NamedTuple):
-    """The first episodes of n environments with A agents, so far."""
+    """The first episodes of n environments with A agents, up to the current step."""
 
     state: State
     total: Tensor  # [n, A] return
@@ -28,20 +28,20 @@ class Episodes(NamedTuple):
     died: Tensor  # [n, A] bool: over, and not cut off
 
 
-class Examiner:
+class Evaluator:
     """Plays greedy episodes under a policy whose weights change in place."""
 
     def __init__(self, policy: Policy, environment: Environment, *, graphs: bool = False) -> None:
-        """Take them on the device to play on; `graphs`: whether to use CUDA graphs there."""
+        """Evaluate `policy` in `environment`, both on the same device; `graphs`: use CUDA graphs there."""
         self.policy, self._environment = policy, environment
-        self._go_on = Graphed(self._played, wanted=graphs)
+        self._advance = Graphed(self._played, wanted=graphs)
 
     @torch.no_grad()
     def qualities(self, world: World, episodes: int) -> Tensor:
-        """Give the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
+        """Return the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
 
-        Every agent's first episode counts, however long it takes; of episodes in the order they end, the short ones
-        would come first. What still goes on after the environment's limit is cut off there.
+        Every agent's first episode counts, however long it takes: counting episodes in the order in which they end
+        would favour short ones. Episodes are cut off at the environment's limit.
         """
         agents = self._environment.agents
         copies = -(-episodes // agents)
@@ -53,33 +53,33 @@ class Examiner:
         return world.merge(copies * agents, places, found.flatten())[:episodes]
 
     def _first_episodes(self, ids: Tensor) -> Tensor:
-        """Play environments `ids` [n] until every agent's first episode is over: quality [n, A]."""
+        """Play environments `ids` [n] until every agent's first episode is over; return their quality: [n, A]."""
         environment = self._environment
         keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
         none = torch.zeros(len(ids), environment.agents, dtype=torch.bool, device=ids.device)
-        (start,) = luck(keys, 0, 1, environment.draws)
-        so_far = Episodes(environment.reset(start), none.float(), none, none)
+        (start,) = uniform_draws(keys, 0, 1, environment.draws)
+        episodes = Episodes(environment.reset(start), none.float(), none, none)
         steps = math.gcd(environment.limit, STEPS_AT_ONCE)
         for first in range(1, environment.limit + 1, steps):
-            so_far = self._go_on(so_far, luck(keys, first, steps, environment.draws))
-            if bool(so_far.over.all()):
+            episodes = self._advance(episodes, uniform_draws(keys, first, steps, environment.draws))
+            if bool(episodes.over.all()):
                 break
-        return environment.quality(so_far.total, so_far.died)
+        return environment.quality(episodes.total, episodes.died)
 
-    def _played(self, so_far: Episodes, numbers: Tensor) -> Episodes:
-        """Take as many steps as there are `numbers` [steps, n, draws]."""
-        state, total, over, died = so_far
+    def _played(self, episodes: Episodes, numbers: Tensor) -> Episodes:
+        """Take one step for each row of `numbers` [steps, n, draws]."""
+        state, total, over, died = episodes
         for each in numbers:
             action = self.policy.logits(self._environment.observe(state)).argmax(-1)
             state, reward, terminated, truncated, _ = self._environment.step(state, action, each)
             total = total + reward.masked_fill(over, 0)
             died = died | (terminated & ~over)
             over = over | terminated | truncated
-            if reads_freely(over) and bool(over.all()):
+            if can_sync(over) and bool(over.all()):
                 break
         return Episodes(state, total, over, died)
 
 
-def luck(keys: Tensor, first: int, steps: int, draws: int) -> Tensor:
-    """Give what is random in `steps` steps from `first` on, for environments with `keys` [n]: [steps, n, draws]."""
+def uniform_draws(keys: Tensor, first: int, steps: int, draws: int) -> Tensor:
+    """Return the uniform numbers of `steps` steps from `first` on, for `keys` [n]: [steps, n, draws]."""
     return uniform(split_keys(split_keys(keys, steps, offset=first), draws)).transpose(0, 1)

@@ -32,7 +32,7 @@ class Scores(nn.Module):
 
 @torch.no_grad()
 def program(policy: Policy, environment: Environment, settings: Settings, cases: int) -> Program:
-    """Give the actor with `cases` observations of all agents of an environment, from games it plays itself."""
+    """Return the actor with `cases` observations of all agents of an environment, from games that it plays."""
     keys = sample_keys(stream_key(settings.seed, "export", held_out=True), torch.arange(GAMES))
     state = environment.reset(uniform(split_keys(keys, environment.draws)))
     choices, seen = environment.agents * environment.actions, []
@@ -40,15 +40,15 @@ def program(policy: Policy, environment: Environment, settings: Settings, cases:
         observation = environment.observe(state)
         if step % APART == 0:
             seen.append(observation)
-        luck = split_keys(split_keys(keys, 1, offset=step + 1)[:, 0], environment.draws + choices)
-        noise = gumbel(luck[:, environment.draws :]).unflatten(-1, (environment.agents, environment.actions))
+        draws = split_keys(split_keys(keys, 1, offset=step + 1)[:, 0], environment.draws + choices)
+        noise = gumbel(draws[:, environment.draws :]).unflatten(-1, (environment.agents, environment.actions))
         action = (policy.logits(observation) + noise).argmax(-1)
-        state = environment.step(state, action, uniform(luck[:, : environment.draws])).state
+        state = environment.step(state, action, uniform(draws[:, : environment.draws])).state
     return Program(Scores(policy).eval(), {"observation": torch.cat(seen)[:cases]}, ("logits",))
 
 
 def page(policy: Policy, environment: Environment, settings: Settings) -> Page:
-    """Give the page of an environment: the shared frame, the player, and the rules once more in JavaScript."""
+    """Return the page of an environment: the shared frame, the player, and the rules in JavaScript."""
     own = Path(__file__).with_name("page")
     frame = Path(__file__).parents[1] / "core" / "export" / "page"
     files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}
@@ -69,9 +69,9 @@ def page(policy: Policy, environment: Environment, settings: Settings) -> Page:
 
 
 def trace(environment: Environment, settings: Settings) -> dict[str, list[Any]]:
-    """Play one copy at random and write all of it down, so that other rules can be held to these.
+    """Record a random episode of one copy, so that another implementation can be compared with it.
 
-    `observations[i]` is what all agents see, flattened, before `actions[i]`: numbers, or digits in one string.
+    `observations[i]` are the flattened observations of all agents before `actions[i]`: numbers, or a string of digits.
     `numbers[0]` is the reset's and `numbers[i + 1]` that of step i.
     """
     keys = sample_keys(stream_key(settings.seed, "trace", held_out=True), torch.arange(TRACED_STEPS + 1))
@@ -87,7 +87,7 @@ def trace(environment: Environment, settings: Settings) -> dict[str, list[Any]]:
 
 
 def _described(name: str, layer: nn.Module) -> list[dict[str, Any]]:
-    """Name a layer's kind and weights as play.js wants them."""
+    """Describe a layer's kind and weights for play.js."""
     if isinstance(layer, Linear):
         return [{"kind": "linear", "name": name}]
     if isinstance(layer, Picture):

@@ -189,7 +189,7 @@ PRESETS["large"] = {
 _OWN = {"grid": "snake", "agents": "snake", "food": "snake", "view": "snake", "arms": "bandit"}
 
 
-def settle(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
+def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
     Raises:

@@ -22,15 +22,15 @@ class Policy(nn.Module):
         self.critic = network(settings, environment, 1, gain=1.0)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Give logits [B, A, actions] and values [B, A], float32."""
+        """Return logits [B, A, actions] and values [B, A], float32."""
         return self.logits(observations), self.values(observations)
 
     def logits(self, observations: Tensor) -> Tensor:
-        """Give unnormalised log-probabilities [B, A, actions], float32."""
+        """Return unnormalised log-probabilities [B, A, actions], float32."""
         return self.actor(observations.float()).float()
 
     def values(self, observations: Tensor) -> Tensor:
-        """Give expected discounted returns [B, A], float32."""
+        """Return expected discounted returns [B, A], float32."""
         return self.critic(observations.float()).float().squeeze(-1)
 
 

@@ -6,27 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchyard_trainers.core.workload import Terms
+from torchyard_trainers.core.workload import LossOutput
 from torchyard_trainers.vecrl.params import Settings
 
 
 class Minibatch(NamedTuple):
-    """What is learned from, gathered from a rollout: [m, t, A, ...] for m environments at t of its times."""
+    """Samples of a rollout: [m, t, A, ...] for m environments at t of its time steps."""
 
     observation: Tensor  # [m, t, A, D]
     action: Tensor  # [m, t, A] int64
-    log_probability: Tensor  # [m, t, A] when it was taken
+    log_probability: Tensor  # [m, t, A] under the policy that acted
     advantage: Tensor  # [m, t, A] normalised over the whole rollout
     target: Tensor  # [m, t, A] for the value
 
 
-def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, settings: Settings) -> Terms:
-    """Give the sum over environments of the mean loss of their samples, and statistics alike.
+def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, settings: Settings) -> LossOutput:
+    """Return the sum over environments of the mean loss of their samples, and the statistics in the same form.
 
     Args:
-        logits: [m, t, A, actions], of the policy that learns.
+        logits: [m, t, A, actions] of the policy in training.
         value: [m, t, A].
-        batch: what happened.
+        batch: the samples.
         weights: [m], 0 for padding.
         settings: of the run.
     """
@@ -49,7 +49,7 @@ def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, set
             "clipFraction": ((ratio - 1).abs() > settings.clip).float(),
         }
         statistics = {name: _summed(values, weights) for name, values in named.items()}
-    return Terms(_summed(loss, weights), statistics)
+    return LossOutput(_summed(loss, weights), statistics)
 
 
 def likelihood_of(log_probabilities: Tensor, action: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class Snake:
         }
 
     def _scent(self, head: Tensor, heading: Tensor, food: Tensor) -> Tensor:
-        """Give 1 plus the signs of how far ahead and how far to the right the nearest food is: [N, A, 2] uint8."""
+        """Return 1 plus the signs of how far ahead and how far to the right the nearest food is: [N, A, 2] uint8."""
         grid, half = self.grid, self.grid // 2
         rows = (food // grid)[:, None] - (head // grid)[..., None]
         columns = (food % grid)[:, None] - (head % grid)[..., None]
@@ -143,7 +143,7 @@ class Snake:
         return (signs + 1).to(torch.uint8)
 
     def _around(self, offsets: list[tuple[int, int]]) -> Tensor:
-        """Give the cell at each offset (ahead, right) from every cell, for every heading: [4, cells, offsets]."""
+        """Return the cell at each offset (ahead, right) from every cell, for every heading: [4, cells, offsets]."""
         ahead, right = torch.tensor(offsets, device=self._numbered.device).unbind(-1)
         tables = []
         for heading in range(4):

@@ -1,4 +1,4 @@
-"""How fast environments run, by themselves and under a policy: mode `bench` tells both beside training."""
+"""Speed of the environments, alone and under a policy: mode `bench` reports both beside the training speed."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.rollout import luck, moments_of
+from torchyard_trainers.vecrl.rollout import draw_noise, sample_ids_of
 
 WARM_UP_RUNS = 2
 MEASURED_SECONDS = 2.0
@@ -16,21 +16,21 @@ MEASURED_SECONDS = 2.0
 
 @torch.no_grad()
 def speeds(collector: Collector, session: Session, settings: Settings) -> dict[str, float]:
-    """Measure steps of all environments of this rank a second; agents of one environment step together.
+    """Measure the steps per second of this rank's environments; the agents of one environment step together.
 
-    `environmentOnlyStepsPerSecond`: random actions, nobody looks. `rolloutStepsPerSecond`: the policy looks and acts,
-    and what happened is valued.
+    `environmentOnlyStepsPerSecond`: random actions, no observations. `rolloutStepsPerSecond`: the policy observes and
+    acts, and the trajectory is evaluated.
     """
     environment, device = collector.environment(session), session.world.device
     own = range(session.world.rank, settings.environments, session.world.size)
-    ids = torch.tensor(own, dtype=torch.int64, device=device)  # none where there are more ranks than environments
-    chance = luck(settings, environment, moments_of(settings, ids, 0))
-    actions = chance.noise.argmax(-1)
-    state = environment.reset(chance.numbers[0])
+    ids = torch.tensor(own, dtype=torch.int64, device=device)  # empty if there are more ranks than environments
+    noise = draw_noise(settings, environment, sample_ids_of(settings, ids, 0))
+    actions = noise.gumbel.argmax(-1)
+    state = environment.reset(noise.uniform[0])
 
     def walk() -> None:
         nonlocal state
-        for action, numbers in zip(actions, chance.numbers, strict=True):
+        for action, numbers in zip(actions, noise.uniform, strict=True):
             state = environment.step(state, action, numbers).state
 
     steps = len(ids) * settings.horizon
@@ -41,7 +41,7 @@ def speeds(collector: Collector, session: Session, settings: Settings) -> dict[s
 
 
 def _seconds(act: Callable[[], object], device: torch.device) -> float:
-    """Give the mean time of a run, over a few seconds after a warm-up."""
+    """Return the mean seconds of a call, over a few seconds after a warm-up."""
 
     def finished() -> float:
         if device.type == "cuda":

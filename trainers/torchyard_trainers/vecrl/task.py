@@ -1,7 +1,7 @@
-"""PPO as a workload of the training loop: an optimizer step is a minibatch, a sample of it is an environment.
+"""PPO as a workload of the training loop: an optimizer step is a minibatch, and a sample is an environment.
 
-Every minibatch holds all environments, each at a share of its times that a key of its own chose. So a rank needs the
-rollouts of its own environments only, at any world size, and samples of one minibatch are spread over all of them.
+Every minibatch holds all environments, each with a part of its time steps, chosen by a key per environment. A rank
+therefore needs the rollouts of its own environments only, at any world size, and a minibatch mixes all environments.
 """
 
 import math
@@ -19,12 +19,12 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.environments import build_environment
-from torchyard_trainers.vecrl.evaluation import Examiner
+from torchyard_trainers.vecrl.evaluation import Evaluator
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.ppo import Minibatch, losses
@@ -35,7 +35,7 @@ class VecRL(Workload):
     """The workload `vecrl`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take settled parameters."""
+        """Store resolved parameters."""
         self.settings = settings
         self.total_steps = settings.rollouts * settings.steps_per_rollout
         self.global_batch = settings.environments
@@ -50,17 +50,17 @@ class VecRL(Workload):
         }
         self.architecture = ("trainer.name", "trainer.params.environment", "trainer.params.policies")
         self._collector: Collector | None = None
-        self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps; tells which minibatch is next
+        self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps so far; determines the next minibatch
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._order: tuple[int, Tensor] | None = None
         self._learn: Callable[[Minibatch, Tensor], tuple[Tensor, dict[str, Tensor]]] | None = None
-        self._examiner: Examiner | None = None
+        self._evaluator: Evaluator | None = None
         self._clock = 0.0
         self._paces: deque[float] = deque(maxlen=100)
 
     @property
     def collector(self) -> Collector:
-        """Environments and acting policy; there once the model is built."""
+        """Environments and acting policy; available once the model is built."""
         assert self._collector is not None
         return self._collector
 
@@ -81,7 +81,7 @@ class VecRL(Workload):
         return Adam(parameters, lr=self.settings.lr, eps=1e-5, fused=True)
 
     def learning_rate(self, step: int) -> float:
-        """Give the rate of a step: one for all minibatches of a rollout, on a line from `lr` to `lr_final`."""
+        """Return the rate of a step: the same for all minibatches of a rollout, linear from `lr` to `lr_final`."""
         settings = self.settings
         share = min(step // settings.steps_per_rollout / settings.rollouts, 1.0)
         return settings.lr + (settings.lr_final - settings.lr) * share
@@ -92,38 +92,38 @@ class VecRL(Workload):
         (value,) = metrics.values()
         return {**metrics, "evalUntrained": value, "episodes": 0.0}
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
-        """PPO's loss on one share of the newest rollout."""
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        """Return PPO's loss on one minibatch of the newest rollout."""
         minibatch = self._minibatch(session, batch.ids % self.global_batch)
         if self._learn is None:
             self._learn = self._learner(session)
-        return Terms(*self._learn(minibatch, batch.weights))
+        return LossOutput(*self._learn(minibatch, batch.weights))
 
     def _learner(self, session: Session) -> Callable[[Minibatch, Tensor], tuple[Tensor, dict[str, Tensor]]]:
-        """Give the way to PPO's loss on a minibatch; compiled, it is a graph where all gradients are one process's."""
+        """Return the function that computes PPO's loss; compiled, it is a CUDA graph where no gradient is reduced."""
         model, settings = session.parallel.forward, self.settings
-        hastens = settings.compile and session.world.device.type == "cuda"
-        judge = torch.compile(losses, dynamic=False) if hastens else losses
+        compiles = settings.compile and session.world.device.type == "cuda"
+        compute = torch.compile(losses, dynamic=False) if compiles else losses
         alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
 
-        def learn(minibatch: Minibatch, weights: Tensor) -> Terms:
+        def learn(minibatch: Minibatch, weights: Tensor) -> LossOutput:
             shape = minibatch.action.shape
             logits, value = model(minibatch.observation.flatten(0, 1))
-            return judge(logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, weights, settings)
+            return compute(logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, weights, settings)
 
         if settings.compile and alone:
             return GraphedLoss(learn, list(session.parallel.module.parameters()))
         return learn
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
-        """After the last minibatch of a rollout: tell what it showed, renew the acting policy. Evaluate at times."""
+        """Report the rollout's metrics and renew the acting policy after its last minibatch; evaluate when due."""
         self._done.fill_(step)
         number, left = divmod(step, self.settings.steps_per_rollout)
         metrics: dict[str, float] = {}
         if not left:
             facts = self.collector.advance(session, number)
             self._episodes += int(facts["episodes"])
-            metrics = self._told(facts) | self._pace(session)
+            metrics = self._metrics(facts) | self._pace(session)
         if step % self.eval_every == 0 or step == self.total_steps:
             session.reporter.phase("eval")
             began = time.monotonic()
@@ -132,18 +132,18 @@ class VecRL(Workload):
         return metrics
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
+        """Return the mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
         environment = self.collector.environment(session)
-        if self._examiner is None:
+        if self._evaluator is None:
             policy = Policy(self.settings, environment).to(session.world.device)
-            self._examiner = Examiner(policy, environment, graphs=self.settings.compile)
-        session.parallel.copy_to(self._examiner.policy)
+            self._evaluator = Evaluator(policy, environment, graphs=self.settings.compile)
+        session.parallel.copy_to(self._evaluator.policy)
         with session.precision.forward():
-            found = self._examiner.qualities(session.world, self.settings.eval_episodes)
+            found = self._evaluator.qualities(session.world, self.settings.eval_episodes)
         return {environment.measure: float(found.mean())}
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Mean quality of greedy episodes, negative: higher is better."""
+        """Return the negative mean quality of greedy episodes: lower is better."""
         found = metrics.get("evalReturn", metrics.get("evalLength"))
         return None if found is None else -found
 
@@ -155,9 +155,7 @@ class VecRL(Workload):
         """See `Workload`."""
         settings = self.settings
         measure = "evalLength" if settings.environment == "snake" else "evalReturn"
-        told = {
-            name: metrics[name] for name in (measure, "evalUntrained", "episodeReturn", "episodes") if name in metrics
-        }
+        names = (measure, "evalUntrained", "episodeReturn", "episodes")
         steps = settings.rollouts * settings.horizon * settings.environments
         what = "length" if settings.environment == "snake" else "return"
         text = (
@@ -168,12 +166,12 @@ class VecRL(Workload):
             "trainer": "vecrl",
             "environment": settings.environment,
             "environmentSteps": steps,
-            **told,
+            **{name: metrics[name] for name in names if name in metrics},
             "text": text,
         }
 
     def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
-        """See `Exportable`: `policy` gives logits [n, A, actions] for observations [n, A, D]."""
+        """See `Exportable`: `policy` returns logits [n, A, actions] for observations [n, A, D]."""
         assert isinstance(model, Policy)
         environment = build_environment(self.settings, torch.device("cpu"))
         return {export.PROGRAM: export.program(model, environment, self.settings, cases)}
@@ -184,18 +182,18 @@ class VecRL(Workload):
         return export.page(self.collector.actor, environment, self.settings)
 
     def measure(self, session: Session) -> dict[str, float]:
-        """See `Measured`: steps of all environments a second, training and its parts."""
+        """See `Measured`: environment steps per second of training and of its parts."""
         ranks = session.world.size
         parts = {name: rate * ranks for name, rate in speeds(self.collector, session, self.settings).items()}
         return parts | ({"envStepsPerSecond": statistics.median(self._paces)} if self._paces else {})
 
     def _minibatch(self, session: Session, environments: Tensor) -> Minibatch:
-        """Gather the share of `environments` [m] that is next."""
+        """Gather the next minibatch of `environments` [m]."""
         settings, world = self.settings, session.world
         number, index = divmod(int(self._done), settings.steps_per_rollout)
         epoch, part = divmod(index, settings.minibatches)
-        with session.waits:
-            (path, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
+        with session.data_wait:
+            (trajectory, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
         length = settings.horizon // settings.minibatches
         rows = (environments - world.rank).clamp(min=0) // world.size
         times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]
@@ -204,15 +202,15 @@ class VecRL(Workload):
         mean = facts["advantage"] / count
         deviation = math.sqrt(max(facts["advantageSquared"] / count - mean**2, 0.0))
         return Minibatch(
-            path.observation[times, rows],
-            path.action[times, rows],
+            trajectory.observation[times, rows],
+            trajectory.action[times, rows],
             log_probability[times, rows],
             (advantage[times, rows] - mean) / (deviation + 1e-8),
             target[times, rows],
         )
 
     def _times(self, world: World, epoch: int) -> Tensor:
-        """Give the times of each environment of this rank in the order of an epoch: [n, horizon]."""
+        """Return a permutation of the time steps of each environment of this rank for an epoch: [n, horizon]."""
         if self._order is None or self._order[0] != epoch:
             settings = self.settings
             (slots,) = split(settings.environments, world.size, world.rank)
@@ -221,21 +219,21 @@ class VecRL(Workload):
             self._order = (epoch, keys.argsort(-1))
         return self._order[1]
 
-    def _told(self, facts: Mapping[str, float]) -> dict[str, float]:
-        """Turn sums over a rollout into metrics; a mean of no episode is not told."""
+    def _metrics(self, facts: Mapping[str, float]) -> dict[str, float]:
+        """Convert sums over a rollout to metrics; leave out the mean return if no episode ended."""
         settings = self.settings
         count = settings.environments * settings.horizon * settings.agents
-        spread = facts["targetSquared"] / count - (facts["target"] / count) ** 2
+        variance = facts["targetSquared"] / count - (facts["target"] / count) ** 2
         error = facts["advantageSquared"] / count - (facts["advantage"] / count) ** 2
         metrics = {"episodes": float(self._episodes), "rolloutEpisodes": facts["episodes"]}
         if facts["episodes"]:
             metrics["episodeReturn"] = facts["return"] / facts["episodes"]
-        if spread > 0:
-            metrics["explainedVariance"] = 1 - error / spread
+        if variance > 0:
+            metrics["explainedVariance"] = 1 - error / variance
         return metrics
 
     def _pace(self, session: Session) -> dict[str, float]:
-        """Give steps of all environments a second since the rollout before, by the mean clock of all ranks."""
+        """Return the environment steps per second since the rollout before, averaged over the clocks of all ranks."""
         now, before, self._clock = time.monotonic(), self._clock, time.monotonic()
         seconds = session.world.total(torch.tensor([now - before], dtype=torch.float64)).item() / session.world.size
         if not before:

@@ -27,5 +27,5 @@ class Best:
 
 
 def agreed(score: float | None, world: World) -> float | None:
-    """Give the score that rank 0 measured, if one was: whether a model is saved must not be a question of rounding."""
+    """Return rank 0's score on every rank, so that rounding cannot make ranks disagree about a save; None if none."""
     return None if score is None else world.from_leader(lambda: score)

@@ -28,7 +28,7 @@ class Saved(NamedTuple):
     untidy: str = ""  # what could not be done around it, that the next save makes up for
 
     def report(self) -> dict[str, Any]:
-        """Give the report's `checkpoint` block."""
+        """Return the report's `checkpoint` block."""
         return {
             "step": self.step,
             "time": self.time,
@@ -127,7 +127,7 @@ class Checkpoints:
         return elsewhere
 
     def scores(self) -> list[float]:
-        """Give the scores of all whole checkpoints that have one. Collective."""
+        """Return the scores of all whole checkpoints that have one. Collective."""
 
         def read() -> list[float]:
             found = (commits.read_score(each.folder) for each in commits.candidates(self.root) if not each.fault)
@@ -177,7 +177,7 @@ class Checkpoints:
 
         def seal_own_files() -> dict[str, Any]:
             files = self.shards.written_by(self._world.rank, shard_folder)
-            if self._world.leads:
+            if self._world.is_main:
                 commits.write_atomically(unfinished / commits.STATE, json.dumps(record, indent=1))
                 files.append(unfinished / commits.STATE)
             return {str(path.relative_to(unfinished)): commits.digest(path) for path in files}

@@ -60,7 +60,7 @@ def _mark(job: str) -> str:
 
 
 def candidates(root: Path) -> list[Candidate]:
-    """Give all step folders, newest first."""
+    """Return all step folders, newest first."""
     if not root.is_dir():
         return []
     named = ((match, entry) for entry in root.iterdir() if (match := _STEP.fullmatch(entry.name)))
@@ -87,7 +87,7 @@ def damaged(folder: Path, part: int, parts: int) -> list[str]:
 
 
 def commit(folder: Path, files: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Say that the files of a folder are whole."""
+    """Write the marker that the files of a folder are complete."""
     write_atomically(folder / COMMIT, json.dumps({"schema": 1, "files": files, **facts}, indent=1))
 
 
@@ -142,7 +142,7 @@ def read_commit(folder: Path) -> dict[str, Any]:
 
 
 def read_score(folder: Path) -> float | None:
-    """Give how good the model of a checkpoint was, lower is better; None if nobody measured a number at its step."""
+    """Return how good the model of a checkpoint was, lower is better; None if nobody measured a number at its step."""
     try:
         score = read_record(folder / STATE)["score"]
     except (ValueError, KeyError, FileNotFoundError):
@@ -208,7 +208,7 @@ def check_round(root: Path, round_number: int, job: str) -> None:
 
 
 def read_lock(root: Path) -> tuple[int, str]:
-    """Give round and job that own the folder: (0, "") if none."""
+    """Return round and job that own the folder: (0, "") if none."""
     try:
         number, _, job = read_bytes(root / LOCK, 4096).decode()[:512].strip().partition(" ")
         return int(number), job

@@ -87,7 +87,7 @@ def roll_back(
 def record_of(
     work: Workload, session: Session, progress: Progress, round_number: int, score: float | None
 ) -> dict[str, Any]:
-    """Give what `state.json` says: all that is not a tensor."""
+    """Return what `state.json` says: all that is not a tensor."""
     return {
         "schema": 1,
         "step": progress.step,
@@ -106,7 +106,7 @@ def record_of(
 
 
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
-    """Give what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
+    """Return what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
     finite = {} if work.dataset_size is None else {"datasetSize": work.dataset_size}
     return {**work.identity, **finite, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}

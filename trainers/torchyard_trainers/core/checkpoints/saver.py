@@ -25,7 +25,7 @@ class InFlight(NamedTuple):
 
 
 class Saver:
-    """The saves of one round. `checkpoints` must talk on a process group of its own (`World.beside`)."""
+    """The saves of one round. `checkpoints` must talk on a process group of its own (`World.with_own_group`)."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Saver:
         reporter: Reporter,
         device: torch.device,
     ) -> None:
-        """Tell `cadence` and `reporter` of every save; on a GPU, copy through pinned memory that is used again."""
+        """Notify `cadence` and `reporter` of every save; on a GPU, copy through reused pinned memory."""
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         pinned = device.type == "cuda"

@@ -23,7 +23,7 @@ class Shards(Protocol):
     shared: bool  # every rank sees the folder; otherwise it is rank 0's alone
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Give the state as `save` wants it; on the thread of training, since sharded tensors talk to each other."""
+        """Return the state as `save` wants it; on the thread of training, since sharded tensors talk to each other."""
 
     def save(self, state: dict[str, Any], folder: Path) -> None:
         """Write all tensors, durably."""
@@ -32,7 +32,7 @@ class Shards(Protocol):
         """Fill the given tensors in place, at whatever world size or sharding they were written."""
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
-        """Give the files of one rank; rank 0 also answers for the index."""
+        """Return the files of one rank; rank 0 also answers for the index."""
 
 
 def shards_for(root: Path, world: World) -> "DcpShards":
@@ -124,7 +124,7 @@ class LeaderShards(DcpShards):
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
         """See `Shards`."""
-        whole = _empty(state) if self._world.leads else {}
+        whole = _empty(state) if self._world.is_main else {}
         self._world.from_leader(lambda: _unwrapped(super(LeaderShards, self).load, whole, folder))
         _ask_only_for(state, self._world.from_leader(lambda: set(_states(whole))))
         read = dict(_leaves(whole))
@@ -145,9 +145,9 @@ class LeaderShards(DcpShards):
         for path, value in _leaves(state):
             if isinstance(value, Tensor):
                 tensor = value.full_tensor() if isinstance(value, DTensor) else value
-                if self._world.leads:
+                if self._world.is_main:
                     _put(whole, path, tensor.detach().cpu())
-            elif self._world.leads:
+            elif self._world.is_main:
                 _put(whole, path, value)
         return whole
 
@@ -156,7 +156,7 @@ Keys = tuple[str, ...]
 
 
 def _leaves(nested: Mapping[str, Any], at: Keys = ()) -> Iterator[tuple[Keys, Any]]:
-    """Give what is not a mapping, with its keys; the same order on every rank."""
+    """Return what is not a mapping, with its keys; the same order on every rank."""
     for key, value in nested.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*at, key))
@@ -180,13 +180,13 @@ def _empty(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _states(state: dict[str, Any]) -> dict[str, Any]:
-    """Give the optimizer's state by the name of the parameter."""
+    """Return the optimizer's state by the name of the parameter."""
     found: dict[str, Any] = state.get("optimizer", {}).get("state", {})
     return found
 
 
 def _held(parameters: Iterable[str], names: Iterable[str]) -> set[str]:
-    """Give the parameters that have a state of the optimizer in a checkpoint, by the names of its values."""
+    """Return the parameters that have a state of the optimizer in a checkpoint, by the names of its values."""
     places = {place for name in names for place in accumulate(name.split("."), "{}.{}".format)}
     return {each for each in parameters if f"optimizer.state.{each}" in places}
 
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
 
 
 def capture(module: nn.Module, optimizer: Optimizer, workload: dict[str, Any]) -> dict[str, Any]:
-    """Give the state of training under names that no strategy changes."""
+    """Return the state of training under names that no strategy changes."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model_state, optimizer_state = get_state_dict(module, optimizer)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export import graph, web, weights
-from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.bundle import ExportBundle
 from torchyard_trainers.core.export.program import Exportable, Playable
 from torchyard_trainers.core.workload import Workload
 
@@ -19,24 +19,22 @@ class Format(NamedTuple):
     what it found. Both raise `ExportError`.
     """
 
-    write: Callable[[Material, Path], dict[str, Any]]
-    verify: Callable[[Material, Path, Mapping[str, Any]], dict[str, Any]]
+    write: Callable[[ExportBundle, Path], dict[str, Any]]
+    verify: Callable[[ExportBundle, Path, Mapping[str, Any]], dict[str, Any]]
     needs: type | None = None  # what the workload must offer
     packages: tuple[str, ...] = ()
     check: Callable[[Workload], None] | None = None  # refuses what can be seen before training
 
 
 FORMATS: dict[str, Format] = {
-    "safetensors": Format(weights.write, lambda material, folder, _facts: weights.verify(material, folder)),
+    "safetensors": Format(weights.write, lambda bundle, folder, _facts: weights.verify(bundle, folder)),
     "onnx": Format(
         graph.write_onnx,
-        lambda material, folder, _facts: graph.verify_onnx(material, folder),
+        lambda bundle, folder, _facts: graph.verify_onnx(bundle, folder),
         needs=Exportable,
         packages=("onnx", "onnxscript", "onnxruntime"),
     ),
-    "pt2": Format(
-        graph.write_pt2, lambda material, folder, _facts: graph.verify_pt2(material, folder), needs=Exportable
-    ),
+    "pt2": Format(graph.write_pt2, lambda bundle, folder, _facts: graph.verify_pt2(bundle, folder), needs=Exportable),
     "web": Format(web.write, web.verify, needs=Playable, check=web.check),
 }
 

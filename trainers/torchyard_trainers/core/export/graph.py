@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchyard_trainers.core.export.gate import ExportError, Runner, UnwritableError, compare
-from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.bundle import ExportBundle
 from torchyard_trainers.core.export.program import Program
+from torchyard_trainers.core.export.verify import ExportError, Runner, UnwritableError, compare
 
 # Tracing learns nothing from more; a batch of one would be taken for a constant.
 TRACED_CASES = 4
@@ -22,30 +22,30 @@ Tracer = Callable[[Program], Callable[[Path], None]]
 Reader = Callable[[Program, Path], Runner]
 
 
-def write_onnx(material: Material, folder: Path) -> dict[str, Any]:
+def write_onnx(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Write `PROGRAM.onnx` for each program."""
     import onnx
 
-    return _write(material, folder, "onnx", _to_onnx) | {"versions": {"onnx": onnx.__version__}}
+    return _write(bundle, folder, "onnx", _to_onnx) | {"versions": {"onnx": onnx.__version__}}
 
 
-def write_pt2(material: Material, folder: Path) -> dict[str, Any]:
+def write_pt2(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Write `PROGRAM.pt2` for each program: load it with `torch.export.load`."""
-    return _write(material, folder, "pt2", _to_pt2)
+    return _write(bundle, folder, "pt2", _to_pt2)
 
 
-def verify_onnx(material: Material, folder: Path) -> dict[str, Any]:
+def verify_onnx(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Reload each program with ONNX Runtime on the CPU and compare. Raises `ExportError`."""
-    return _verify(material, folder, "onnx", _from_onnx)
+    return _verify(bundle, folder, "onnx", _from_onnx)
 
 
-def verify_pt2(material: Material, folder: Path) -> dict[str, Any]:
+def verify_pt2(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Reload each program with `torch.export` and compare. Raises `ExportError`."""
-    return _verify(material, folder, "pt2", _from_pt2)
+    return _verify(bundle, folder, "pt2", _from_pt2)
 
 
-def _write(material: Material, folder: Path, form: str, tracer: Tracer) -> dict[str, Any]:
-    for name, program in material.programs.items():
+def _write(bundle: ExportBundle, folder: Path, form: str, tracer: Tracer) -> dict[str, Any]:
+    for name, program in bundle.programs.items():
         try:
             with _plain_torch():
                 save = tracer(program)
@@ -63,20 +63,20 @@ def _write(material: Material, folder: Path, form: str, tracer: Tracer) -> dict[
                 "file": f"{name}.{form}",
                 "inputs": {key: _kind(tensor) for key, tensor in program.inputs.items()},
                 "outputs": {
-                    key: _kind(tensor) for key, tensor in zip(program.outputs, material.expected[name], strict=True)
+                    key: _kind(tensor) for key, tensor in zip(program.outputs, bundle.expected[name], strict=True)
                 },
             }
-            for name, program in material.programs.items()
+            for name, program in bundle.programs.items()
         }
     }
 
 
-def _verify(material: Material, folder: Path, form: str, reader: Reader) -> dict[str, Any]:
+def _verify(bundle: ExportBundle, folder: Path, form: str, reader: Reader) -> dict[str, Any]:
     verdicts = {}
-    for name, program in material.programs.items():
+    for name, program in bundle.programs.items():
         with _plain_torch():
             run = reader(program, folder / f"{name}.{form}")
-            verdicts[name] = compare(f"{form} {name}", program, material.expected[name], run).report()
+            verdicts[name] = compare(f"{form} {name}", program, bundle.expected[name], run).report()
     return verdicts
 
 
@@ -134,7 +134,7 @@ def _from_pt2(_program: Program, path: Path) -> Runner:
 
 
 def _root(error: BaseException) -> str:
-    """Give the first line of what an error began with: exporters wrap it in advice."""
+    """Return the first line of what an error began with: exporters wrap it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
@@ -146,9 +146,9 @@ def _kind(tensor: Tensor) -> dict[str, Any]:
 
 @contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Let tracing choose its own algorithms: determinism is a promise of training, and stops some of its rewrites."""
+    """Allow non-deterministic algorithms during tracing: deterministic mode prevents some of its rewrites."""
     deterministic = torch.are_deterministic_algorithms_enabled()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of every library it does without
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about each optional library
     torch.use_deterministic_algorithms(False)
     try:
         with warnings.catch_warnings():

@@ -57,7 +57,7 @@ class Exportable(Protocol):
     """A workload whose model can leave as `onnx` and `pt2`."""
 
     def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
-        """Give what the model computes, by name (a file name: `policy`), recorded on `cases` inputs.
+        """Return what the model computes, by name (a file name: `policy`), recorded on `cases` inputs.
 
         `model` is `build()` with the weights to export: unsharded, on the CPU, in fp32 and `eval` mode. Only rank 0
         calls this, on a workload that trains nothing.
@@ -69,4 +69,4 @@ class Playable(Exportable, Protocol):
     """A workload whose model can also leave as `web`."""
 
     def page(self) -> Page:
-        """Give the page that runs one of the programs."""
+        """Return the page that runs one of the programs."""

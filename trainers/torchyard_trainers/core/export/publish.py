@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.export.bundle import ExportBundle, prepare
 from torchyard_trainers.core.export.formats import FORMATS
-from torchyard_trainers.core.export.gate import ExportError
-from torchyard_trainers.core.export.material import Material, prepare
+from torchyard_trainers.core.export.verify import ExportError
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload
@@ -52,14 +52,14 @@ def export(
         ExportError: a format does not hold what the model is; it is not published, those before it are.
     """
     session.reporter.phase("export")
-    whole = session.parallel.on_host(keep=session.world.leads)
+    whole = session.parallel.on_host(keep=session.world.is_main)
 
     def write_all() -> None:
         programs = any(FORMATS[name].needs is not None for name in formats)
-        material = prepare(fresh(), whole, facts, programs=programs)
+        bundle = prepare(fresh(), whole, facts, programs=programs)
         for name in formats:
             try:
-                _publish(material, name, root, session.reporter, verify=verify)
+                _publish(bundle, name, root, session.reporter, verify=verify)
             except ExportError:
                 session.reporter.refused(f"{EXPORTS}/{name}")
                 raise
@@ -67,19 +67,19 @@ def export(
     session.world.from_leader(write_all)
 
 
-def _publish(material: Material, name: str, root: Path, reporter: Reporter, *, verify: bool) -> None:
+def _publish(bundle: ExportBundle, name: str, root: Path, reporter: Reporter, *, verify: bool) -> None:
     form, began = FORMATS[name], time.monotonic()
     target = root / EXPORTS / name
     scratch = target.with_name(f".{name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    written = form.write(material, scratch)
-    verified = form.verify(material, scratch, written) if verify else None
+    written = form.write(bundle, scratch)
+    verified = form.verify(bundle, scratch, written) if verify else None
     manifest = {
         "schema": 1,
         "format": name,
         "time": time.time(),
-        **material.facts,
+        **bundle.facts,
         **written,
         "versions": {"python": platform.python_version(), "torch": torch.__version__, **written.get("versions", {})},
         "files": _digests(scratch),

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.export.gate import UnwritableError, compare, record
-from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.bundle import ExportBundle
 from torchyard_trainers.core.export.program import Page, Playable, Program
+from torchyard_trainers.core.export.verify import UnwritableError, compare, record
 from torchyard_trainers.core.workload import Workload
 
 WEIGHTS, GOLDEN = "weights.bin", "golden.bin"
@@ -41,15 +41,15 @@ _STORED = {
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "uint8": torch.uint8}
 
 
-def write(material: Material, folder: Path) -> dict[str, Any]:
+def write(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Write the folder; give what its manifest says.
 
     Raises:
         UnwritableError: it is larger than `MAX_BYTES`.
     """
-    page = material.page
+    page = bundle.page
     assert page is not None
-    program, expected = material.programs[page.program], material.expected[page.program]
+    program, expected = bundle.programs[page.program], bundle.expected[page.program]
     for name, source in page.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / name)
@@ -80,7 +80,7 @@ def check(work: Workload) -> None:
 
 
 def sizes(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str, int]:
-    """Give the bytes of each file that `write` makes, by name.
+    """Return the bytes of each file that `write` makes, by name.
 
     Args:
         page: what goes into the folder.
@@ -94,7 +94,7 @@ def sizes(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str,
     return found
 
 
-def verify(material: Material, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def verify(bundle: ExportBundle, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Fill a model with nothing but `weights.bin` and compare it with `golden.bin`.
 
     That the script of the page computes the same is for a browser to show: the page does it whenever it is opened.
@@ -102,9 +102,9 @@ def verify(material: Material, folder: Path, facts: Mapping[str, Any]) -> dict[s
     Raises:
         ExportError: the files do not hold the model.
     """
-    page = material.page
+    page = bundle.page
     assert page is not None
-    program = material.programs[page.program]
+    program = bundle.programs[page.program]
     stored = unpack(folder / GOLDEN, facts["golden"])
     expected = [stored[f"outputs.{name}"] for name in program.outputs]
     inputs = {name: stored[f"inputs.{name}"].to(tensor.dtype) for name, tensor in program.inputs.items()}
@@ -119,7 +119,7 @@ def verify(material: Material, folder: Path, facts: Mapping[str, Any]) -> dict[s
 
 
 def _recorded(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Give the recorded cases that go into the folder."""
+    """Return the recorded cases that go into the folder."""
     outputs = zip(program.outputs, expected, strict=True)
     return {
         **{f"inputs.{name}": tensor[: page.cases] for name, tensor in program.inputs.items()},
@@ -145,7 +145,7 @@ def _fit(bytes_of: Mapping[str, int], page: Page) -> None:
 
 
 def _room(tensor: Tensor, count: int) -> int:
-    """Give the bytes of so many numbers of a tensor's kind in a file of `pack`."""
+    """Return the bytes of so many numbers of a tensor's kind in a file of `pack`."""
     size = count * _STORED[tensor.dtype].itemsize
     return size + -size % _ALIGNMENT
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.export.gate import ExportError
-from torchyard_trainers.core.export.material import Material
+from torchyard_trainers.core.export.bundle import ExportBundle
+from torchyard_trainers.core.export.verify import ExportError
 
 FILE = "model.safetensors"
 _ERRNO = re.compile(r"\(os error (\d+)\)")
@@ -35,13 +35,13 @@ def save(weights: dict[str, Tensor], path: Path) -> None:
     scratch.replace(path)
 
 
-def write(material: Material, folder: Path) -> dict[str, Any]:
+def write(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Write `model.safetensors`; give what the manifest says of it."""
-    save(material.weights, folder / FILE)
-    return {"parameters": sum(tensor.numel() for tensor in material.weights.values())}
+    save(bundle.weights, folder / FILE)
+    return {"parameters": sum(tensor.numel() for tensor in bundle.weights.values())}
 
 
-def verify(material: Material, folder: Path) -> dict[str, Any]:
+def verify(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     """Read the file again and compare every bit.
 
     Raises:
@@ -50,9 +50,7 @@ def verify(material: Material, folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     found = load_file(folder / FILE)
-    wrong = [
-        name for name in sorted(material.weights.keys() | found.keys()) if not _same(material.weights, found, name)
-    ]
+    wrong = [name for name in sorted(bundle.weights.keys() | found.keys()) if not _same(bundle.weights, found, name)]
     if wrong:
         raise ExportError(f"safetensors: {', '.join(wrong[:5])} read back other than written; it is not published")
     return {"tensors": len(found)}

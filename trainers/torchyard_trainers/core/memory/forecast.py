@@ -1,4 +1,4 @@
-"""What a step of a job will take of one rank's memory, told without a GPU: the step is made with tensors of no content.
+"""Forecast of one rank's memory in a training step, without a GPU: the step runs with fake tensors.
 
 Every allocation of a real step happens, in a world of ranks of which this process is one, but a tensor is only a shape
 and a type (FakeTensorMode) and a collective only a call. Workloads whose code looks at numbers, such as rollouts of
@@ -24,7 +24,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
-from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, spread
+from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate
@@ -56,16 +56,16 @@ class Usage(NamedTuple):
 
 
 def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
-    """Give what tensors may take of a GPU with `memory` bytes, of which a rank is held to `fraction`."""
+    """Return what tensors may take of a GPU with `memory` bytes, of which a rank is held to `fraction`."""
     left = memory - CONTEXT_BYTES - (COMMUNICATOR_BYTES if world_size > 1 else 0)
     return int(IN_TENSORS * min(left, fraction * memory))
 
 
-class Imagined(World):
+class FakeWorld(World):
     """Ranks of which this one alone is there."""
 
     def gather(self, value: T) -> list[T]:
-        """Let all say what this one says: a group that is not there cannot carry what they would."""
+        """Return this rank's value for every rank: there is no real process group."""
         return [value] * self.size
 
 
@@ -76,7 +76,7 @@ def imagined_world(size: int, local_size: int) -> Iterator[World]:
 
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        yield Imagined(0, size, 0, CPU, grouped=True, local_size=local_size)
+        yield FakeWorld(0, size, 0, CPU, grouped=True, local_size=local_size)
     finally:
         distributed.destroy_process_group()
 
@@ -92,7 +92,7 @@ def forecast(
     real: bool,
     on_gpu: bool,
 ) -> Usage:
-    """Give what a step, or what follows it, takes at most once there is optimizer state; a first step has none yet.
+    """Return what a step, or what follows it, takes at most once there is optimizer state; a first step has none yet.
 
     What follows is what a workload does after its last step: there it evaluates. With tensors of no content it is
     followed as far as it looks at a number, which is after a batch as a rule: batches are equally large.
@@ -152,7 +152,7 @@ def _measure(
     plain = msgspec.structs.replace(settings, cpu_offload=False, compile=False)
     model = work.build()
     as_if = strategy if sharded else "single"
-    parallel = spread(model, work.blocks(model), as_if, settings=plain, precision=half, world=world, mesh=mesh)
+    parallel = parallelize(model, work.blocks(model), as_if, settings=plain, precision=half, world=world, mesh=mesh)
     if strategy == "ddp":
         parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
@@ -186,7 +186,7 @@ def _measure(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = "evaluation between steps"
-        # Whoever looks at a number that is not there gets one of these.
+        # Code that reads the value of a fake tensor gets one of these errors.
         with nullcontext() if real else suppress(RuntimeError, TypeError):
             work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
         if not real:  # a baseline may have looked at a number before there was an evaluation

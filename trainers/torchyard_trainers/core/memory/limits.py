@@ -25,19 +25,19 @@ class Memory(Protocol):
         """Bytes that this rank may use now, those it has included."""
 
     def start(self) -> None:
-        """Count the peak anew from here."""
+        """Reset the peak."""
 
     def peak(self) -> int:
-        """Give the most bytes used at once since `start`."""
+        """Return the most bytes used at once since `start`."""
 
 
 def memory_of(device: torch.device, local_size: int, fraction: float = 1.0) -> Memory:
-    """Give the memory of a rank on `device`, one of `local_size` on its node; it may use `fraction` of its part."""
+    """Return the memory of a rank on `device`, one of `local_size` on its node; it may use `fraction` of its part."""
     return GpuMemory(device, fraction) if device.type == "cuda" else HostMemory(local_size, fraction)
 
 
 def hold_to(device: torch.device, fraction: float) -> None:
-    """Let allocations of this process beyond a fraction of its GPU fail; on a CPU a fraction is only gone by."""
+    """Make allocations beyond a fraction of this process's GPU fail; on a CPU the fraction only guides the planner."""
     if device.type == "cuda" and fraction < 1:
         torch.cuda.set_per_process_memory_fraction(fraction, device)
 
@@ -90,7 +90,7 @@ class HostMemory:
 
 
 def memory_left(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> int:
-    """Give the bytes that may still be allocated here: by the narrowest cgroup around this process, or the machine."""
+    """Return the bytes that this process can still allocate: the least of its cgroups' and the machine's."""
     left = [
         int(line.split()[1]) * 1024
         for line in (proc / "meminfo").read_text().splitlines()
@@ -100,7 +100,7 @@ def memory_left(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"))
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             home = root / controllers
-            # In a container of its own namespace the path is not there, and the root is the container's.
+            # In a container with its own cgroup namespace the path does not exist, and the root is the container's.
             folder = home / path.lstrip("/")
             for place in (folder, *folder.parents):
                 left += _left_in(place)
@@ -110,7 +110,7 @@ def memory_left(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"))
 
 
 def _left_in(cgroup: Path) -> list[int]:
-    """Give limit minus use of one cgroup, if it has a limit. Pages of files do not count: they are given back."""
+    """Return limit minus use of one cgroup, if it has a limit. Pages of files do not count: they are given back."""
     for limit_name, use_name in zip(_CGROUP_LIMITS, _CGROUP_USES, strict=True):
         try:
             limit, used = (cgroup / limit_name).read_text(), (cgroup / use_name).read_text()
@@ -128,7 +128,7 @@ def _left_in(cgroup: Path) -> list[int]:
 
 
 def _of_this_process(name: str) -> int:
-    """Read a size of this process, in bytes; 0 if the kernel does not tell it."""
+    """Read a size of this process, in bytes; 0 if the kernel does not report it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

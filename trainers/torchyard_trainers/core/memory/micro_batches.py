@@ -22,7 +22,7 @@ from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
-from torchyard_trainers.core.graphs import plainly
+from torchyard_trainers.core.graphs import eager_mode
 from torchyard_trainers.core.memory.limits import Memory, memory_of
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
@@ -35,11 +35,11 @@ NEAR = 0.05
 
 
 def largest_that_fits(per_rank: int, most: int, share: Callable[[int, int], float]) -> int:
-    """Give about the largest micro-batch that `per_rank` samples can be split into and that fits; 1 if none does.
+    """Return about the largest micro-batch that `per_rank` samples can be split into and that fits; 1 if none does.
 
     First it is asked whether all samples fit at once. Then there are no gradients of an earlier micro-batch to keep, so
     that may fit where nothing does that accumulates. Memory grows in a straight line with the size, and as steeply
-    whether it accumulates or not: one more try tells what accumulating takes.
+    whether it accumulates or not: one more trial measures the cost of accumulating.
 
     Args:
         per_rank: samples of a step on a rank.
@@ -67,7 +67,7 @@ def _search(
     alone: Mapping[int, float] = MappingProxyType({}),
     usable: Callable[[int], int] = lambda size: size,
 ) -> int:
-    """Give about the largest size that fits; 0 if none does.
+    """Return about the largest size that fits; 0 if none does.
 
     Args:
         most: the largest.
@@ -96,7 +96,7 @@ def _search(
 
 
 def _reach(tried: Mapping[int, float], alone: Mapping[int, float]) -> float:
-    """Give the size that takes all memory, on a line through what was tried; infinite if that says nothing yet."""
+    """Return the size that takes all memory, on a line through what was tried; infinite if that says nothing yet."""
     line = tried if len(tried) > 1 else alone
     first, last = min(tried), max(line, default=1)
     rise = line[last] - line[min(line)] if line else 0.0
@@ -104,7 +104,7 @@ def _reach(tried: Mapping[int, float], alone: Mapping[int, float]) -> float:
 
 
 def _even(per_rank: int, size: int) -> int:
-    """Give the size of equally large micro-batches of at most `size`, as `batching.split` makes them."""
+    """Return the size of equally large micro-batches of at most `size`, as `batching.split` makes them."""
     return -(-per_rank // -(-per_rank // max(size, 1)))
 
 
@@ -118,7 +118,7 @@ def choose(
     optimizer: torch.optim.Optimizer | None = None,
     memory: Memory | None = None,
 ) -> Session:
-    """Give the session with the micro-batch that the whole gang uses from here on. Collective.
+    """Return the session with the micro-batch that the whole gang uses from here on. Collective.
 
     Args:
         work: restored or begun.
@@ -127,7 +127,7 @@ def choose(
         settings: nothing is tried unless their `micro_batch_size` is `auto`, nor where samples see each other.
         step: whose samples are rehearsed.
         optimizer: of the run; if it is restored, its state is there and must not be there twice.
-        memory: that of this rank, unless its device tells.
+        memory: bytes of this rank, unless its device reports them.
 
     Raises:
         GpuMemoryError: a rehearsal needed more than was foreseen; it names the size that fitted.
@@ -190,9 +190,9 @@ def _try(
         return taken
 
     # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
-    with plainly(compiled=compiled), session.parallel.buffers.kept():
+    with eager_mode(compiled=compiled), session.parallel.buffers.kept():
         if session.parallel.strategy == "ddp":
-            # Its buckets are laid out anew at the second forward pass, and for a moment there are twice as many: once
+            # Its buckets are rebuilt at the second forward pass, and for a moment there are twice as many: once
             # in a run, and no part of what a size takes.
             share(1, 1)
             share(1, 1)
@@ -223,7 +223,7 @@ def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
 
 
 def _conditions(session: Session, settings: Parallelism, per_rank: int) -> dict[str, Any]:
-    """Give what a finding depends on; for any other a new one is made."""
+    """Return what a finding depends on; for any other a new one is made."""
     device = session.world.device
     return {
         "samplesPerRank": per_rank,

@@ -1,4 +1,4 @@
-"""`plan`: whether a job fits its GPUs, told before it is started, and the cheapest change that makes it fit."""
+"""`plan`: whether a job will fit its GPUs, and the cheapest change that makes it fit."""
 
 import json
 import math
@@ -70,7 +70,7 @@ class Planner:
         return self.fitted(settings, strategy)
 
     def cheapest(self, asked: Try) -> Try | None:
-        """Give the first change that fits, those that cost least time first; None if nothing helps.
+        """Return the first change that fits, those that cost least time first; None if nothing helps.
 
         The last way of each group needs least: where it does not fit, the others are not tried.
         """
@@ -129,7 +129,7 @@ class Planner:
         )
 
     def told(self, found: Try) -> dict[str, Any]:
-        """Say what a try is and takes."""
+        """Describe a candidate: its settings and its memory."""
         usage, size = found.usage, found.micro_batch
         sizes = {name: value for name, value in usage._asdict().items() if name != "peak"}
         return {
@@ -146,7 +146,7 @@ class Planner:
 
 
 def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bool = True) -> str:
-    """Give the forecast as JSON.
+    """Return the forecast as JSON.
 
     Args:
         config: of the job.
@@ -175,7 +175,7 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
 
 
 def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
-    """Give the size of the fewest micro-batches, into which `per_rank` samples are split, that fit; 1 if none does.
+    """Return the size of the fewest micro-batches, into which `per_rank` samples are split, that fit; 1 if none does.
 
     Memory is a straight line in the size but where another moment comes to need most, and so below its chords: between
     a size that fits and one that does not, the chord tells one that fits and is close to the largest.
@@ -200,7 +200,7 @@ def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
 
 
 def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[list[tuple[Parallelism, str]]]:
-    """Give what may help, in order of what it costs: accumulate, compute again, communicate, move to the host.
+    """Return what may help, in order of what it costs: accumulate, compute again, communicate, move to the host.
 
     Groups differ in what is computed again, which is more from one way to the next.
     """
@@ -229,7 +229,7 @@ def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[l
 
 
 def _difference(asked: Try, found: Try) -> dict[str, Any]:
-    """Give the fields of `spec` to set, so that the job is what was found."""
+    """Return the fields of `spec` to set, so that the job is what was found."""
     fields = {
         "strategy": "strategy",
         "activation_checkpointing": "activationCheckpointing",

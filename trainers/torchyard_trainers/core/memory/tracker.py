@@ -21,13 +21,13 @@ OFFLOADED = frozenset({"SHARDED_PARAM", "SHARDED_GRAD", "OPT"})
 
 
 def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offloads: bool, on_gpu: bool) -> Any:
-    """Make a tracker that can begin anew (`forget`), knows when the peak was (`moment`) and takes frozen networks.
+    """Return a tracker that can be reset (`forget`), knows when the peak was (`moment`) and accepts frozen networks.
 
-    What it shall call a moment outside of a step is said in `beside`. It leaves out the peaks of modules, which take
+    `beside` names moments outside of a step. The tracker leaves out the peaks of modules, which take
     most of its time.
 
     Args:
-        model: `FSDPMemTracker` tells kinds of memory of a sharded one apart.
+        model: `FSDPMemTracker` distinguishes kinds of memory of a sharded one.
         optimizer: of its parameters.
         sharded: whether the model is.
         offloads: find the moment of most need of the device; what is offloaded is counted beside it.
@@ -45,9 +45,9 @@ def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offload
 
 @contextmanager
 def tracking(tracker: Any) -> Iterator[None]:
-    """Count what is allocated meanwhile, but not the whole tensors that DTensor makes to know a result's shape.
+    """Count allocations inside a `with` block, except the full tensors that DTensor creates to infer shapes.
 
-    With tensors of no content it makes them in the mode of the step itself, so that the tracker cannot tell.
+    With fake tensors it creates them in the mode of the step itself, where the tracker cannot distinguish them.
     """
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -118,7 +118,7 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
 
 
 def _seen_by(tracker: type[Any]) -> Callable[..., Any]:
-    """Give what a tracker does at each operation, with the pauses and the copies of `tracker_of`."""
+    """Return what a tracker does at each operation, with the pauses and the copies of `tracker_of`."""
     dispatch, reduce_scatter = attrgetter("__torch_dispatch__")(tracker), torch.ops.c10d._reduce_scatter_base_.default
     softmax_backward = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001 - an operator
 

@@ -102,9 +102,9 @@ def _is_torn(path: Path) -> bool:
         return file.read() != b"\n"
 
 
-def open_curves(config: Config, folder: Path, reporter: Reporter, *, leads: bool) -> Curves:
+def open_curves(config: Config, folder: Path, reporter: Reporter, *, is_main: bool) -> Curves:
     """Open what the config asks for on rank 0, nothing elsewhere."""
-    if not leads:
+    if not is_main:
         return Curves(None, tensorboard=False)
     return Curves(folder, tensorboard=config.logging.tensorboard, trackers=Trackers(config, folder, reporter.warn))
 

@@ -16,7 +16,7 @@ class Meter:
     """Ticks after every step.
 
     Attributes:
-        flops: of forward and backward pass of one sample; None: nobody asked and no peak is known to hold it against.
+        flops: of forward and backward pass of one sample; None: not requested, and the device's peak is unknown.
     """
 
     def __init__(self, work: Workload, session: Session, *, count: bool = False) -> None:
@@ -25,7 +25,7 @@ class Meter:
         self._speed = Speed(work.global_batch)
         self._peak = device_peak(session)
         self.flops = flops_of_sample(work, session) if count or self._peak else None
-        self._waited, self._began = session.waits.seconds, time.monotonic()
+        self._waited, self._began = session.data_wait.seconds, time.monotonic()
 
     def tick(self, now: float, values: Mapping[str, float]) -> dict[str, float]:
         """Count a finished step at `now` (monotonic seconds); give the throughput of the whole gang.
@@ -41,9 +41,9 @@ class Meter:
         return pace
 
     def metrics(self) -> dict[str, float]:
-        """Give peak memory of this process, and the share of its time that this round waited for data."""
+        """Return peak memory of this process, and the share of its time that this round waited for data."""
         found = {"memoryPeakBytes": peak_memory(self._session.world.device)}
-        elapsed, waited = time.monotonic() - self._began, self._session.waits.seconds - self._waited
+        elapsed, waited = time.monotonic() - self._began, self._session.data_wait.seconds - self._waited
         if waited and elapsed > 0:
             found["dataWaitShare"] = min(1.0, waited / elapsed)
         return found
@@ -55,7 +55,7 @@ def utilisation(flops_of_sample: float, samples_per_second: float, peak: float, 
 
 
 def device_peak(session: Session) -> float | None:
-    """Give the mean peak of all ranks' devices in the precision of the run, None if one is not known. Collective.
+    """Return the mean peak of all ranks' devices in the precision of the run, None if one is not known. Collective.
 
     Ranks must agree on it: where it is known to some of them only, they alone would make the passes that are counted.
     """
@@ -65,7 +65,7 @@ def device_peak(session: Session) -> float | None:
 
 
 def own_peak(session: Session) -> float | None:
-    """Give the peak of this rank's device in the precision of the run, None if it is not known."""
+    """Return the peak of this rank's device in the precision of the run, None if it is not known."""
     device = session.world.device
     if device.type != "cuda":
         return None
@@ -73,7 +73,7 @@ def own_peak(session: Session) -> float | None:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Give the most memory this process ever had: of its GPU where it has one, else of the machine; bytes."""
+    """Return the most memory this process ever had: of its GPU where it has one, else of the machine; bytes."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -1,7 +1,7 @@
 """What accelerators can compute at most, by the name CUDA gives them. A device that is not listed has no peak here.
 
 Dense figures without sparsity, at full power, from the vendor's data sheets; fp32 is the figure of the CUDA cores,
-since matrix products of training stay in true fp32 unless somebody asks for less.
+since matrix products of training use full fp32 unless the user lowers the precision.
 """
 
 import re
@@ -36,9 +36,9 @@ _SLICE = re.compile(r" MIG \d")
 
 
 def peak_of(device_name: str, precision: str) -> float | None:
-    """Give the most FLOP/s of a device in a precision (`fp32`, `bf16` or `fp16`); None where nobody knows.
+    """Return the most FLOP/s of a device in a precision (`fp32`, `bf16` or `fp16`); None if unknown.
 
-    A slice of a GPU (MIG) has a name of its own and none of these: its share depends on how it was cut.
+    A MIG slice has its own name and no entry here: its share depends on how the GPU was partitioned.
     """
     if _SLICE.search(device_name):
         return None

@@ -2,7 +2,7 @@
 
 Where they log to is their own environment's business (`WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, keys in
 `envFrom`). Without any, W&B asks for a key as ever, and MLflow writes files below the checkpoint folder. A round that
-resumes a job goes on in the job's run. Trouble with a tracker is told once and never stops training, nor does waiting
+resumes a job continues the job's run. A tracker error is reported once and never stops training, nor does waiting
 for its server: both would by themselves try for minutes at the beginning, and for ever at the end.
 """
 
@@ -41,7 +41,7 @@ class Tracker(Protocol):
         """Log the values of a step; of two logs of one step the later counts."""
 
     def close(self, *, failed: bool) -> None:
-        """Say that the round is over, and hand over what is still on its way."""
+        """Mark the run as finished and flush pending metrics."""
 
 
 def check_trackers(config: Config) -> None:
@@ -108,7 +108,7 @@ class Wandb:
             config=msgspec.to_builtins(config),
             settings=wandb.Settings(console="off", init_timeout=INIT_SECONDS, silent=True),
         )
-        # W&B drops what comes with a smaller step than before: a round that resumes has an axis of its own.
+        # W&B drops metrics whose step is smaller than the last one, so a resumed round uses a separate step axis.
         self._run.define_metric("*", step_metric="step")
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -140,7 +140,7 @@ class Mlflow:
         """See `Tracker`."""
         from mlflow.entities import Metric
 
-        while self._pending and _is_over(self._pending[0]):  # one that failed is told now: more would pile up behind it
+        while self._pending and _is_over(self._pending[0]):  # report failures before more calls queue up
             self._pending.popleft().wait()
         now = int(time.time() * 1000)
         metrics = [Metric(name, value, now, step) for name, value in values.items()]

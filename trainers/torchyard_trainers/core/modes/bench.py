@@ -13,7 +13,7 @@ from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.meter import Meter, device_peak, peak_memory, utilisation
-from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.modes.finish import finish_reading
 from torchyard_trainers.core.step import optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload
 
@@ -44,7 +44,7 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     made = WARM_UP_STEPS + len(seconds)
     session.reporter.progress(made, made)
     finish_reading(run, made, found)
-    if session.world.leads:
+    if session.world.is_main:
         facts = {"schema": 1, "figures": found, "environment": environment(work, session)}
         path = run.checkpoint_dir / "bench.json"
         write_atomically(path, json.dumps(facts, indent=1))
@@ -55,7 +55,7 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
 
 @runtime_checkable
 class Measured(Protocol):
-    """A workload with figures of its own: what a step's median time does not show."""
+    """A workload with additional figures, which the median time of a step does not show."""
 
     def measure(self, session: Session) -> dict[str, float]:
         """Measure after the steps of a benchmark; the same names on every rank."""
@@ -65,30 +65,32 @@ _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
 
 
 def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
-    """Give the seconds of each measured step, and those that all of them together waited for data."""
+    """Return the seconds of each measured step, and those that all of them together waited for data."""
     optimizer = work.optimizer(session.parallel.module.parameters())
     session.reporter.phase("step")
     times: list[float] = []
     step, began, waited, enough = 0, time.monotonic(), 0.0, False
     while not enough:
         if step == WARM_UP_STEPS:
-            began, waited = time.monotonic(), session.waits.seconds
+            began, waited = time.monotonic(), session.data_wait.seconds
         started = time.monotonic()
         set_learning_rate(optimizer, work.learning_rate(step))
         # Rank 0 looks at its clock, and all hear of it with the sums of the step.
         long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
-        totals = optimize(work, session, optimizer, step, {"enough": session.world.leads and long}, rehearse=step == 0)
+        totals = optimize(
+            work, session, optimizer, step, {"enough": session.world.is_main and long}, rehearse=step == 0
+        )
         work.after_step(session, step + 1, totals.metrics)
         if step >= WARM_UP_STEPS:
             times.append(time.monotonic() - started)
         step += 1
         session.reporter.progress(step, work.total_steps)
         enough = bool(times) and (totals.flags["enough"] or step >= work.total_steps)
-    return times, session.waits.seconds - waited
+    return times, session.data_wait.seconds - waited
 
 
 def _figures(work: Workload, session: Session, meter: Meter, seconds: list[float], waited: float) -> dict[str, float]:
-    """Give what was measured. A step counts with its median time, so that an evaluation among them does not."""
+    """Return what was measured. A step counts with its median time, so that an evaluation among them does not."""
     median = statistics.median(seconds)
     samples = work.global_batch / median
     assert meter.flops is not None
@@ -110,7 +112,7 @@ def _figures(work: Workload, session: Session, meter: Meter, seconds: list[float
 
 
 def environment(work: Workload, session: Session) -> dict[str, Any]:
-    """Say where and how it was measured: a figure without that is none."""
+    """Describe where and how the figures were measured."""
     device = session.world.device
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",

@@ -2,9 +2,9 @@
 
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.metrics.curves import say
-from torchyard_trainers.core.modes.chosen import load_chosen
-from torchyard_trainers.core.modes.ending import finish_reading, is_a_runs
-from torchyard_trainers.core.workload import Session, Workload, illustrate
+from torchyard_trainers.core.modes.finish import finish_reading, is_a_runs
+from torchyard_trainers.core.modes.load import load_chosen
+from torchyard_trainers.core.workload import Session, Workload, write_report
 
 
 def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
@@ -19,9 +19,9 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
     session.reporter.metrics(metrics)
     root = run.checkpoint_dir
     if not session.world.from_leader(lambda: is_a_runs(root)):
-        illustrate(work, session, root / "evaluation", root / "metrics.jsonl")
+        write_report(work, session, root / "evaluation", root / "metrics.jsonl")
     finish_reading(run, record["step"], metrics)
-    if session.world.leads:
+    if session.world.is_main:
         numbers = "  ".join(f"{name}={value:.4g}" for name, value in metrics.items())
         say(f"evaluated {folder}: {numbers}")
     return metrics

@@ -9,8 +9,8 @@ from torchyard_trainers.core import loop
 from torchyard_trainers.core.config import Export
 from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export, tell
 from torchyard_trainers.core.loop import Run
-from torchyard_trainers.core.modes.chosen import load_chosen
-from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.modes.finish import finish_reading
+from torchyard_trainers.core.modes.load import load_chosen
 from torchyard_trainers.core.workload import Session, Workload
 
 
@@ -48,7 +48,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
 
 
 def formats_of(settings: Export | None) -> list[str]:
-    """Give the formats to write: `safetensors` is always among them."""
+    """Return the formats to write: `safetensors` is always among them."""
     return list(dict.fromkeys(["safetensors", *(settings.formats if settings is not None else [])]))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torchyard_trainers.core.exits import ConfigError, HardwareError
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.metrics.curves import say
-from torchyard_trainers.core.modes.ending import finish_reading
+from torchyard_trainers.core.modes.finish import finish_reading
 from torchyard_trainers.core.preflight.checks import CHECKS, Finding
 
 
@@ -37,7 +37,7 @@ def preflight(run: Run) -> dict[str, float]:
     metrics = figures([findings for _, findings in told])
     run.reporter.metrics(metrics)
     faults = collect([(rank, host, finding) for rank, (host, findings) in enumerate(told) for finding in findings])
-    if world.leads:
+    if world.is_main:
         for finding in told[0][1]:
             say(f"{'ok  ' if not finding.fault else 'FAIL'}  {finding.what}")
     if faults:
@@ -49,7 +49,7 @@ def preflight(run: Run) -> dict[str, float]:
 
 
 def figures(told: Sequence[Sequence[Finding]]) -> dict[str, float]:
-    """Give the worst figure of all ranks by name: rates are as fast as the slowest."""
+    """Return the worst figure of all ranks by name: rates are as fast as the slowest."""
     merged: dict[str, float] = {}
     for findings in told:
         for finding in findings:

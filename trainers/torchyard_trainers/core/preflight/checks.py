@@ -165,7 +165,7 @@ def storage(world: World, root: Path) -> list[Finding]:
 
 
 def _write_and_read(path: Path, data: bytes) -> tuple[float, float, bool]:
-    """Give bytes a second of writing and reading, and whether what was read is what was written."""
+    """Return bytes a second of writing and reading, and whether what was read is what was written."""
     began = time.perf_counter()
     with path.open("wb") as file:
         file.write(data)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torchyard_trainers.core.batching import split
-from torchyard_trainers.core.order import order_key, permutation, samples_of_step
+from torchyard_trainers.core.sampler import order_key, permutation, samples_of_step
 from torchyard_trainers.core.workload import epochs, ids_of_step
 
 

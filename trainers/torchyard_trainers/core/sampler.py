@@ -21,7 +21,7 @@ def order_key(fingerprint: str, seed: int) -> int:
 
 
 def samples_of_step(step: int, global_batch: int, *, size: int | None = None, key: int = 0) -> Sequence[int]:
-    """Give the global sample ids of a step, in order.
+    """Return the global sample ids of a step, in order.
 
     Args:
         step: 0 for the first optimizer step.
@@ -41,7 +41,7 @@ def samples_of_step(step: int, global_batch: int, *, size: int | None = None, ke
 
 
 def permutation(size: int, key: int) -> Callable[[Numbers], Numbers]:
-    """Give a keyed bijection of [0, size): a Feistel network on an even power of two, walked until it lands inside."""
+    """Return a keyed bijection of [0, size): a Feistel network on an even power of two, with cycle walking."""
     half_bits = np.uint64(max(1, -(-max(1, (size - 1).bit_length()) // 2)))
     mask = (np.uint64(1) << half_bits) - np.uint64(1)
     round_keys = [np.uint64(order_key(str(key), number)) for number in range(ROUNDS)]

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchyard_trainers.core.export.gate import record
 from torchyard_trainers.core.export.program import CASES, Exportable, Page, Playable, Program
+from torchyard_trainers.core.export.verify import record
 from torchyard_trainers.core.workload import Workload
 
 
-class Material(NamedTuple):
+class ExportBundle(NamedTuple):
     """One model about to leave.
 
     Attributes:
@@ -28,24 +28,24 @@ class Material(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool) -> Material:
+def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool) -> ExportBundle:
     """Load the weights into a fresh model and record what it computes.
 
     Args:
         work: a workload that trains nothing: its model is built anew.
         weights: of `state_dict()`, unsharded.
-        facts: see `Material`.
+        facts: see `ExportBundle`.
         programs: whether a format needs the workload's programs.
     """
     if not programs:
-        return Material(weights, {}, {}, None, facts)
+        return ExportBundle(weights, {}, {}, None, facts)
     assert isinstance(work, Exportable)
     model = fresh_model(work, weights)
     found = work.programs(model, CASES)
     for program in found.values():
         _check(program)
     page = work.page() if isinstance(work, Playable) else None
-    return Material(weights, found, {name: record(program) for name, program in found.items()}, page, facts)
+    return ExportBundle(weights, found, {name: record(program) for name, program in found.items()}, page, facts)
 
 
 def fresh_model(work: Workload, weights: dict[str, Tensor]) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The gate of an export: the reloaded format must compute what the model computes, on every recorded input."""
+"""Verification of an export: the reloaded format must compute the model's outputs on every recorded input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 from torchyard_trainers.core.exits import ConfigError, TrainerError
 from torchyard_trainers.core.export.program import Program
 
-# Other kernels add in another order: fp32 keeps about six digits over a deep sum.
+# Other kernels sum in another order: fp32 keeps about six digits over a deep sum.
 TOLERANCE = 1e-4
 SAME_CHOICES = 0.999
 
@@ -32,13 +32,13 @@ class Verdict(NamedTuple):
     choices: float  # smallest share of equal integers and equal arguments of the maximum, over outputs
 
     def report(self) -> dict[str, float]:
-        """Give the manifest's `verified` block."""
+        """Return the manifest's `verified` block."""
         return {"cases": self.cases, "largestDifference": self.difference, "sameChoices": self.choices}
 
 
 @torch.no_grad()
 def record(program: Program) -> tuple[Tensor, ...]:
-    """Give what the model itself computes on the recorded inputs."""
+    """Return what the model itself computes on the recorded inputs."""
     found = program.module(*program.inputs.values())
     outputs = (found,) if isinstance(found, Tensor) else tuple(found)
     assert len(outputs) == len(program.outputs), f"{len(outputs)} outputs, but names {program.outputs}"
@@ -78,7 +78,7 @@ def compare(what: str, program: Program, expected: Sequence[Tensor], run: Runner
 
 
 def largest_difference(want: Tensor, got: Tensor) -> float:
-    """Give the largest difference of two tensors, relative where values exceed 1; equal infinities do not differ."""
+    """Return the largest difference of two tensors, relative where values exceed 1; equal infinities do not differ."""
     if not want.is_floating_point() or not want.numel():
         return 0.0
     want, got = want.double(), got.double()
@@ -87,7 +87,7 @@ def largest_difference(want: Tensor, got: Tensor) -> float:
 
 
 def same_choices(want: Tensor, got: Tensor) -> float:
-    """Give the share of cases whose choice is the same: integers themselves, of scores [..., k] the largest one."""
+    """Return the share of cases whose choice is the same: integers themselves, of scores [..., k] the largest one."""
     if want.is_floating_point():
         if want.dim() < 2 or not want.numel():
             return 1.0

@@ -1,7 +1,7 @@
-"""A workload of somebody's own, held to what `core/workload.py` says of each of its methods.
+"""Checks a custom workload against the interface in `core/workload.py`.
 
-What the loop could not use is refused where it comes in, in a sentence that names the method, what it gave and what it
-shall give: it would otherwise end as a failure far from its cause, or as a number that is quietly wrong.
+A value that the loop cannot use raises an error that names the method, the value and the fix: it would otherwise fail
+far from its cause, or silently produce a wrong number.
 """
 
 import json
@@ -17,33 +17,33 @@ from torch.optim import LBFGS, Optimizer
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import SHARDED
-from torchyard_trainers.core.workload import MEMBERS, MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import MEMBERS, LossOutput, MicroBatch, Session, Workload
 
 _REQUIRED = ("build", "learning_rate", "loss")
 _COUNTS = ("total_steps", "global_batch", "dataset_size", "log_every", "eval_every")
-# What the loop itself writes in a line of metrics; another number of such a name would stand in its place.
+# Metrics that the loop itself writes; a workload's metric of the same name would overwrite them.
 _OF_STEP = {"step", "loss", "gradNorm", "learningRate", "skippedSteps"}
 _OF_MACHINE = {"memoryPeakBytes", "dataWaitShare", "stepsPerSecond", "samplesPerSecond", "tokensPerSecond", "mfu"}
 _SEE = "see torchyard_trainers.core.workload.Workload"
 
 
-def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
-    """Make a workload from its class and settings.
+def checked(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
+    """Create a custom workload whose methods are checked at every call.
 
     Args:
         kind: the class.
-        settings: what its module's `settle` gave.
+        settings: the return value of its module's `resolve_params`.
         name: the `trainer.name` of the config.
 
     Raises:
-        ConfigError: it is no class, refuses its settings, or lacks something.
+        ConfigError: it is not a class, rejects its settings, or lacks a member.
     """
     if not isinstance(kind, type):
-        raise ConfigError(f"trainer.name: {name!r} is no class, but {_kind(kind)}; name a class that is a Workload")
+        raise ConfigError(f"trainer.name: {name!r} is not a class, but {_kind(kind)}; name a subclass of Workload")
     lacking = [each for each in _REQUIRED if getattr(kind, each, None) in (None, getattr(Workload, each))]
     if not lacking:
         try:
-            work: Any = new_class(kind.__name__, (_Held, kind))(settings)
+            work: Any = new_class(kind.__name__, (_Checked, kind))(settings)
         except ConfigError:
             raise
         except ValueError as error:
@@ -51,8 +51,8 @@ def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
         lacking = [each for each in MEMBERS if not hasattr(kind, each) and each not in vars(work)]
     if lacking:
         raise ConfigError(
-            f"trainer.name: {name!r} has no {', '.join(lacking)}; {_SEE}, which has something to inherit for most of "
-            "what a workload says"
+            f"trainer.name: {name!r} has no {', '.join(lacking)}; {_SEE}, which has defaults for most "
+            "members of a workload"
         )
     for each in _COUNTS:
         number = getattr(work, each)
@@ -61,16 +61,16 @@ def held(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
     for key, value in _mapping(kind.__name__, "identity", work.identity).items():
         if not isinstance(value, str | int | float):  # a tuple would come back from run.json as a list
             what = f"{kind.__name__}.identity: {key!r} is {_kind(value)}"
-            raise ConfigError(f"{what}; give text or a number, which a resumed run can be compared by")
+            raise ConfigError(f"{what}; use text or a number, so that a resumed run can be compared")
     found: Workload = work
     return found
 
 
 def check_asked(kind: type, config: Config) -> None:
-    """Refuse what a job asks for and its workload has nothing to answer with.
+    """Check that the workload has the methods that the job's settings need.
 
     Raises:
-        ConfigError: naming the field and the method that is lacking.
+        ConfigError: naming the field and the missing method.
     """
     mode, best = config.trainer.mode, config.checkpoint.keep_best
     every = config.evaluation.every_steps if config.evaluation is not None else None
@@ -81,42 +81,42 @@ def check_asked(kind: type, config: Config) -> None:
     ]
     for field, wanted, methods in asked:
         if wanted and all(getattr(kind, each) is getattr(Workload, each) for each in methods):
-            raise ConfigError(f"{field}, but {kind.__name__} has no {methods[0]}; write it, or leave this out; {_SEE}")
+            raise ConfigError(f"{field}, but {kind.__name__} has no {methods[0]}; add it, or remove this; {_SEE}")
 
 
-class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Stands before a class of somebody's own: passes each call on, and looks at what comes back."""
+class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
+    """The first base of a custom workload's class: forwards each call and checks its return value."""
 
     def build(self) -> nn.Module:
         model = super().build()
         if not isinstance(model, nn.Module):
-            raise self._refusal("build", f"gave {_kind(model)}", "give the model, an nn.Module")
+            raise self._error("build", f"returned {_kind(model)}", "return the model, an nn.Module")
         if not any(each.requires_grad for each in model.parameters()):
-            raise self._refusal(
-                "build", "gave a model none of whose parameters takes a gradient", "leave some to be learned"
+            raise self._error(
+                "build", "returned a model none of whose parameters takes a gradient", "leave some to be learned"
             )
         odd = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
         if odd:
-            what = f"gave a model whose state_dict has {', '.join(odd[:3])}, which is no tensor"
-            raise self._refusal("build", what, "a checkpoint holds tensors: keep it in a buffer")
+            what = f"returned a model whose state_dict has {', '.join(odd[:3])}, which is no tensor"
+            raise self._error("build", what, "a checkpoint holds tensors: keep it in a buffer")
         return model
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         found, parts = super().blocks(model), set(model.modules())
         if not isinstance(found, Iterable) or not parts.issuperset(listed := list(found)):
-            raise self._refusal("blocks", f"gave {_kind(found)}", "give a list of modules of the model, or []")
+            raise self._error("blocks", f"returned {_kind(found)}", "return a list of modules of the model, or []")
         return listed
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         found = super().optimizer(parameters)
         if not isinstance(found, Optimizer) or isinstance(found, LBFGS):  # which would call the loss by itself
-            raise self._refusal(
-                "optimizer", f"gave {_kind(found)}", "give one torch.optim.Optimizer that steps without a closure"
+            raise self._error(
+                "optimizer", f"returned {_kind(found)}", "return one torch.optim.Optimizer that steps without a closure"
             )
         rates = list(dict.fromkeys(group["lr"] for group in found.param_groups))
         if len(rates) > 1:
-            what = f"gave groups with lr {', '.join(map(str, rates))}, but learning_rate(step) sets that of all"
-            raise self._refusal("optimizer", what, "give a group lr_scale, by which its rate is multiplied")
+            what = f"returned groups with lr {', '.join(map(str, rates))}, but learning_rate(step) sets that of all"
+            raise self._error("optimizer", what, "give a group lr_scale, by which its rate is multiplied")
         return found
 
     def learning_rate(self, step: int) -> float:
@@ -127,27 +127,27 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             found = super().begin(session)
         return self._metrics("begin", found)
 
-    def loss(self, session: Session, batch: MicroBatch) -> Terms:
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         with _casting(session):
             found = super().loss(session, batch)
-        if not isinstance(found, Terms):
-            raise self._refusal("loss", f"gave {_kind(found)}", "return Terms(loss, {}) of core.workload")
+        if not isinstance(found, LossOutput):
+            raise self._error("loss", f"returned {_kind(found)}", "return LossOutput(loss, {}) of core.workload")
         loss, statistics = found
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-            raise self._refusal("loss", f"gave {_kind(loss)} as loss", "give one number, the sum over the samples")
+            raise self._error("loss", f"returned {_kind(loss)} as loss", "return one number, the sum over the samples")
         if not loss.requires_grad:
-            what = "gave a loss that no parameter has a part in"
-            raise self._refusal("loss", what, "make it of what session.parallel.forward(...) gives, not detached")
+            what = "returned a loss that no parameter has a part in"
+            raise self._error("loss", what, "make it of what session.parallel.forward(...) gives, not detached")
         for name, value in _mapping(type(self).__name__, "loss: its statistics", statistics).items():
             self._named("loss", name)
             if not isinstance(value, Tensor) or value.shape != ():
-                what = f"gave {_kind(value)} as statistic {name!r}"
-                raise self._refusal("loss", what, "give one number in a tensor, the sum over the samples")
+                what = f"returned {_kind(value)} as statistic {name!r}"
+                raise self._error("loss", what, "return one number in a tensor, the sum over the samples")
         names = vars(self).setdefault("_statistics", tuple(statistics))
         if names != tuple(statistics):
-            what = f"gave the statistics {', '.join(statistics)} after {', '.join(names)}"
-            raise self._refusal("loss", what, "give the same names in every call")
-        return Terms(loss, {name: value.detach() for name, value in statistics.items()})
+            what = f"returned the statistics {', '.join(statistics)} after {', '.join(names)}"
+            raise self._error("loss", what, "return the same names in every call")
+        return LossOutput(loss, {name: value.detach() for name, value in statistics.items()})
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         with _casting(session):
@@ -158,7 +158,7 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         modes = [(each, each.training) for each in session.parallel.module.modules()]
         with _casting(session):
             found = super().evaluate(session)
-        # Left in `eval`, it would be trained without Dropout until a restart, and with it from there on.
+        # A model left in `eval` mode would train without dropout until a restart, and with it from then on.
         for each, mode in modes:
             each.training = mode
         return self._metrics("evaluate", found)
@@ -172,34 +172,36 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         for name, value in _leaves(found):
             if not isinstance(value, Tensor):
                 what = f"{name} is {_kind(value)}"
-                raise self._refusal("state", what, "give tensors, nested in dicts: a restore fills them in place")
+                raise self._error("state", what, "return tensors, nested in dicts: a restore fills them in place")
         return found
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         found = _mapping(type(self).__name__, "summary", super().summary(metrics))
         if not isinstance(found.get("text"), str):
-            raise self._refusal("summary", f"gave {_kind(found.get('text'))} as text", "give a sentence")
+            raise self._error("summary", f"returned {_kind(found.get('text'))} as text", "return a sentence")
         try:
             json.dumps(found)
         except TypeError as error:
-            raise self._refusal("summary", f"cannot be written as JSON ({error})", "give text and numbers") from error
+            raise self._error("summary", f"cannot be written as JSON ({error})", "return text and numbers") from error
         return found
 
-    def _refusal(self, method: str, what: str, fix: str) -> ConfigError:
+    def _error(self, method: str, what: str, fix: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__}.{method}: {what}; {fix}")
 
     def _number(self, method: str, value: Any) -> float:
         try:
             return _float(value)
         except TypeError:
-            raise self._refusal(method, f"gave {_kind(value)}", "give one number") from None
+            raise self._error(method, f"returned {_kind(value)}", "return one number") from None
 
     def _named(self, method: str, name: Any) -> None:
         if not isinstance(name, str):
-            raise self._refusal(method, f"gave {name!r} as the name of a metric", "give text")
+            raise self._error(method, f"returned {name!r} as the name of a metric", "return text")
         if name in _OF_STEP | _OF_MACHINE:
             own = f"eval{name[0].upper()}{name[1:]}"
-            raise self._refusal(method, f"gave {name!r}, which the loop itself tells", f"call it {own}, say")
+            raise self._error(
+                method, f"returned {name!r}, which the loop itself reports", f"name it {own}, for example"
+            )
 
     def _metrics(self, method: str, found: Any) -> dict[str, float]:
         numbers = {}
@@ -208,18 +210,18 @@ class _Held(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             try:
                 numbers[name] = _float(value)
             except TypeError:
-                what = f"gave {_kind(value)} as {name!r}"
-                raise self._refusal(method, what, "give one number by each name") from None
+                what = f"returned {_kind(value)} as {name!r}"
+                raise self._error(method, what, "return one number by each name") from None
         return numbers
 
 
 def _casting(session: Session) -> AbstractContextManager[object]:
-    """Let layers of a sharded model in half precision take inputs of fp32, as those of a whole one do."""
+    """Cast fp32 inputs of a sharded half-precision model, as autocast does for an unsharded one."""
     return session.precision.casting() if session.parallel.strategy in SHARDED else nullcontext()
 
 
 def _float(value: Any) -> float:
-    """Turn a number, or a tensor or array of one, into a float: those of torch and NumPy are not for JSON.
+    """Convert a number, or a tensor or array with one element, to a float that JSON accepts.
 
     Raises:
         TypeError: it is something else.
@@ -233,7 +235,7 @@ def _float(value: Any) -> float:
 
 def _mapping(kind: str, method: str, found: Any) -> dict[Any, Any]:
     if not isinstance(found, Mapping):
-        raise ConfigError(f"{kind}.{method}: gave {_kind(found)}; give a dict, {{}} if there is nothing to say")
+        raise ConfigError(f"{kind}.{method}: returned {_kind(found)}; return a dict, {{}} if it is empty")
     return dict(found)
 
 
@@ -246,7 +248,7 @@ def _leaves(nested: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
 
 
 def _kind(value: Any) -> str:
-    """Say what something is."""
+    """Describe a value for an error message."""
     if value is None:
         return "nothing (None)"
     if isinstance(value, Tensor):

@@ -16,7 +16,7 @@ def is_a_runs(root: Path) -> bool:
 def finish_reading(run: Run, step: int, metrics: Mapping[str, float]) -> None:
     """Write DONE with the metrics where no run is: a run's own DONE says what it was trained to."""
     root = run.checkpoint_dir
-    if not run.world.leads:
+    if not run.world.is_main:
         return
     root.mkdir(parents=True, exist_ok=True)
     if not is_a_runs(root):

@@ -4,8 +4,8 @@ import time
 from typing import Self
 
 
-class Waits:
-    """`with session.waits:` around what fetches or makes the samples of a micro-batch."""
+class DataWait:
+    """The time spent in `with session.data_wait:`, which encloses reading or creating the samples of a micro-batch."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -27,7 +27,7 @@ class Row(NamedTuple):
     gap: float | None
 
 
-class Exhibit(NamedTuple):
+class EvaluationReport(NamedTuple):
     """The results of one evaluation, ready to be written."""
 
     heading: str
@@ -59,7 +59,7 @@ class Exhibit(NamedTuple):
         return [folder / name for name in files if "/" not in name]
 
     def table(self) -> str:
-        """Give the rows as aligned text."""
+        """Return the rows as aligned text."""
         width = max(len(row.what) for row in self.rows)
         lines = [self.heading]
         for row in self.rows:
@@ -70,7 +70,7 @@ class Exhibit(NamedTuple):
         return "\n".join(lines)
 
     def facts(self) -> dict[str, Any]:
-        """Give the table and the solved files as JSON."""
+        """Return the table and the solved files as JSON."""
         solved = [
             {
                 "name": problem.name,
@@ -88,7 +88,7 @@ class Exhibit(NamedTuple):
 
 def arrange(
     session: Session, settings: Settings, metrics: Mapping[str, float], problems: list[Problem], tours: list[list[int]]
-) -> Exhibit:
+) -> EvaluationReport:
     """Put together what was measured. Collective: a few tours are made once more to be drawn."""
     reference = published.reference(settings.customers, settings.capacity, settings.distribution)
     base = reference or metrics["costSavings"]
@@ -122,11 +122,13 @@ def arrange(
         for problem, moves in zip(problems, tours, strict=True)
     ]
     note = published.why_none(settings.customers, settings.capacity, settings.distribution)
-    return Exhibit(heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found, note)
+    return EvaluationReport(
+        heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found, note
+    )
 
 
 def title(problem: Problem) -> str:
-    """Say what a problem is called, how short its best known solution is, and where distances are not rounded."""
+    """Describe a problem: its name, the length of its best known solution, and whether distances are rounded."""
     best = problem.written(problem.best) if problem.best else "-"
     # Two files may have one NAME.
     called = problem.name if problem.name == problem.slug else f"{problem.name} ({problem.slug})"
@@ -134,7 +136,7 @@ def title(problem: Problem) -> str:
 
 
 def solution_of(problem: Problem) -> str:
-    """Give where the tour of a problem is written, below the folder of an evaluation.
+    """Return where the tour of a problem is written, below the folder of an evaluation.
 
     It is named after the file, never by what stands in it: a NAME may be a path, too long, or that of another problem.
     """
@@ -143,7 +145,7 @@ def solution_of(problem: Problem) -> str:
 
 @torch.no_grad()
 def draw(session: Session, settings: Settings) -> list[plots.Tour]:
-    """Give the tours of the first instances of the evaluation set. Collective.
+    """Return the tours of the first instances of the evaluation set. Collective.
 
     One after the other: an evaluation that fits into memory is not to end with pictures that do not.
     """
@@ -163,12 +165,12 @@ def draw(session: Session, settings: Settings) -> list[plots.Tour]:
 
 
 def gap(cost: float, reference: float) -> float:
-    """Give how much longer than a reference, in percent."""
+    """Return how much longer than a reference, in percent."""
     return 100 * (cost / reference - 1)
 
 
 def read_curve(path: Path) -> Sequence[tuple[float, float]]:
-    """Give cost by step from `metrics.jsonl`; of two lines with one step the later counts, one cut short not."""
+    """Return cost by step from `metrics.jsonl`; of two lines with one step the later counts, one cut short not."""
     costs: dict[float, float] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
     for line in lines:

@@ -15,7 +15,7 @@ from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import set_learning_rate
-from torchyard_trainers.core.workload import MicroBatch, Session, Terms, Workload
+from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.core.world import World
 
 CPU = torch.device("cpu")
@@ -60,45 +60,65 @@ class Stateful(nn.Linear):
 @pytest.mark.parametrize(
     ("method", "instead", "says"),
     [
-        ("build", gives(None), "gave nothing (None); give the model, an nn.Module"),
-        ("build", gives((nn.Linear(1, 1), 2)), "gave a tuple; give the model"),
+        ("build", gives(None), "returned nothing (None); return the model, an nn.Module"),
+        ("build", gives((nn.Linear(1, 1), 2)), "returned a tuple; return the model"),
         ("build", gives(nn.Linear(1, 1).requires_grad_(requires_grad=False)), "none of whose parameters takes a"),
         ("build", gives(nn.Identity()), "none of whose parameters takes a gradient; leave some to be learned"),
         ("build", lambda _: Stateful(1, 1), "has _extra_state, which is no tensor; a checkpoint holds tensors"),
-        ("blocks", gives(None), "gave nothing (None); give a list of modules of the model, or []"),
-        ("blocks", gives([nn.Linear(1, 1)]), "gave a list; give a list of modules of the model"),
-        ("optimizer", gives(None), "give one torch.optim.Optimizer"),
-        ("optimizer", lambda _, ps: [torch.optim.SGD(ps)], "gave a list; give one torch.optim.Optimizer"),
-        ("optimizer", lambda _, ps: torch.optim.LBFGS(ps), "gave a LBFGS; give one torch.optim.Optimizer that steps"),
+        ("blocks", gives(None), "returned nothing (None); return a list of modules of the model, or []"),
+        ("blocks", gives([nn.Linear(1, 1)]), "returned a list; return a list of modules of the model"),
+        ("optimizer", gives(None), "return one torch.optim.Optimizer"),
+        ("optimizer", lambda _, ps: [torch.optim.SGD(ps)], "returned a list; return one torch.optim.Optimizer"),
+        (
+            "optimizer",
+            lambda _, ps: torch.optim.LBFGS(ps),
+            "returned a LBFGS; return one torch.optim.Optimizer that",
+        ),
         ("optimizer", lambda _, ps: torch.optim.SGD([{"params": ps}, {"params": [], "lr": 0.5}]), "lr 0.001, 0.5, but"),
-        ("learning_rate", gives(None), "gave nothing (None); give one number"),
-        ("begin", gives(None), "gave nothing (None); give a dict, {} if there is nothing to say"),
-        ("loss", gives(None), "gave nothing (None); return Terms(loss, {})"),
-        ("loss", gives(torch.ones(())), "gave a tensor () of float32; return Terms(loss, {})"),
-        ("loss", loss(lambda right: (right.loss, {})), "gave a tuple; return Terms(loss, {})"),
+        ("learning_rate", gives(None), "returned nothing (None); return one number"),
+        ("begin", gives(None), "returned nothing (None); return a dict, {} if it is empty"),
+        ("loss", gives(None), "returned nothing (None); return LossOutput(loss, {})"),
+        ("loss", gives(torch.ones(())), "returned a tensor () of float32; return LossOutput(loss, {})"),
+        ("loss", loss(lambda right: (right.loss, {})), "returned a tuple; return LossOutput(loss, {})"),
         (
             "loss",
-            loss(lambda right: Terms(right.loss.repeat(3), {})),
-            "gave a tensor (3,) of float32 as loss; give one",
+            loss(lambda right: LossOutput(right.loss.repeat(3), {})),
+            "returned a tensor (3,) of float32 as loss; return one",
         ),
-        ("loss", loss(lambda right: Terms(right.loss.item(), {})), "as loss; give one number, the sum over the"),
-        ("loss", loss(lambda right: Terms(right.loss.detach(), {})), "gave a loss that no parameter has a part in"),
-        ("loss", loss(lambda right: Terms(right.loss, None)), "its statistics: gave nothing (None); give a dict"),
-        ("loss", loss(lambda right: Terms(right.loss, {"right": 0.5})), "gave 0.5 as statistic 'right'; give one"),
-        ("loss", loss(lambda right: Terms(right.loss, {"loss": right.loss})), "gave 'loss', which the loop itself"),
-        ("after_step", gives(None), "gave nothing (None); give a dict"),
-        ("evaluate", gives(None), "gave nothing (None); give a dict"),
-        ("evaluate", gives(0.5), "gave 0.5; give a dict"),
-        ("evaluate", gives({"best": "good"}), "gave 'good' as 'best'; give one number by each name"),
-        ("evaluate", gives({"eval": {"loss": 1.0}}), "gave a dict as 'eval'; give one number by each name"),
-        ("evaluate", gives({"hits": torch.ones(2)}), "gave a tensor (2,) of float32 as 'hits'; give one number"),
-        ("evaluate", gives({3: 1.0}), "gave 3 as the name of a metric; give text"),
-        ("evaluate", gives({"step": 1}), "gave 'step', which the loop itself tells; call it evalStep, say"),
-        ("score", gives("good"), "gave 'good'; give one number"),
-        ("state", gives(None), "gave nothing (None); give a dict"),
-        ("state", gives({"ema": {"steps": 3}}), "ema.steps is 3; give tensors, nested in dicts"),
-        ("summary", gives(None), "gave nothing (None); give a dict"),
-        ("summary", gives({"loss": 1.0}), "gave nothing (None) as text; give a sentence"),
+        ("loss", loss(lambda right: LossOutput(right.loss.item(), {})), "as loss; return one number, the sum over the"),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss.detach(), {})),
+            "returned a loss that no parameter has a part in",
+        ),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss, None)),
+            "its statistics: returned nothing (None); return a",
+        ),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss, {"right": 0.5})),
+            "returned 0.5 as statistic 'right'; return",
+        ),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss, {"loss": right.loss})),
+            "returned 'loss', which the loop itself",
+        ),
+        ("after_step", gives(None), "returned nothing (None); return a dict"),
+        ("evaluate", gives(None), "returned nothing (None); return a dict"),
+        ("evaluate", gives(0.5), "returned 0.5; return a dict"),
+        ("evaluate", gives({"best": "good"}), "returned 'good' as 'best'; return one number by each name"),
+        ("evaluate", gives({"eval": {"loss": 1.0}}), "returned a dict as 'eval'; return one number by each name"),
+        ("evaluate", gives({"hits": torch.ones(2)}), "returned a tensor (2,) of float32 as 'hits'; return one number"),
+        ("evaluate", gives({3: 1.0}), "returned 3 as the name of a metric; return text"),
+        ("evaluate", gives({"step": 1}), "returned 'step', which the loop itself reports; name it evalStep"),
+        ("score", gives("good"), "returned 'good'; return one number"),
+        ("state", gives(None), "returned nothing (None); return a dict"),
+        ("state", gives({"ema": {"steps": 3}}), "ema.steps is 3; return tensors, nested in dicts"),
+        ("summary", gives(None), "returned nothing (None); return a dict"),
+        ("summary", gives({"loss": 1.0}), "returned nothing (None) as text; return a sentence"),
         ("summary", gives({"text": "", "all": torch.ones(2)}), "cannot be written as JSON"),
     ],
 )
@@ -112,10 +132,10 @@ def test_what_the_loop_cannot_use_is_refused_where_it_comes_in(monkeypatch, meth
 def test_statistics_of_other_names_are_refused(monkeypatch):
     """They are summed up by their place."""
     names = iter(["first", "second"])
-    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: Terms(right.loss, {next(names): right.loss})))
+    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: LossOutput(right.loss, {next(names): right.loss})))
     work = made()
     tried(work)
-    with pytest.raises(ConfigError, match=r"CharLm\.loss: gave the statistics second after first; give the same names"):
+    with pytest.raises(ConfigError, match=r"CharLm\.loss: returned the statistics second after first; return the same"):
         tried(work)
 
 
@@ -124,7 +144,7 @@ def test_numbers_of_torch_and_numpy_are_numbers(monkeypatch):
     figures = {"evalLoss": torch.tensor(0.5), "hits": np.float32(0.25), "all": np.int64(3)}
     monkeypatch.setattr(char_lm.CharLm, "evaluate", gives(figures))
     monkeypatch.setattr(char_lm.CharLm, "score", lambda _, found: found["evalLoss"])
-    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: Terms(right.loss, {"again": right.loss})))
+    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: LossOutput(right.loss, {"again": right.loss})))
     found = tried(made())
     assert json.dumps(found["after_step"]) == '{"evalLoss": 0.5, "hits": 0.25, "all": 3.0}'
     assert found["score"] == 0.5
@@ -138,8 +158,8 @@ def test_numbers_of_torch_and_numpy_are_numbers(monkeypatch):
         ("total_steps", 8.0, "total_steps: 8.0 is not a whole number of at least 1"),
         ("global_batch", 0, "global_batch: 0 is not a whole number of at least 1"),
         ("log_every", 0, "log_every: 0 is not"),
-        ("identity", None, "identity: gave nothing (None); give a dict"),
-        ("identity", {"size": (2, 2)}, "identity: 'size' is a tuple; give text or a number"),
+        ("identity", None, "identity: returned nothing (None); return a dict"),
+        ("identity", {"size": (2, 2)}, "identity: 'size' is a tuple; use text or a number"),
     ],
 )
 def test_what_it_says_of_itself_is_checked(monkeypatch, name, value, says):
@@ -163,7 +183,7 @@ def _refuses(*_):
     raise ValueError("width: 3 is odd; make it even")
 
 
-@pytest.mark.parametrize("where", ["settle", "CharLm.__init__"])
+@pytest.mark.parametrize("where", ["resolve_params", "CharLm.__init__"])
 def test_a_parameter_is_refused_in_the_words_of_the_workload(monkeypatch, where):
     monkeypatch.setattr(f"char_lm.{where}", _refuses)
     with pytest.raises(ConfigError, match=r"^trainer\.params: width: 3 is odd; make it even$"):
@@ -171,7 +191,7 @@ def test_a_parameter_is_refused_in_the_words_of_the_workload(monkeypatch, where)
 
 
 def test_parameters_may_be_read_with_anything(monkeypatch):
-    monkeypatch.setattr(char_lm, "settle", lambda raw, _: dict(**raw, steps=3))
+    monkeypatch.setattr(char_lm, "resolve_params", lambda raw, _: dict(**raw, steps=3))
     with pytest.raises(ConfigError, match=r"^trainer\.params: .*multiple values for keyword argument 'steps'"):
         made(params={"steps": 4})
 
@@ -180,14 +200,14 @@ def test_a_global_batch_that_the_workload_does_not_heed_is_refused():
     with pytest.raises(ConfigError) as refused:
         made(parallelism=Parallelism(global_batch_size=64))
     assert str(refused.value) == (
-        "parallelism.globalBatchSize: 64, but the global_batch of 'char_lm:CharLm' is 12; leave it out, or let settle "
-        "take parallelism.global_batch_size"
+        "parallelism.globalBatchSize: 64, but the global_batch of 'char_lm:CharLm' is 12; leave it out, or let "
+        "resolve_params take parallelism.global_batch_size"
     )
     made(params={"batch": 64}, parallelism=Parallelism(global_batch_size=64))
 
 
 def test_a_name_that_is_no_class_is_refused():
-    with pytest.raises(ConfigError, match=r"^trainer\.name: 'char_lm:_surprise' is no class, but a function; name a"):
+    with pytest.raises(ConfigError, match=r"^trainer\.name: 'char_lm:_surprise' is not a class, but a function; name"):
         registry.build(Config(trainer=Trainer(name="char_lm:_surprise")))
 
 

@@ -1,18 +1,18 @@
-"""What holds for a while, for all code that runs meanwhile."""
+"""A process-wide flag, set for the duration of a `with` block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Switch:
-    """Is `on` or not; off at first."""
+class Flag:
+    """A flag that is off at first."""
 
     def __init__(self) -> None:
         self.on = False
 
     @contextmanager
-    def held(self, *, on: bool = True) -> Iterator[None]:
-        """Be on, or off, meanwhile, and then as before."""
+    def set(self, *, on: bool = True) -> Iterator[None]:
+        """Set the flag inside a `with` block and restore it at the end."""
         before, self.on = self.on, on
         try:
             yield
