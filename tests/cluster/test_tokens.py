@@ -5,8 +5,8 @@ import ssl
 
 import aiohttp
 import pytest
+from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
-from tests.support.cluster.place import delete_namespace, make_namespace
 
 from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Member, Tokens, review_document
 
