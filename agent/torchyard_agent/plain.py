@@ -31,7 +31,7 @@ def run(spec: Dict[str, Any]) -> int:
 
     def refuse(code: int, message: str) -> int:
         print(message, file=sys.stderr, flush=True)
-        found = {"message": message, "secondary": False}
+        found = {"code": code, "message": message, "secondary": False}
         write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
         return code
 

@@ -55,5 +55,6 @@ def test_a_round_whose_gpus_cannot_be_used_ends_with_68_before_the_program_start
     ended = one.ended()
     assert ended["code"] == 68
     assert ended["failure"]["message"].startswith("the job asks for 2 GPUs in each pod, but ")
+    assert ended["failure"]["classified"]
     assert not ended["failure"]["secondary"]
     assert not ran.exists()

@@ -10,7 +10,7 @@ from torchyard.engine.plan import plan
 
 
 def test_a_round_that_advanced_the_checkpoint_costs_nothing():
-    world = World(1, restart=Restart(max_restarts=0, no_progress_limit=1)).to_running()
+    world = World(1, restart=Restart(max_restarts=1, no_progress_limit=1)).to_running()
     for _ in range(12):
         world.advance_training(3, save=True)
         world.settle()
@@ -43,7 +43,47 @@ def test_max_restarts_counts_only_rounds_without_progress():
         fail(world, message=f"boom {number}")
         recover(world, 1)
     assert (world.status.state, world.status.reason) == ("Failed", "MaxRestartsExceeded")
-    assert world.status.restarts.counted == 2
+    assert (world.status.restarts.total, world.status.restarts.counted) == (2, 2), "the last failure restarts nothing"
+    assert "maxRestarts 1, last cause WorkerFailed" in world.status.message
+
+
+def test_no_restarts_means_none_even_after_progress():
+    world = World(1, restart=Restart(max_restarts=0)).to_running()
+    world.advance_training(3, save=True)
+    fail(world)
+    recover(world, 1)
+    assert (world.status.state, world.status.reason, world.status.round) == ("Failed", "MaxRestartsExceeded", 1)
+    assert world.status.restarts.total == 0
+
+
+def test_one_failure_and_then_success_is_one_restart():
+    world = World(2).to_running()
+    fail(world)
+    recover(world, 1)
+    for index in (0, 1):
+        world.end_workers(world.at(index), 0)
+    world.settle()
+    assert (world.status.state, world.status.round, world.status.restarts.total) == ("Succeeded", 2, 1)
+
+
+def test_a_suspend_is_no_restart():
+    world = World(1).to_running()
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    world.edit(suspend=False)
+    recover(world, 1)
+    assert (world.status.round, world.status.restarts.total) == (2, 0)
+
+
+def test_the_end_of_a_budget_keeps_the_advice_of_the_last_cause():
+    world = World(1, restart=Restart(no_progress_limit=1)).to_running()
+    for _ in range(2):
+        fail(world, 0, 74, exception="OSError", message="No space left on device")
+        recover(world, 1)
+    assert world.status.reason == "NoProgress"
+    assert world.status.message.endswith("; check free space and health of the checkpoint volume")
 
 
 def test_the_same_error_at_the_same_step_twice_fails_fast():
@@ -108,7 +148,7 @@ def own_code(world, code, index=0):
 
 @pytest.mark.parametrize("how", ["the other pod was asked", "the other pod is being deleted"])
 def test_a_programs_75_is_a_save_where_its_gang_was_asked(how):
-    world = World(2, restart=Restart(max_restarts=0)).to_running()
+    world = World(2, restart=Restart(max_restarts=1)).to_running()
     fail(world)
     recover(world)
     counted, other = world.status.restarts.counted, world.at(1)
@@ -260,7 +300,7 @@ def test_a_pod_that_dies_before_any_round_is_charged_once_and_ends_the_job_in_th
         world.settle()
         world.now += 400
     assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
-    assert world.status.restarts.total == 3
+    assert (world.status.restarts.total, world.status.restarts.counted) == (0, 3)
 
 
 def test_a_pod_that_fills_its_own_volume_each_time_ends_the_job():
@@ -287,7 +327,7 @@ def test_a_node_that_refuses_pods_costs_nothing_and_is_not_asked_again_at_once()
         world.now += 2  # times in a status are whole seconds
         world.settle()
         assert len(world.created) == made + 1
-    assert (world.status.restarts.total, world.status.restarts.counted) == (5, 0)
+    assert (world.status.restarts.total, world.status.restarts.counted) == (0, 0)
 
 
 def test_a_command_that_does_not_exist_fails_before_any_round():

@@ -13,11 +13,12 @@ class Reason(Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
 
-def say(code: str, evidence: str = "") -> str:
-    """One sentence: cause (evidence); next step. An unknown code is a KeyError: a defect of ours."""
+def say(code: str, evidence: str = "", *, advice: str = "") -> str:
+    """Return one sentence: cause (evidence); next step, or `advice` in its place. An unknown code is a KeyError."""
     reason = CATALOGUE[code]
     cause = reason.cause + (f" ({evidence})" if evidence else "")
-    return f"{cause}; {reason.next_step}" if reason.next_step else cause
+    step = advice or reason.next_step
+    return f"{cause}; {step}" if step else cause
 
 
 _WAITING = (

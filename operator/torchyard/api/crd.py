@@ -26,7 +26,7 @@ _COLUMNS = (
     ("Rate", ".status.columns.rate", "string", 0, "Optimizer steps a second."),
     ("GPUs", ".status.gpus.count", "integer", 0, "GPUs of the gang."),
     ("Goodput", ".status.columns.goodput", "string", 0, "Share of wall time that made steps which survived."),
-    ("Restarts", ".status.restarts.total", "integer", 0, "Rounds that ended early."),
+    ("Restarts", ".status.restarts.total", "integer", 0, "Rounds that were opened because the one before failed."),
     ("ETA", ".status.columns.eta", "string", 0, "Time left at the current rate."),
     ("Age", ".metadata.creationTimestamp", "date", 0, "Time since creation."),
     ("Round", ".status.round", "integer", 1, "Newest round."),

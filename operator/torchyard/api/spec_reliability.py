@@ -71,7 +71,8 @@ class Restart(Model, frozen=True, kw_only=True):
 
     policy: Annotated[Literal["OnFailure", "Never"], doc("Never: the first failure ends the job.")] = "OnFailure"
     max_restarts: Annotated[
-        Annotated[int, Meta(ge=0, le=100000)] | None, doc("Most counted restarts; absent: only the other limits apply.")
+        Annotated[int, Meta(ge=0, le=100000)] | None,
+        doc("Most failures charged to the budget; 0: a failure of the program ends the job; absent: no such limit."),
     ] = None
     no_progress_limit: Annotated[
         int, Meta(ge=1, le=1000, description="Rounds in a row without progress that end the job.")

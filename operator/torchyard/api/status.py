@@ -57,10 +57,10 @@ class Nodes(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Restarts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
-    """Rounds that ended before the job was done."""
+    """How often the job began again after a failure, and what that cost."""
 
-    total: Annotated[int, doc("Rounds that ended early, also the one that ended the job.")] = 0
-    counted: Annotated[int, doc("Rounds charged to the restart budget.")] = 0
+    total: Annotated[int, doc("Rounds that were opened because the one before failed.")] = 0
+    counted: Annotated[int, doc("Failures charged to the restart budget, also the one that ended the job.")] = 0
     no_progress: Annotated[
         int, doc("Rounds in a row that did not advance the newest checkpoint or, without one, the step.")
     ] = 0
@@ -212,7 +212,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
     incarnation: Annotated[int, doc("Grows when a pod is replaced; part of pod names.")] = 0
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
-    restarts: Annotated[Restarts, doc("Rounds that ended early.")] = field(default_factory=Restarts)
+    restarts: Annotated[Restarts, doc("How often the job began again.")] = field(default_factory=Restarts)
     progress: Annotated[Progress, doc("How far training is.")] = field(default_factory=Progress)
     metrics: Annotated[dict[str, float], doc("At most 32 finite numbers.")] = field(default_factory=dict)
     throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)

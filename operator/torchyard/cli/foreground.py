@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from torchyard.api.figures import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import History, StoredCurve
 from torchyard.cli.drawing import drawn
@@ -74,7 +75,9 @@ def set_aside(file: Path, job: TrainingJob, before: TrainingJob, old: RunFolder)
     if not can_go_on_from(before, job):
         return told
     resumed = ("run", str(file), "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
-    more = f", given more than {before.status.progress.step} steps" if before.status.state == "Succeeded" else ""
+    more = (
+        f", given more than {plural(before.status.progress.step, 'step')}" if before.status.state == "Succeeded" else ""
+    )
     return f"{told}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
 
 

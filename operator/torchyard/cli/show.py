@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.figures import span
+from torchyard.api.figures import plural, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
@@ -66,13 +66,15 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         words = [f"step {status.checkpoint.step}"]
         words += [f"{span(now - saved)} ago"] if saved is not None else []
         words += [size(status.checkpoint.bytes)] if status.checkpoint.bytes else []
-        words += [f"{status.checkpoint.steps_at_risk} steps at risk"] if status.checkpoint.steps_at_risk else []
+        words += (
+            [f"{plural(status.checkpoint.steps_at_risk, 'step')} at risk"] if status.checkpoint.steps_at_risk else []
+        )
         table.add_row("checkpoint", "  ".join(words))
     table.add_row("nodes", f"{status.nodes.ready} of {status.nodes.desired or job.spec.nodes} ready")
     if status.state == "Running" and ranks:
         behind = max(ranks, key=lambda rank: rank.lag)
         words = [f"{len(ranks)} reporting"]
-        words += [f"rank {behind.rank} is {behind.lag} steps behind"] if behind.lag else []
+        words += [f"rank {behind.rank} is {plural(behind.lag, 'step')} behind"] if behind.lag else []
         table.add_row("ranks", "  ".join(words))
     if status.gpus.count:
         words = [str(status.gpus.count)]
@@ -83,8 +85,12 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     for device, holders in status.devices.items():
         what = "ranks" if re.search("[,-]", holders) else "rank"
         table.add_row("device", f"{clean(device)}  {what} {clean(holders)}")
-    if status.restarts.total:
-        table.add_row("restarts", f"{status.restarts.total}, {status.restarts.counted} charged to the budget")
+    if status.restarts.total or status.restarts.counted:
+        words = [str(status.restarts.total)]
+        words += (
+            [f"{plural(status.restarts.counted, 'failure')} charged to the budget"] if status.restarts.counted else []
+        )
+        table.add_row("restarts", ", ".join(words))
     for text in status.warnings:
         table.add_row("warning", clean(text))
     return table

@@ -69,7 +69,7 @@ def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:
     rank, ranks = json.loads(wish).get("rank"), _nodes(job) * _procs(job)
     if rank is None or rank < ranks:
         return
-    has = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    has = plural(ranks, "rank")
     fix = "ask for --rank 0" if ranks == 1 else f"ask for 0 to {ranks - 1}"
     raise RefusalError(f"--rank {rank} is not possible: {job.metadata.name!r} has {has}", fix)
 

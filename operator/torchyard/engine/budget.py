@@ -18,7 +18,7 @@ from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
 from torchyard.engine.causes import OUT_OF_GPU_MEMORY, START_ATTEMPTS, Outcome, start_failures
 
-REPEATABLE = frozenset({"WorkerFailed"})
+REPEATABLE = frozenset({"WorkerFailed", "HardwareSuspected"})
 # Before a container that could not be started is tried again; doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
 ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY, "OOMKilled"})
@@ -53,7 +53,7 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
     counted = cause.counted and gained <= 0 and smaller is None
     no_progress = 0 if gained > 0 else before.no_progress + counted
     after = Restarts(
-        total=before.total + 1,
+        total=before.total,  # of rounds: counted when the next one opens
         counted=before.counted + counted,
         no_progress=no_progress,
         best_step=max(best, end_step),
@@ -94,6 +94,8 @@ def _of_budget(
 ) -> str:
     if policy.policy == "Never":
         return "RestartsDisabled"
+    if cause.counted and policy.max_restarts == 0 and _smaller_micro_batch(cause, None) is None:
+        return "MaxRestartsExceeded"  # progress pays for restarts only where there are any
     if cause.counted and _repeats(cause, earlier, end_step):
         return "RepeatedFailure"
     if counted and cause.next_micro_batch == 0:

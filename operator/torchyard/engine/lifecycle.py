@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
+from torchyard.api.figures import plural
 from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, release, rounds, timeouts
@@ -16,7 +17,7 @@ from torchyard.engine.moments import moment, since
 from torchyard.engine.progress import running, silent_start_due, started
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
-from torchyard.engine.wording import say, told
+from torchyard.engine.wording import next_step, say, told
 
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
 # Before a pod that cost nothing is replaced, if it did not live for longer.
@@ -42,11 +43,11 @@ def turn(view: View, status: TrainingJobStatus) -> Turn:
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
 
 
-def fail(view: View, status: TrainingJobStatus, reason: str, evidence: str) -> Turn:
-    """End the job: an open round is closed, nothing new starts."""
+def fail(view: View, status: TrainingJobStatus, reason: str, evidence: str, *, advice: str = "") -> Turn:
+    """End the job: an open round is closed, nothing new starts. `advice`: what to do, if the cause knows better."""
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
-    message = say(reason, evidence)
+    message = say(reason, evidence, advice=advice)
     status = replace(status, state="Failed", reason=reason, message=message, completion_time=rfc3339(view.now))
     return Turn(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
 
@@ -132,7 +133,13 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     status = ledger.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
     proof = causes.evidence(cause)
     if bill.verdict:
-        return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
+        return fail(
+            view,
+            status,
+            bill.verdict,
+            _verdict_evidence(view, bill.verdict, status, cause, proof),
+            advice=next_step(cause.reason),
+        )
     if bill.micro_batch is not None:
         proof = f"{proof}, going on with micro-batches of {bill.micro_batch}"
     message = say(cause.reason, proof)
@@ -141,14 +148,14 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _verdict_evidence(verdict: str, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+def _verdict_evidence(view: View, verdict: str, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
     if verdict == cause.reason and cause.start_attempts:
         return f"{cause.start_attempts} attempts in a row, the last one: {proof}"
     if verdict == cause.reason:
         return proof
     count = {
-        "NoProgress": f"{status.restarts.no_progress} rounds, no newer step reported",
-        "MaxRestartsExceeded": f"{status.restarts.counted} counted restarts",
+        "NoProgress": f"{plural(status.restarts.no_progress, 'round')}, no newer step reported",
+        "MaxRestartsExceeded": f"maxRestarts {view.job.spec.restart.max_restarts}",
     }.get(verdict, "")
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
@@ -223,7 +230,7 @@ def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: t
     status = rounds.open_round(view, status, gate)
     again = status.state == "Recovering"
     status = told(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
-    message = say("RoundOpened", f"round {status.round}, {len(gate.ready)} nodes")
+    message = say("RoundOpened", f"round {status.round}, {plural(len(gate.ready), 'node')}")
     return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
 
 
@@ -278,7 +285,13 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
         nodes=replace(status.nodes, lost=status.nodes.lost + 1),
     )
     if bill.verdict:
-        return fail(view, status, bill.verdict, _verdict_evidence(bill.verdict, status, cause, proof))
+        return fail(
+            view,
+            status,
+            bill.verdict,
+            _verdict_evidence(view, bill.verdict, status, cause, proof),
+            advice=next_step(cause.reason),
+        )
     # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once. A second
     # blow of the same fault looks like that only until its replacement stays.
     again = status.rendezvous.next_round_time is not None

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
+from torchyard.api.figures import plural
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.gang import RELEASED, pause_end, seats
@@ -50,7 +51,7 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
     if view.now < due:
         return None, due
     limit = view.job.spec.scheduling.gang_timeout
-    evidence = f"{len(placed)} of {view.job.spec.nodes} pods for {limit}, {lack.why}"
+    evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {lack.why}"
     state: State = "Recovering" if status.state == "Recovering" else "Pending"
     return told(_emptied(view, status, lack), state, RELEASED, evidence), None
 

@@ -65,10 +65,12 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     leader = gate.ready[0][1]
     opened = rfc3339(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
+    again = status.state == "Recovering" and status.round > 0
     attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
     return replace(
         status,
         round=status.round + 1,
+        restarts=replace(status.restarts, total=status.restarts.total + again),
         rendezvous=Rendezvous(
             open=True,
             master_address=leader.address,

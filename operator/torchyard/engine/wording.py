@@ -8,11 +8,17 @@ from torchyard.api.status import State, TrainingJobStatus
 MAX_MESSAGE = 1024
 
 
-def say(code: str, evidence: str = "") -> str:
-    """One sentence of at most 1,024 characters: cause (evidence); next step."""
+def say(code: str, evidence: str = "", *, advice: str = "") -> str:
+    """Return a sentence of at most 1,024 characters: cause (evidence); next step, or `advice` in its place."""
     if code in catalogue.CATALOGUE:
-        return catalogue.say(code, evidence)[:MAX_MESSAGE]
+        return catalogue.say(code, evidence, advice=advice)[:MAX_MESSAGE]
     return (f"{code}: {evidence}" if evidence else code)[:MAX_MESSAGE]
+
+
+def next_step(code: str) -> str:
+    """Return what to do about a reason; empty: nothing, or the reason is not in the catalogue."""
+    known = catalogue.CATALOGUE.get(code)
+    return known.next_step if known is not None else ""
 
 
 def told(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:

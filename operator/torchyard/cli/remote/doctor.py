@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api.crd import crd
+from torchyard.api.figures import plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.cli.remote.findings import Finding, Leader
 from torchyard.cli.remote.intake_probe import reach
@@ -173,11 +174,13 @@ async def _gpus(remote: Remote) -> AsyncIterator[Finding]:
     counts = {node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, 0)) for node in nodes}
     total = sum(counts.values())
     if not total:
-        yield Finding("note", f"none of {len(nodes)} nodes offers {GPU}: jobs train on CPUs here")
+        yield Finding("note", f"none of {plural(len(nodes), 'node')} offers {GPU}: jobs train on CPUs here")
         return
     largest = max(counts.values())
     having = [node for node in nodes if counts[node["metadata"]["name"]]]
-    yield Finding("ok", f"{total} GPUs on {len(having)} of {len(nodes)} nodes, at most {largest} on one")
+    yield Finding(
+        "ok", f"{plural(total, 'GPU')} on {len(having)} of {plural(len(nodes), 'node')}, at most {largest} on one"
+    )
     unlabelled = [node["metadata"]["name"] for node in having if GPU_PRODUCT not in node["metadata"].get("labels", {})]
     if unlabelled:
         what = f"{', '.join(unlabelled[:5])} {'has' if len(unlabelled) == 1 else 'have'} no label {GPU_PRODUCT}"

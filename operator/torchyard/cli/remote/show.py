@@ -82,7 +82,7 @@ def _advice(job: TrainingJob) -> list[str]:
 def _failures(job: TrainingJob) -> list[str]:
     lines = []
     for attempt in job.status.attempts:
-        if attempt.reason or attempt.cause:
+        if attempt.cause is not None:  # a round that was completed or suspended is no failure
             words = cause_words(attempt)
             charged = ", charged to the budget" if attempt.counted else ""
             lines.append(
