@@ -1,0 +1,251 @@
+"""What the API server refuses by the policies of the chart: attacks of a tenant, of a neighbour, and with a stolen token."""
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+
+import pytest
+import yaml
+from tests.support.charts import CHART, helm, needs_helm
+from tests.support.cluster.operators import until
+
+from torchyard.api.codec import read_job
+from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH, connected
+from torchyard.cluster.kube.errors import Rejected
+from torchyard.cluster.kube.manifest.pod import pod
+from torchyard.cluster.kube.manifest.site import Site
+from torchyard.engine.actions import CreatePod
+
+pytestmark = needs_helm
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PATHS = {
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{{}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+SITE = Site(operator_url="https://intake:8443", ca_pem="x", agent_image="agent:1", trainer_image="trainer:1")
+DRY = {"dryRun": "All"}
+
+
+class Cluster:
+    """An API server under the policies of a release that looks after one namespace, and clients of several users."""
+
+    def __init__(self, api, namespace, folder):
+        self.api, self.namespace, self._folder = api, namespace, folder
+        self.operator = f"system:serviceaccount:{namespace}:{namespace}-torchyard"
+
+    @contextlib.asynccontextmanager
+    async def as_user(self, name):
+        config = yaml.safe_load((self._folder / "admin").read_text())
+        for each in config["users"]:
+            each["user"]["as"] = name
+        (self._folder / "other").write_text(yaml.safe_dump(config))
+        os.environ["KUBECONFIG"] = str(self._folder / "other")
+        try:
+            async with connected() as api:
+                yield api
+        finally:
+            os.environ["KUBECONFIG"] = str(self._folder / "admin")
+
+    async def ask(self, user, verb, path, body, **options):
+        """Return why a request is refused, "" if it is not."""
+        async with self.as_user(user) as api:
+            try:
+                await api.request(verb, path, body=body, params=DRY, **options)
+            except Rejected as error:
+                return str(error)
+        return ""
+
+    def pods(self, namespace=None):
+        return f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+
+    async def submit(self, user, spec, name="job", *, verb="POST"):
+        path = f"/apis/torchyard.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs"
+        body = {
+            "apiVersion": "torchyard.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": name},
+            "spec": {"script": "pass"} | spec,
+        }
+        if verb == "PATCH":
+            return await self.ask(user, verb, f"{path}/{name}", {"spec": spec}, content_type=MERGE_PATCH)
+        return await self.ask(user, verb, path, body)
+
+    async def grant(self, user, *rules):
+        name = user.replace(":", "-")
+        of_all = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+        where = PATHS["Role"].format(self.namespace)
+        listed = [{"apiGroups": [group], "resources": [what], "verbs": verbs} for group, what, verbs in rules]
+        await self.api.request("POST", where, body={**of_all, "kind": "Role", "rules": listed})
+        subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+        body = {**of_all, "kind": "RoleBinding", "subjects": [subject], "roleRef": role}
+        await self.api.request("POST", PATHS["RoleBinding"].format(self.namespace), body=body)
+
+
+@pytest.fixture
+async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
+    namespace = privileged_namespace  # where Pod Security would refuse nothing itself
+    monkeypatch.setenv("KUBECONFIG", os.environ["KUBECONFIG"])  # which is changed meanwhile
+    shutil.copy(os.environ["KUBECONFIG"], tmp_path / "admin")
+    values = {"watchNamespaces": [namespace], "admission": {"secrets": ["public"], "serviceAccounts": ["trainer"]}}
+    shown = [word for name in ("admission", "rbac") for word in ("--show-only", f"templates/{name}.yaml")]
+    done = helm("template", namespace, CHART, "--namespace", namespace, *shown, values=values)
+    assert done.returncode == 0, done.stderr
+    made = []
+    params = {"fieldManager": "torchyard-tests", "force": "true"}
+    for document in filter(None, yaml.safe_load_all(done.stdout)):
+        path = f"{PATHS[document['kind']].format(namespace)}/{document['metadata']['name']}"
+        await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+        made.append(path)
+    found = Cluster(api, namespace, tmp_path)
+    edit = [("torchyard.dev", "trainingjobs", ["create", "update", "patch"])]
+    await found.grant("tenant", *edit)
+    await found.grant("reader", *edit, ("", "secrets", ["get"]))
+    await found.grant("editor", *edit, ("", "pods", ["create", "patch"]))
+
+    async def active():
+        refused = [
+            await found.submit("tenant", {"envFrom": [{"secret": "private"}]}),
+            await found.ask(found.operator, "POST", found.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
+            await found.ask("editor", "POST", found.pods(), member(bare())),
+        ]
+        return all("ValidatingAdmissionPolicy" in each for each in refused)
+
+    await until(active, 60, lambda: "the policies do not hold yet")
+    yield found
+    for path in made:
+        await api.request("DELETE", path, body={})
+
+
+def bare():
+    return {"containers": [{"name": "x", "image": "x"}]}
+
+
+def member(spec):
+    labels = {"torchyard.dev/job": "job", "torchyard.dev/job-uid": "1-2-3", "torchyard.dev/index": "0"}
+    return {"metadata": {"name": "job-0-0", "labels": labels}, "spec": spec}
+
+
+async def test_a_job_uses_no_secret_and_no_account_that_its_creator_could_not_use(cluster):
+    secret = {"envFrom": [{"secret": "private"}]}
+    for spec in (
+        secret,
+        {"volumes": [{"name": "x", "mountPath": "/x", "secret": "private"}]},
+        {"imagePullSecrets": ["public", "private"]},
+    ):
+        refused = await cluster.submit("tenant", spec)
+        assert "names Secret private, and tenant may neither create pods nor read Secrets" in refused
+        assert await cluster.submit("reader", spec) == await cluster.submit("editor", spec) == ""
+    refused = await cluster.submit("tenant", {"serviceAccountName": "admin"})
+    assert "spec.serviceAccountName: admin, and tenant may not create pods" in refused
+    assert "admin" in await cluster.submit("reader", {"serviceAccountName": "admin"})
+    assert await cluster.submit("editor", {"serviceAccountName": "admin"}) == ""
+    for spec in ({}, {"envFrom": [{"secret": "public"}, {"configMap": "any"}]}, {"serviceAccountName": "trainer"}):
+        assert await cluster.submit("tenant", spec) == ""
+    # A job that somebody else may run is not a way around it.
+    path = f"/apis/torchyard.dev/v1alpha1/namespaces/{cluster.namespace}/trainingjobs"
+    job = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "kept"}}
+    await cluster.api.request("POST", path, body={**job, "spec": {"script": "pass", "suspend": True, **secret}})
+    assert "names Secret private" in await cluster.submit("tenant", {"suspend": False}, "kept", verb="PATCH")
+    labelled = {"metadata": {"labels": {"a": "b"}}}
+    assert await cluster.ask("tenant", "PATCH", f"{path}/kept", labelled, content_type=MERGE_PATCH) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"scheduling": {"priorityClass": "system-node-critical"}}, "system-node-critical is not allowed"),
+        ({"scheduling": {"tolerations": [{"operator": "Exists"}]}}, "node-role.kubernetes.io/control-plane"),
+        (
+            {"scheduling": {"tolerations": [{"key": "node-role.kubernetes.io/master", "operator": "Exists"}]}},
+            "must not be tolerated",
+        ),
+        ({"gracePeriod": "61m"}, "must be at most 3600s"),
+    ],
+)
+async def test_a_job_asks_for_nothing_that_the_site_keeps_for_itself(cluster, spec, why):
+    assert why in await cluster.submit("editor", spec)
+
+
+async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_else(cluster):
+    job = {"metadata": {"name": "job", "uid": "1-2-3", "namespace": cluster.namespace}, "spec": {"script": "pass"}}
+    good = pod(read_job(job), CreatePod(name="job-0-0", index=0, incarnation=0), SITE)
+    assert await cluster.ask(cluster.operator, "POST", cluster.pods(), good) == ""
+
+    def changed(*path, to):
+        bad = copy.deepcopy(good)
+        place = bad
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+        return bad
+
+    container = ("spec", "containers", 0, "securityContext")
+    token = {"serviceAccountToken": {"path": "token", "audience": "https://kubernetes.default.svc"}}
+    volume = {"name": "more", "projected": {"sources": [token]}}
+    bare_token = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    volumes = good["spec"]["volumes"]
+    owner = good["metadata"]["ownerReferences"][0]
+    attacks = [
+        changed("metadata", "ownerReferences", to=[]),
+        changed("metadata", "ownerReferences", to=[owner | {"kind": "Job"}]),
+        changed("metadata", "ownerReferences", to=[owner | {"apiVersion": "evil.dev/v1"}]),
+        changed("metadata", "ownerReferences", to=[owner | {"uid": "4-5-6"}]),
+        changed("metadata", "labels", to={}),
+        changed("spec", "hostNetwork", to=True),
+        changed("spec", "hostPID", to=True),
+        changed("spec", "nodeName", to="control-plane"),
+        changed("spec", "volumes", to=[*volumes, {"name": "more", "hostPath": {"path": "/"}}]),
+        changed("spec", "volumes", to=[*volumes, {"name": "more", "nfs": {"server": "x", "path": "/"}}]),
+        changed("spec", "volumes", to=[*volumes, volume]),
+        changed("spec", "volumes", to=[*volumes, bare_token]),
+        changed("spec", "automountServiceAccountToken", to=True),
+        changed("spec", "securityContext", to={}),
+        changed("spec", "securityContext", "runAsUser", to=0),
+        changed("spec", "securityContext", "seccompProfile", to={"type": "Unconfined"}),
+        changed("spec", "securityContext", "sysctls", to=[{"name": "kernel.msgmax", "value": "1"}]),
+        changed(*container, to={}),
+        changed(*container, "runAsUser", to=0),
+        changed(*container, "capabilities", to={"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+        changed("spec", "initContainers", to=[{"name": "more", "image": "x"}]),
+        changed("spec", "priorityClassName", to="system-node-critical"),
+        changed("spec", "tolerations", to=[{"operator": "Exists"}]),
+        changed("spec", "terminationGracePeriodSeconds", to=3601),
+    ]
+    for attack in attacks:
+        refused = await cluster.ask(cluster.operator, "POST", cluster.pods(), attack)
+        assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-operator'" in refused, json.dumps(attack)
+
+
+async def test_nobody_else_makes_a_pod_that_looks_like_a_member_of_a_job(cluster):
+    members = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-members'"
+    forged = member(bare())
+    assert members in await cluster.ask("editor", "POST", cluster.pods(), forged)
+    owner = {"apiVersion": "evil.dev/v1", "kind": "TrainingJob", "name": "job", "uid": "1-2-3", "controller": True}
+    owned = {"metadata": {"name": "x", "ownerReferences": [owner]}, "spec": bare()}
+    assert members in await cluster.ask("editor", "POST", cluster.pods(), owned)
+    leader = {"metadata": {"name": "x", "labels": {"torchyard.dev/leader": "true"}}, "spec": bare()}
+    assert members in await cluster.ask("editor", "POST", cluster.pods(), leader)
+    plain = {"metadata": {"name": "plain", "labels": {"app": "x"}}, "spec": restricted()}
+    assert await cluster.ask("editor", "POST", cluster.pods(), plain) == ""
+    await cluster.api.request("POST", cluster.pods(), body=plain)
+    for change in (forged["metadata"]["labels"], {"torchyard.dev/leader": "true"}):
+        patch = {"metadata": {"labels": change}}
+        path = f"{cluster.pods()}/plain"
+        assert members in await cluster.ask("editor", "PATCH", path, patch, content_type=MERGE_PATCH)
+    other = {"metadata": {"labels": {"team": "blue"}}}
+    assert await cluster.ask("editor", "PATCH", f"{cluster.pods()}/plain", other, content_type=MERGE_PATCH) == ""
+
+
+def restricted():
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    pod_context = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    only = {"name": "x", "image": "x", "securityContext": context}
+    return {"containers": [only], "securityContext": pod_context, "nodeSelector": {"no": "node"}}
