@@ -1,4 +1,4 @@
-"""What the API server refuses by the policies of the chart: attacks of a tenant, of a neighbour, and with a stolen token."""
+"""What the API server refuses by the policies of the chart: attacks of a tenant, a neighbour and a stolen token."""
 
 import contextlib
 import copy
