@@ -1,4 +1,4 @@
-"""From the checkpoint folder to a model that continues, and the record that makes it possible."""
+"""Restores a run from its checkpoint folder, and builds the record that a checkpoint stores."""
 
 import hashlib
 import time
@@ -23,7 +23,7 @@ from torchyard_trainers.core.workload import Session, Workload, epochs
 
 @dataclass
 class Progress:
-    """How far a run is; `fresh` until its first step."""
+    """The progress of a run; `fresh` until its first step."""
 
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Progress:
 def restore(
     work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config
 ) -> Progress:
-    """Load the newest readable checkpoint into model, optimizer and workload; without one, give step 0."""
+    """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0."""
     reporter = session.reporter
     reporter.phase("restore")
     identity = identity_of(work, session.parallel.module)
@@ -72,10 +72,10 @@ def restore(
 def roll_back(
     work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config, *, fault: str
 ) -> Progress:
-    """Go back to the newest checkpoint because of a fault.
+    """Roll back to the newest checkpoint because of a fault.
 
     Raises:
-        DivergedError: there is none.
+        DivergedError: there is no checkpoint.
     """
     progress = restore(work, session, optimizer, checkpoints, config)
     if progress.fresh:
@@ -87,7 +87,7 @@ def roll_back(
 def record_of(
     work: Workload, session: Session, progress: Progress, round_number: int, score: float | None
 ) -> dict[str, Any]:
-    """Return what `state.json` says: all that is not a tensor."""
+    """Return the content of `state.json`: everything that is not a tensor."""
     return {
         "schema": 1,
         "step": progress.step,
@@ -106,14 +106,14 @@ def record_of(
 
 
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
-    """Return what a resumed run must share with the first one: data, seed, and the shapes of all weights."""
+    """Return what a resumed run must have in common with the first one: data, seed, and all weight shapes."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
     finite = {} if work.dataset_size is None else {"datasetSize": work.dataset_size}
     return {**work.identity, **finite, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:
-    """Compare a run with the one whose checkpoint `path` names, if that says what it is.
+    """Compare a run with the run of the checkpoint at `path`, if that has a `run.json`.
 
     Args:
         path: a checkpoint folder, one of its step folders, or `best` below the former.

@@ -1,6 +1,6 @@
-"""Saving beside training: the state is copied, then a thread writes and commits the copy while training goes on.
+"""Asynchronous saves: the state is copied, then a thread writes and commits the copy while training continues.
 
-Only the copy holds training up. One save is in flight at a time; how it ended is told in a step on which all ranks
+Only the copy delays training. One save is in flight at a time; its result is processed at a step on which all ranks
 agree, so that an error ends the gang at one step and with one exit code.
 """
 
@@ -25,7 +25,7 @@ class InFlight(NamedTuple):
 
 
 class Saver:
-    """The saves of one round. `checkpoints` must talk on a process group of its own (`World.with_own_group`)."""
+    """The saves of one round. `checkpoints` must use a separate process group (`World.with_own_group`)."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Saver:
         self._in_flight: InFlight | None = None
 
     def is_best(self, score: float | None) -> bool:
-        """Whether a model with this score is to be kept as one of the best; the same answer on every rank."""
+        """Whether a model with this score is kept as one of the best; equal on every rank."""
         return self._best.admits(score)
 
     def begin(self, step: int, state: dict[str, Any], record: dict[str, Any]) -> None:
-        """Copy the state and let it be written; waits for the save before, and raises what that one raised."""
+        """Copy the state and start writing it; waits for the save before and raises its error."""
         started = time.monotonic()
         self.wait()
         self._cadence.begun(started)
@@ -72,11 +72,11 @@ class Saver:
 
     @property
     def ended(self) -> bool:
-        """Whether a save came to an end here; other ranks may see it a moment later."""
+        """Whether a save has ended on this rank; other ranks may see it a moment later."""
         return self._in_flight is not None and self._in_flight.outcome.done()
 
     def wait(self) -> None:
-        """Wait for the save in flight, if there is one, and tell how it ended. All ranks must call it together.
+        """Wait for the save in flight, if there is one, and process its result. Collective.
 
         Raises:
             SupersededError, StorageError: as `Checkpoints.save`.

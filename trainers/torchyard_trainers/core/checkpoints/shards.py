@@ -1,4 +1,4 @@
-"""How tensors get into and out of a folder: torch.distributed.checkpoint. The only file that knows it."""
+"""Saves tensors to a folder and loads them; the only file that uses torch.distributed.checkpoint (DCP)."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ class Shards(Protocol):
     shared: bool  # every rank sees the folder; otherwise it is rank 0's alone
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state as `save` wants it; on the thread of training, since sharded tensors talk to each other."""
+        """Return the state for `save`; call it on the training thread, since gathering shards is collective."""
 
     def save(self, state: dict[str, Any], folder: Path) -> None:
         """Write all tensors, durably."""
@@ -36,19 +36,19 @@ class Shards(Protocol):
 
 
 def shards_for(root: Path, world: World) -> "DcpShards":
-    """Choose how to store in `root`, which is one folder for all ranks or a folder of its own on every node."""
+    """Return how to store in `root`, which all ranks share or which is local to each node."""
     return DcpShards(world) if world.shares(root) else LeaderShards(world)
 
 
 def reader_of(root: Path, world: World) -> "DcpShards":
-    """Choose how to read from `root`, which may be read-only or not there: nothing is written. Collective."""
+    """Return how to read from `root`, which may be read-only or missing: nothing is written. Collective."""
     names = world.from_leader(lambda: sorted(path.name for path in root.iterdir()) if root.is_dir() else [])
     seen = all(world.gather(all((root / name).exists() for name in names)))
     return DcpShards(world) if seen else LeaderShards(world)
 
 
 class DcpShards:
-    """One file a rank and an index; replicated tensors are written once."""
+    """One file per rank and an index; replicated tensors are written once."""
 
     shared = True
 
@@ -110,9 +110,9 @@ class DcpShards:
 
 
 class LeaderShards(DcpShards):
-    """Everything in files of rank 0, which gathers before it writes and hands out after it read.
+    """All tensors in files of rank 0, which gathers before it writes and scatters after it reads.
 
-    For checkpoints on disks that nodes do not share: shards of other nodes could not be put together again. Costs
+    For checkpoint folders that nodes do not share: shards of other nodes could not be read again. Costs
     rank 0 the memory of the whole unsharded state while it saves and restores.
     """
 
@@ -140,7 +140,7 @@ class LeaderShards(DcpShards):
         return super().written_by(rank, folder) if rank == 0 else []
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Put every tensor together, one at a time; only rank 0 keeps them, in its CPU memory."""
+        """Gather every tensor, one at a time; only rank 0 keeps them, in CPU memory."""
         whole: dict[str, Any] = {}
         for path, value in _leaves(state):
             if isinstance(value, Tensor):
@@ -156,7 +156,7 @@ Keys = tuple[str, ...]
 
 
 def _leaves(nested: Mapping[str, Any], at: Keys = ()) -> Iterator[tuple[Keys, Any]]:
-    """Return what is not a mapping, with its keys; the same order on every rank."""
+    """Yield the leaves with their keys, in the same order on every rank."""
     for key, value in nested.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, (*at, key))
@@ -171,7 +171,7 @@ def _put(nested: dict[str, Any], path: Keys, value: object) -> None:
 
 
 def _empty(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the same structure with unsharded tensors in CPU memory."""
+    """Return the same structure with unsharded tensors in CPU memory."""
     whole: dict[str, Any] = {}
     for path, value in _leaves(state):
         tensor = isinstance(value, Tensor)
@@ -192,14 +192,14 @@ def _held(parameters: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _ask_only_for(state: dict[str, Any], names: Collection[str]) -> None:
-    """Leave out states that a checkpoint does not have: a parameter gets its own with its first gradient."""
+    """Leave out states that a checkpoint lacks: a parameter gets its state with its first gradient."""
     states = _states(state)
     for name in [name for name in states if name not in names]:
         del states[name]
 
 
 def _unwrapped(act: Callable[[dict[str, Any], Path], None], state: dict[str, Any], folder: Path) -> None:
-    """Act, and raise a storage error as itself: it travels to the other ranks, which then retry together."""
+    """Run `act` and raise a storage error unwrapped: it is sent to the other ranks, so that all retry together."""
     try:
         act(state, folder)
     except RuntimeError as error:
@@ -211,14 +211,14 @@ def _unwrapped(act: Callable[[dict[str, Any], Path], None], state: dict[str, Any
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out DCP's warning that a world of one is a world of one."""
+    """Suppress DCP's warning about a world of one."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
 def capture(module: nn.Module, optimizer: Optimizer, workload: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of training under names that no strategy changes."""
+    """Return the training state under names that do not depend on the strategy."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model_state, optimizer_state = get_state_dict(module, optimizer)
@@ -230,6 +230,6 @@ def apply(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Non
     from torch.distributed.checkpoint import state_dict
 
     state_dict.set_model_state_dict(module, state["model"])
-    # Not strict: a parameter without a gradient so far has no state yet.
+    # Not strict: a parameter that never had a gradient has no state.
     options = state_dict.StateDictOptions(strict=False)
     state_dict.set_optimizer_state_dict(module, optimizer, state["optimizer"], options=options)

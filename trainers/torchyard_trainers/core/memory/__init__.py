@@ -1,1 +1,1 @@
-"""Memory: what a rank has and takes, what a job will take, and what fits."""
+"""Memory of a rank: limits, measurement, forecast, and micro-batches that fit."""

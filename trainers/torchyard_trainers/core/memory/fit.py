@@ -1,6 +1,6 @@
 """The smallest number of GPUs, and the strategy, that a model can be trained with. Arithmetic only; imports no torch.
 
-For what a job of ours will really use, `torchyard plan` runs its step on paper; this answers before there is a job.
+For the memory of a real job, `torchyard plan` runs its step with fake tensors; this estimate needs no job.
 """
 
 import math
@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 from torchyard_trainers.core.gpus import Gpu, NoGpuError
 
 USABLE = 0.85  # of a GPU's memory; the rest is fragmentation, libraries and buffers of collectives
-# Bytes a parameter: weights, gradients, fp32 masters and moments. Mixed precision saves none of them (2 + 2 + 4 + 8).
+# Bytes per parameter: weights, gradients, fp32 masters, moments. Mixed precision needs the same (2 + 2 + 4 + 8).
 STATE_BYTES = {"adamw": 16, "momentum": 12, "sgd": 8}
 # Transformers of usual shape: parameters = 12 layers width^2, width = 128 layers.
 _WIDTH_OF_LAYERS = 128
-# Bytes that a layer keeps for its backward pass: a token and unit of width, attention fused (Korthikanti 2022, 4.1).
+# Bytes that a layer stores for its backward pass, per token and unit of width, with fused attention (Korthikanti 2022).
 _ACTIVATION_BYTES = {"bf16": 34, "fp16": 34, "fp32": 68}
 
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -40,19 +40,19 @@ def fit(
 ) -> Fit:
     """Find the fewest GPUs that hold the training of a model.
 
-    One GPU if everything fits into 85 % of it; otherwise its state is sharded (FSDP), each GPU with activations of its
-    own. DDP is never the answer: it copies the state to every GPU.
+    One GPU if everything fits into 85 % of it; otherwise the state is sharded (FSDP), and each GPU holds its own
+    activations. DDP is never the result: it replicates the state on every GPU.
 
     Args:
-        parameters: all of them are trained.
-        dtype: in which it computes.
+        parameters: their number; all are trained.
+        dtype: of the computation.
         optimizer: `adamw`, `momentum` or `sgd`.
         sequence: tokens of a sample; 0: count no activations.
-        batch: samples that one GPU holds at once.
-        gpus: that there are; the smallest decides.
+        batch: samples per forward pass on a GPU.
+        gpus: the available ones; the smallest decides.
 
     Raises:
-        NoGpuError: not even all of them together are enough.
+        NoGpuError: all of them together are not enough.
         ValueError: the optimizer is not known.
     """
     if optimizer not in STATE_BYTES:
@@ -80,6 +80,6 @@ def fit(
 
 
 def activation_bytes(parameters: int, dtype: Dtype, tokens: int) -> int:
-    """Estimate what a transformer of usual shape keeps for its backward pass."""
+    """Estimate the activations that a transformer of usual shape stores for its backward pass."""
     layers = (parameters / (12 * _WIDTH_OF_LAYERS**2)) ** (1 / 3)
     return math.ceil(_ACTIVATION_BYTES[dtype] * layers * _WIDTH_OF_LAYERS * layers * tokens)

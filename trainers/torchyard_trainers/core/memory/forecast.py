@@ -1,9 +1,9 @@
 """Forecast of one rank's memory in a training step, without a GPU: the step runs with fake tensors.
 
-Every allocation of a real step happens, in a world of ranks of which this process is one, but a tensor is only a shape
-and a type (FakeTensorMode) and a collective only a call. Workloads whose code looks at numbers, such as rollouts of
-environments, make a real step on the CPU instead. Known to differ from a GPU: its allocator's gaps, workspaces of its
-libraries and a context, for which `room_on` leaves space; kernels of attention with other temporaries.
+Every allocation of a real step happens, in a simulated world of which this process is one rank, but a tensor is only a
+shape and a type (FakeTensorMode), and a collective does nothing. Workloads whose code reads values, such as rollouts
+of environments, run a real step on the CPU instead. Known differences from a GPU: fragmentation, library workspaces
+and the CUDA context, for which `room_on` leaves space; attention kernels with other temporaries.
 """
 
 import warnings
@@ -39,14 +39,14 @@ COMMUNICATOR_BYTES = GIB // 2
 
 
 class Usage(NamedTuple):
-    """Bytes of one rank at the moment when it needs most."""
+    """Bytes of one rank at its peak."""
 
     parameters: int
     gradients: int
     optimizer: int
-    activations: int  # kept for the backward pass, and what is there only for a moment
-    buffers: int  # of collectives: gathered parameters, gradients on their way, buckets for them
-    host: int = 0  # of parameters, gradients and optimizer, what is kept in host memory
+    activations: int  # stored for the backward pass, and temporaries
+    buffers: int  # of collectives: gathered parameters, unreduced gradients, buckets
+    host: int = 0  # parameters, gradients and optimizer state that are offloaded to host memory
     peak: str = "forward pass"  # when that is: or `backward pass`, `update`, `evaluation between steps`
 
     @property
@@ -56,13 +56,13 @@ class Usage(NamedTuple):
 
 
 def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
-    """Return what tensors may take of a GPU with `memory` bytes, of which a rank is held to `fraction`."""
+    """Return the bytes for tensors on a GPU with `memory` bytes of which a rank may use `fraction`."""
     left = memory - CONTEXT_BYTES - (COMMUNICATOR_BYTES if world_size > 1 else 0)
     return int(IN_TENSORS * min(left, fraction * memory))
 
 
 class FakeWorld(World):
-    """Ranks of which this one alone is there."""
+    """A world of ranks of which only this process exists."""
 
     def gather(self, value: T) -> list[T]:
         """Return this rank's value for every rank: there is no real process group."""
@@ -71,7 +71,7 @@ class FakeWorld(World):
 
 @contextmanager
 def imagined_world(size: int, local_size: int) -> Iterator[World]:
-    """Be rank 0 of a gang that is not there: its collectives return at once."""
+    """Join a simulated gang as rank 0: its collectives return at once."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
@@ -92,23 +92,23 @@ def forecast(
     real: bool,
     on_gpu: bool,
 ) -> Usage:
-    """Return what a step, or what follows it, takes at most once there is optimizer state; a first step has none yet.
+    """Return the peak memory of a step, or of the code after it, once there is optimizer state.
 
-    What follows is what a workload does after its last step: there it evaluates. With tensors of no content it is
-    followed as far as it looks at a number, which is after a batch as a rule: batches are equally large.
+    The code after it is `after_step` of the last step, which evaluates. With fake tensors it runs until it reads a
+    value, usually after the first batch: all batches have the same size.
 
     Args:
-        make: gives the workload; its own tensors have no content either.
+        make: creates the workload; its tensors are fake, too.
         world: from `imagined_world`, or a real one.
         strategy: resolved.
         settings: of activation checkpointing and sharding.
         precision: `fp32`, `bf16` or `fp16`.
         micro_batch: samples of one forward pass.
-        real: make the step with real numbers, not with shapes only.
-        on_gpu: what the ranks will compute on decides how parameters are updated, and how gradients are sent.
+        real: run the step with real tensors.
+        on_gpu: whether the ranks will have GPUs: optimizer and collectives then use other buffers.
 
     Raises:
-        LooksAtNumbersError: the workload needs real numbers.
+        LooksAtNumbersError: the workload reads values of tensors.
     """
     mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     mesh = mesh_of(strategy, world) if strategy in SHARDED else None
@@ -146,9 +146,9 @@ def _measure(
     on_gpu: bool,
 ) -> Usage:
     sharded = strategy in SHARDED
-    # fp16 takes what bf16 does, and its scaler would look at numbers.
+    # fp16 needs as much as bf16, and its loss scaler would read values.
     half = Precision("bf16" if precision == "fp16" else precision, CPU, sharded=sharded)
-    # Offloaded parts are counted where they would be without; compiled blocks need less.
+    # Offloaded parts are counted as if they were not offloaded; compiled blocks need less.
     plain = msgspec.structs.replace(settings, cpu_offload=False, compile=False)
     model = work.build()
     as_if = strategy if sharded else "single"
@@ -169,8 +169,8 @@ def _measure(
         tracker.track_external(parallel.forward, optimizer, *kept)
     slots = split(work.global_batch, world.size, world.rank, size)
     accumulates = len(slots) > 1
-    # The last micro-batch finds gradients there. Zeros stand in for those of all before it, unless passes differ: a
-    # sharded model keeps gradients of whole parameters until the last one, and who looks at numbers may play a rollout
+    # The last micro-batch runs with gradients present. Zeros replace those of earlier ones, unless passes differ: a
+    # sharded model keeps unsharded gradients until the last one, and a workload that reads values may play a rollout
     # in the first.
     alike = not (sharded or real)
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
@@ -189,17 +189,17 @@ def _measure(
         # Code that reads the value of a fake tensor gets one of these errors.
         with nullcontext() if real else suppress(RuntimeError, TypeError):
             work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
-        if not real:  # a baseline may have looked at a number before there was an evaluation
+        if not real:  # a baseline may have read a value before the evaluation started
             with suppress(RuntimeError, TypeError):
                 work.evaluate(session)
     return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
 
 
 class Replica(nn.Module):
-    """Stands in for DDP, which needs numbers to begin: keeps its buckets, and lets gradients become parts of them.
+    """Simulates the memory of DDP, which cannot start with fake tensors: keeps buckets that gradients are copied into.
 
-    Buckets last from step to step. In the micro-batch that reduces, a gradient is copied into its bucket as soon as it
-    is there, and freed. In those before, gradients are beside the buckets: both are there at once.
+    Buckets persist between steps. In the micro-batch that reduces, a gradient is copied into its bucket as soon as it
+    exists, and freed. In earlier micro-batches gradients and buckets exist side by side.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -212,7 +212,7 @@ class Replica(nn.Module):
             parameter.register_post_accumulate_grad_hook(partial(self._reduce, f"bucket{number}"))
 
     def forward(self, *inputs: Any, **more: Any) -> Any:
-        """Pass on."""
+        """Call the wrapped module."""
         return self.module(*inputs, **more)
 
     @contextmanager

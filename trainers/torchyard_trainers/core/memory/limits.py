@@ -1,6 +1,6 @@
-"""How much memory a rank may use, and the most that it used. What decides and what is measured are the same thing.
+"""The memory limit of a rank and its peak usage, measured in the same way.
 
-On a GPU: what its allocator may reserve, and what tensors took of it. On a CPU: this process's part of what its cgroup
+On a GPU: what its allocator may reserve, and what tensors used of it. On a CPU: this process's share of what its cgroup
 (a pod's `resources.memory`) or else the machine has left, and the resident memory that the kernel counted.
 """
 
@@ -11,18 +11,18 @@ from typing import Protocol
 
 import torch
 
-# Blocks between allocations, workspaces of cuBLAS and buffers of NCCL are in no tensor.
+# Fragmentation, cuBLAS workspaces and NCCL buffers do not belong to any tensor.
 IN_TENSORS = 0.92
 _CGROUP_LIMITS = ("memory.max", "memory.limit_in_bytes")
 _CGROUP_USES = ("memory.current", "memory.usage_in_bytes")
 
 
 class Memory(Protocol):
-    """What one rank may use, in bytes."""
+    """The memory limit and usage of one rank, in bytes."""
 
     @property
     def limit(self) -> int:
-        """Bytes that this rank may use now, those it has included."""
+        """Bytes that this rank may use, including those it already uses."""
 
     def start(self) -> None:
         """Reset the peak."""
@@ -32,7 +32,7 @@ class Memory(Protocol):
 
 
 def memory_of(device: torch.device, local_size: int, fraction: float = 1.0) -> Memory:
-    """Return the memory of a rank on `device`, one of `local_size` on its node; it may use `fraction` of its part."""
+    """Return the memory of a rank on `device`, one of `local_size` on its node; it may use `fraction` of its share."""
     return GpuMemory(device, fraction) if device.type == "cuda" else HostMemory(local_size, fraction)
 
 
@@ -46,7 +46,7 @@ class GpuMemory:
     """Memory of a CUDA device that no other process of the job uses."""
 
     def __init__(self, device: torch.device, fraction: float = 1.0) -> None:
-        """Use a fraction of the device, which the process is held to."""
+        """Use a fraction of the device and limit the allocator to it."""
         self._device, self._fraction = device, fraction
 
     @property
@@ -69,7 +69,7 @@ class HostMemory:
     """Memory of this process on the CPU."""
 
     def __init__(self, local_size: int, fraction: float = 1.0) -> None:
-        """Share what is left with the other ranks of the node."""
+        """Divide the remaining memory among the ranks of the node."""
         self._local_size, self._fraction = local_size, fraction
 
     @property
@@ -110,7 +110,7 @@ def memory_left(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"))
 
 
 def _left_in(cgroup: Path) -> list[int]:
-    """Return limit minus use of one cgroup, if it has a limit. Pages of files do not count: they are given back."""
+    """Return limit minus use of one cgroup, if it has a limit. Page cache does not count: it can be reclaimed."""
     for limit_name, use_name in zip(_CGROUP_LIMITS, _CGROUP_USES, strict=True):
         try:
             limit, used = (cgroup / limit_name).read_text(), (cgroup / use_name).read_text()

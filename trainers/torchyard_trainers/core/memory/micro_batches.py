@@ -1,7 +1,7 @@
-"""`microBatchSize: auto`: the largest micro-batch that fits, found by rehearsing larger and larger ones first.
+"""`microBatchSize: auto`: the largest micro-batch that fits, found by trying increasing sizes before the first step.
 
-No rehearsal is made that is foreseen to fail: a rank out of memory in the middle of a step would leave the others
-waiting in a collective. The global batch stays what it is, so the step stays the same; what was found is remembered
+A size that is predicted to fail is not tried: a rank out of memory in the middle of a step would leave the others
+waiting in a collective. The global batch does not change, so the step stays the same; the result is stored
 beside the checkpoints, since another accumulation would have other bits.
 """
 
@@ -28,24 +28,24 @@ from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
 FILE = "micro-batch.json"
-# A try is at most so many times as large as what fitted before: a line through small ones is not a straight one.
+# A trial is at most this many times as large as the last size that fitted: small sizes do not extrapolate well.
 GROWTH = 8
-# What is gained by the last few percent is not worth a try.
+# The last few percent are not worth a trial.
 NEAR = 0.05
 
 
 def largest_that_fits(per_rank: int, most: int, share: Callable[[int, int], float]) -> int:
     """Return about the largest micro-batch that `per_rank` samples can be split into and that fits; 1 if none does.
 
-    First it is asked whether all samples fit at once. Then there are no gradients of an earlier micro-batch to keep, so
-    that may fit where nothing does that accumulates. Memory grows in a straight line with the size, and as steeply
+    First, all samples are tried at once: there are then no gradients of an earlier micro-batch to keep, so
+    that may fit where nothing that accumulates does. Memory grows linearly with the size, and equally steeply
     whether it accumulates or not: one more trial measures the cost of accumulating.
 
     Args:
         per_rank: samples of a step on a rank.
-        most: the largest size of use.
-        share: tries a size, one micro-batch alone (1) or one after another (2), and gives the part of the memory that
-            it took, 1.0 being all of it.
+        most: the largest useful size.
+        share: tries a size, as a single micro-batch (1) or after another one (2), and returns the fraction of memory
+            that it used.
     """
     alone: dict[int, float] = {}
     if most >= per_rank:
@@ -72,10 +72,10 @@ def _search(
     Args:
         most: the largest.
         share: tries a size.
-        tried: to be filled with what each size took.
-        worth: the search ends when this size is foreseen not to fit.
-        alone: what micro-batches alone took, if these accumulate.
-        usable: gives the largest usable size up to one.
+        tried: filled with the result of each size.
+        worth: the search ends when this size is predicted not to fit.
+        alone: results of single micro-batches, if these accumulate.
+        usable: returns the largest usable size up to its argument.
     """
     near = 0.0 if worth else NEAR
     fits, fails, size = 0, most + 1, 1
@@ -90,13 +90,13 @@ def _search(
             break
         fitted = max([fits, *(each for each, taken in alone.items() if taken <= 1.0)])
         size = usable(math.floor(min(reach, GROWTH * fitted, fails - 1)))
-        if size < usable(fails - 1) and size <= (1 + near) * fits:  # there is nothing to gain
+        if size < usable(fails - 1) and size <= (1 + near) * fits:  # close enough
             break
     return fits
 
 
 def _reach(tried: Mapping[int, float], alone: Mapping[int, float]) -> float:
-    """Return the size that takes all memory, on a line through what was tried; infinite if that says nothing yet."""
+    """Return the size that would use all memory, extrapolated from the trials; infinite if they are too few."""
     line = tried if len(tried) > 1 else alone
     first, last = min(tried), max(line, default=1)
     rise = line[last] - line[min(line)] if line else 0.0
@@ -118,19 +118,19 @@ def choose(
     optimizer: torch.optim.Optimizer | None = None,
     memory: Memory | None = None,
 ) -> Session:
-    """Return the session with the micro-batch that the whole gang uses from here on. Collective.
+    """Return the session with the micro-batch that the whole gang will use. Collective.
 
     Args:
-        work: restored or begun.
-        session: whose `micro_batch` is what the config or an earlier round out of memory allows at most.
-        root: the checkpoint folder, where an earlier round's finding is.
-        settings: nothing is tried unless their `micro_batch_size` is `auto`, nor where samples see each other.
-        step: whose samples are rehearsed.
-        optimizer: of the run; if it is restored, its state is there and must not be there twice.
+        work: restored, or after `begin`.
+        session: its `micro_batch` is the maximum that the config, or an earlier round out of memory, allows.
+        root: the checkpoint folder, which holds an earlier round's result.
+        settings: sizes are tried only if `micro_batch_size` is `auto` and samples are independent.
+        step: the step whose samples are used.
+        optimizer: of the run; if it is restored, its state must not be allocated twice.
         memory: bytes of this rank, unless its device reports them.
 
     Raises:
-        GpuMemoryError: a rehearsal needed more than was foreseen; it names the size that fitted.
+        GpuMemoryError: a trial needed more than predicted; it names the size that fitted.
     """
     world = session.world
     per_rank = -(-work.global_batch // world.size)
@@ -167,7 +167,7 @@ def _try(
     memory: Memory,
     compiled: bool,
 ) -> int:
-    """Rehearse sizes with everything there that a step needs: optimizer state, gradients, activations."""
+    """Tries sizes with everything allocated that a step needs: optimizer state, gradients, activations."""
     world, limit = session.world, memory.limit
     ids = ids_of_step(work, step)
     fitted = 0
@@ -177,7 +177,7 @@ def _try(
         (slots,) = split(min(size * world.size, work.global_batch), world.size, world.rank)
         memory.start()
         try:
-            # Two at most: the second one finds gradients there, and there is nothing new in a third.
+            # Two at most: the second one runs with gradients present, and a third would be the same.
             accumulate(work, session, ids, [slots, slots._replace()][-count:])
         except torch.OutOfMemoryError as error:
             raise GpuMemoryError(
@@ -189,7 +189,7 @@ def _try(
         fitted = size if taken <= 1.0 else fitted
         return taken
 
-    # Code for a shape that is tried once would take longer to make than all tries; compiled blocks need less memory.
+    # Compiling a shape that is tried once would take longer than all trials; compiled blocks need less memory.
     with eager_mode(compiled=compiled), session.parallel.buffers.kept():
         if session.parallel.strategy == "ddp":
             # Its buckets are rebuilt at the second forward pass, and for a moment there are twice as many: once
@@ -199,18 +199,18 @@ def _try(
         found = largest_that_fits(-(-work.global_batch // world.size), most, share)
     if not fitted:
         session.reporter.warn(
-            "a micro-batch of 1 takes more than the memory that is left; set activationCheckpointing or strategy fsdp"
+            "a micro-batch of 1 needs more than the free memory; set activationCheckpointing or strategy fsdp"
         )
     return found
 
 
 def divisible(work: Workload, model: nn.Module) -> bool:
-    """Whether smaller micro-batches make the same step: not where a sample sees others of its micro-batch."""
+    """Whether smaller micro-batches compute the same step: not if a loss depends on other samples."""
     return not work.mixes_samples and not any(isinstance(each, _BatchNorm) for each in model.modules())
 
 
 def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
-    """Make another optimizer of the same parameters, with its state: an update by nothing at rate 0 changes none."""
+    """Create another optimizer of the same parameters with its state: a step at rate 0 changes no parameter."""
     parameters = session.parallel.parameters()
     optimizer = work.optimizer(parameters)
     for group in optimizer.param_groups:
@@ -223,7 +223,7 @@ def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
 
 
 def _conditions(session: Session, settings: Parallelism, per_rank: int) -> dict[str, Any]:
-    """Return what a finding depends on; for any other a new one is made."""
+    """Return the settings that a stored result depends on; with others, sizes are tried again."""
     device = session.world.device
     return {
         "samplesPerRank": per_rank,

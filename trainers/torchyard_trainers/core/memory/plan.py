@@ -23,7 +23,7 @@ MIB = 1024**2
 
 
 class Try(NamedTuple):
-    """One way to run the job, and what it takes."""
+    """One configuration of the job, and its memory."""
 
     settings: Parallelism
     strategy: str
@@ -32,15 +32,15 @@ class Try(NamedTuple):
 
 
 class Planner:
-    """Makes forecasts of one job. They are few: each takes about as long as a step of one sample on a CPU."""
+    """Forecasts configurations of one job; each takes about as long as a step of one sample on a CPU."""
 
     def __init__(self, config: Config, world: World, memory: int | None, *, bf16: bool = True) -> None:
-        """Plan for ranks with GPUs of `memory` bytes, which have bf16 or not, or ranks on a CPU (None).
+        """Plan for ranks with GPUs of `memory` bytes, with or without bf16, or for ranks on a CPU (None).
 
         Raises:
-            ConfigError: such a GPU has no room for any tensor, or no bf16 where it is asked for.
+            ConfigError: the GPU is too small for any tensor, or lacks bf16 and the job requires it.
         """
-        # Compiled blocks need less, and nothing is compiled for the sake of a forecast.
+        # Compiled blocks need less; a forecast does not compile.
         eager = msgspec.structs.replace(config.parallelism, compile=False)
         self.config, self.world = msgspec.structs.replace(config, parallelism=eager), world
         fraction = config.parallelism.memory_fraction
@@ -49,7 +49,7 @@ class Planner:
             kept = memory - room_on(memory, world.size) / IN_TENSORS
             raise ConfigError(
                 f"--memory: a GPU of {memory / MIB:.0f} MiB has no room for tensors, since a CUDA context and NCCL "
-                f"take {kept / MIB:.0f} MiB of it; name a larger one"
+                f"take {kept / MIB:.0f} MiB of it; name a larger GPU"
             )
         work = registry.build(self.config)
         self.per_rank = -(-work.global_batch // world.size)
@@ -62,7 +62,7 @@ class Planner:
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
-        """Forecast the job as it is written."""
+        """Forecast the job as its file describes it."""
         settings = self.config.parallelism
         strategy = choose_strategy(settings, self.world.size)
         if settings.strategy == "auto" and strategy == "ddp" and self.room is not None:
@@ -70,9 +70,9 @@ class Planner:
         return self.fitted(settings, strategy)
 
     def cheapest(self, asked: Try) -> Try | None:
-        """Return the first change that fits, those that cost least time first; None if nothing helps.
+        """Return the first change that fits, in order of increasing cost in time; None if none does.
 
-        The last way of each group needs least: where it does not fit, the others are not tried.
+        The last option of each group needs least: if it does not fit, the others are not tried.
         """
         for ways in _changes(asked, self.world, accumulate=self.divisible):
             if self._can_fit(*ways[-1]):
@@ -80,13 +80,13 @@ class Planner:
         return None
 
     def _can_fit(self, settings: Parallelism, strategy: str) -> bool:
-        """Whether some micro-batch fits: a sample at a time or, since what accumulates keeps gradients, all at once."""
+        """Whether some micro-batch fits: one sample at a time or, since accumulation keeps gradients, all at once."""
         if not self.divisible:
             return self._fits(self.fitted(settings, strategy))
         return any(self._fits(self._forecast(settings, strategy, size)) for size in (1, self.per_rank))
 
     def fitted(self, settings: Parallelism, strategy: str) -> Try:
-        """Forecast with the micro-batch that the settings say; `auto` is the largest that fits, as in the job."""
+        """Forecast with the micro-batch of the settings; `auto` is the largest that fits, as in the job."""
 
         def at(size: int) -> Try:
             return self._forecast(settings, strategy, size)
@@ -99,7 +99,7 @@ class Planner:
         return at(fewest_that_fit(self.per_rank, lambda size: at(size).usage.total / room))
 
     def fits(self, found: Try) -> bool | None:
-        """Whether it fits; None without a GPU to fit."""
+        """Whether it fits; None without a GPU."""
         return None if self.room is None else self._fits(found)
 
     def _fits(self, found: Try) -> bool:
@@ -153,7 +153,7 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
         ranks: of the job.
         local: ranks of a node.
         memory: bytes of a rank's GPU; None: a CPU.
-        bf16: whether that GPU computes in it.
+        bf16: whether that GPU supports it.
     """
     registry.check(config)
     with imagined_world(ranks, local) as world:
@@ -175,15 +175,15 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
 
 
 def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
-    """Return the size of the fewest micro-batches, into which `per_rank` samples are split, that fit; 1 if none does.
+    """Return the largest micro-batch, a split of `per_rank` samples into equal parts, that fits; 1 if none does.
 
-    Memory is a straight line in the size but where another moment comes to need most, and so below its chords: between
-    a size that fits and one that does not, the chord tells one that fits and is close to the largest.
+    Memory is piecewise linear and convex in the size, since each moment of the step grows linearly: between
+    a size that fits and one that does not, the chord yields one that fits and is close to the largest.
 
     Args:
         per_rank: samples, too many for one micro-batch.
-        share: gives the part of the memory that a micro-batch of a size takes, 1.0 being all of it. It is asked again
-            for a size and shall remember.
+        share: returns the fraction of memory that a micro-batch of a size needs. It is called repeatedly
+            for the same size and should cache.
     """
     if share(1) > 1.0:
         return 1
@@ -200,9 +200,9 @@ def fewest_that_fit(per_rank: int, share: Callable[[int], float]) -> int:
 
 
 def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[list[tuple[Parallelism, str]]]:
-    """Return what may help, in order of what it costs: accumulate, compute again, communicate, move to the host.
+    """Return possible changes in order of their cost: accumulate, recompute, shard, offload.
 
-    Groups differ in what is computed again, which is more from one way to the next.
+    Within a group, each option recomputes more than the one before.
     """
 
     def with_(**changes: Any) -> Parallelism:
@@ -221,7 +221,7 @@ def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[l
         sharded.append("fsdp")
     for strategy in sharded:
         yield [(with_(activation_checkpointing=way, strategy=strategy, fsdp=Fsdp()), strategy) for way in more]
-    if asked.settings.precision == "fp16":  # does not go with offloading
+    if asked.settings.precision == "fp16":  # incompatible with offloading
         return
     widest = asked.strategy if asked.strategy == "fsdp" or world.size == 1 else "fsdp"
     widest = "fsdp" if widest == "single" else widest
@@ -229,7 +229,7 @@ def _changes(asked: Try, world: World, *, accumulate: bool = True) -> Iterator[l
 
 
 def _difference(asked: Try, found: Try) -> dict[str, Any]:
-    """Return the fields of `spec` to set, so that the job is what was found."""
+    """Return the fields of `spec` to set for this configuration."""
     fields = {
         "strategy": "strategy",
         "activation_checkpointing": "activationCheckpointing",

@@ -1,4 +1,4 @@
-"""PyTorch's memory trackers, made to count a step as a whole: what it takes when it takes most, and when that is."""
+"""PyTorch's memory trackers, adapted to report the peak of a whole step and when it occurs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ KINDS = {
     "optimizer": ("OPT",),
     "buffers": ("BUFFER", "UNSHARDED_PARAM", "ALL_GATHER", "REDUCE_SCATTER"),
 }
-# What offloading keeps in host memory; a gradient that is not yet reduced is where it was computed.
+# Kinds that offloading keeps in host memory; an unreduced gradient stays on the device.
 OFFLOADED = frozenset({"SHARDED_PARAM", "SHARDED_GRAD", "OPT"})
 
 
@@ -29,7 +29,7 @@ def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offload
     Args:
         model: `FSDPMemTracker` distinguishes kinds of memory of a sharded one.
         optimizer: of its parameters.
-        sharded: whether the model is.
+        sharded: whether the model is sharded.
         offloads: find the moment of most need of the device; what is offloaded is counted beside it.
         on_gpu: count what kernels of a GPU take for themselves; otherwise collectives go through gloo, which reduces
             a copy of the gradients.

@@ -1,1 +1,1 @@
-"""Metrics: how fast steps are made, how well the machine is used, and where numbers go over time."""
+"""Metrics: speed, utilisation, and the curves written over time."""

@@ -1,4 +1,4 @@
-"""Where numbers go over time: a line on stdout, `metrics.jsonl`, TensorBoard event files, trackers. Rank 0 only."""
+"""Outputs of metrics over time: stdout, `metrics.jsonl`, TensorBoard event files, trackers. Rank 0 only."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from torchyard_trainers.core.report import Reporter, finite
 
 
 class Speed:
-    """Steps and samples a second over the last few steps; pauses to evaluate or save count, as they do for the user."""
+    """Steps and samples per second over the last few steps, including pauses for evaluation and saves."""
 
     def __init__(self, samples_per_step: int, window: int = 64) -> None:
         """Measure over at most `window` steps."""
@@ -33,13 +33,13 @@ class Speed:
 
 
 class Curves:
-    """Appends scalars by step. A resumed run appends too: of two lines with one step, the later counts.
+    """Appends scalars by step. A resumed run appends, too: of two lines with the same step, the later one counts.
 
-    A line that was cut short stays; who reads passes over it.
+    A truncated line stays in the file; readers skip it.
     """
 
     def __init__(self, folder: Path | None, *, tensorboard: bool, trackers: Trackers | None = None) -> None:
-        """Write below `folder`, nowhere without one; without the tensorboard package there are no event files."""
+        """Write below `folder` (None: nowhere); without the tensorboard package there are no event files."""
         self._folder = folder
         self._trackers = trackers
         self._lines: Any = None
@@ -66,7 +66,7 @@ class Curves:
             path = self._folder / "metrics.jsonl"
             torn = _is_torn(path)
             self._lines = path.open("a", buffering=1)
-            if torn:  # or the next line would be a part of that one
+            if torn:  # otherwise the next line would continue it
                 self._lines.write("\n")
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         if self._wants_events:
@@ -75,7 +75,7 @@ class Curves:
             self._trackers.add(step, values)
 
     def flush(self) -> None:
-        """Bring event files up to date, so that what a checkpoint covers is never missing in a curve."""
+        """Flush event files, so that a curve always covers the steps of a checkpoint."""
         if self._events is not None:
             self._events.flush()
 
@@ -94,7 +94,7 @@ class Curves:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether the last line was cut short, as a full disk or a lost node does."""
+    """Whether the last line is truncated, for example by a full disk or a lost node."""
     if not path.exists() or not path.stat().st_size:
         return False
     with path.open("rb") as file:
@@ -103,7 +103,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def open_curves(config: Config, folder: Path, reporter: Reporter, *, is_main: bool) -> Curves:
-    """Open what the config asks for on rank 0, nothing elsewhere."""
+    """Open the outputs of the config on rank 0; other ranks write nothing."""
     if not is_main:
         return Curves(None, tensorboard=False)
     return Curves(folder, tensorboard=config.logging.tensorboard, trackers=Trackers(config, folder, reporter.warn))
@@ -116,6 +116,6 @@ def say(text: str) -> None:
 
 
 def line(step: int, total: int, values: Mapping[str, float]) -> str:
-    """Put a step on one line: `step   120/1000  12%  loss=-0.0312  cost=5.01 ...`."""
+    """Format a step as one line: `step   120/1000  12%  loss=-0.0312  cost=5.01 ...`."""
     numbers = "  ".join(f"{name}={value:.4g}" for name, value in values.items())
     return f"step {step:>{len(str(total))}}/{total}  {100 * step // max(total, 1):>3}%  {numbers}"

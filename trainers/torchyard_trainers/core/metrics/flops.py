@@ -1,7 +1,7 @@
-"""Counted floating-point operations: what the passes of one sample take, from the operators that really ran.
+"""Floating-point operations of the passes of one sample, counted from the operators that run.
 
-Only matrix products, convolutions and attention count (torch's FlopCounterMode), as in every published MFU; what is
-computed again to save memory does not, since it teaches nothing.
+Only matrix products, convolutions and attention count (torch's FlopCounterMode), as in every published MFU;
+recomputation does not count.
 """
 
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,12 +14,12 @@ from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
 
 def flops_of_sample(work: Workload, session: Session) -> int:
-    """Return the FLOPs of forward and backward pass for one sample. Collective; its gradients are thrown away."""
+    """Return the FLOPs of forward and backward pass for one sample. Collective; the gradients are discarded."""
     ids = ids_of_step(work, 0)
     counter = FlopCounterMode(display=False)
     pair = [Slots([0, 0], [1.0, 1.0])]  # BatchNorm refuses a single sample
     with eager_mode(compiled=True), keeping_activations(), session.parallel.buffers.kept():
-        # What makes samples for many steps at once makes them here, where it does not count as one sample's.
+        # Workloads that create samples for many steps at once do it here, outside of the counted pass.
         accumulate(work, session, ids, pair)
         with counter:
             accumulate(work, session, ids, pair)

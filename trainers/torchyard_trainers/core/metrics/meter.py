@@ -1,4 +1,4 @@
-"""How fast steps are made and how well the machine is used: the report's `throughput`, and a few metrics beside it."""
+"""Speed and utilisation: the report's `throughput`, and a few metrics."""
 
 import resource
 import time
@@ -13,14 +13,14 @@ from torchyard_trainers.core.workload import Session, Workload
 
 
 class Meter:
-    """Ticks after every step.
+    """Measures throughput; `tick` is called after every step.
 
     Attributes:
         flops: of forward and backward pass of one sample; None: not requested, and the device's peak is unknown.
     """
 
     def __init__(self, work: Workload, session: Session, *, count: bool = False) -> None:
-        """Count FLOPs where the peak of every rank's device is known, or where `count` says so. Collective."""
+        """Count FLOPs if the peak of every rank's device is known, or if `count` is set. Collective."""
         self._session = session
         self._speed = Speed(work.global_batch)
         self._peak = device_peak(session)
@@ -28,9 +28,9 @@ class Meter:
         self._waited, self._began = session.data_wait.seconds, time.monotonic()
 
     def tick(self, now: float, values: Mapping[str, float]) -> dict[str, float]:
-        """Count a finished step at `now` (monotonic seconds); give the throughput of the whole gang.
+        """Count a finished step at `now` (monotonic seconds); return the throughput of the whole gang.
 
-        `tokens` of the step's values, tokens a sample, make tokens a second.
+        A value `tokens` (tokens per sample) adds tokens per second.
         """
         pace = self._speed.tick(now)
         samples = pace.get("samplesPerSecond")
@@ -50,14 +50,14 @@ class Meter:
 
 
 def utilisation(flops_of_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """Model FLOPs utilisation (PaLM, appendix B): achieved over possible, 0 to 1. `peak` is that of a device."""
+    """Return the model FLOPs utilisation (PaLM, appendix B), 0 to 1; `peak` is that of one device."""
     return flops_of_sample * samples_per_second / (peak * devices)
 
 
 def device_peak(session: Session) -> float | None:
     """Return the mean peak of all ranks' devices in the precision of the run, None if one is not known. Collective.
 
-    Ranks must agree on it: where it is known to some of them only, they alone would make the passes that are counted.
+    Ranks must agree: otherwise only some of them would run the counted passes, which are collective.
     """
     peaks = session.world.gather(own_peak(session))
     known = [peak for peak in peaks if peak is not None]
@@ -73,7 +73,7 @@ def own_peak(session: Session) -> float | None:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Return the most memory this process ever had: of its GPU where it has one, else of the machine; bytes."""
+    """Return the peak memory of this process in bytes, on its GPU if it has one."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -1,4 +1,4 @@
-"""What accelerators can compute at most, by the name CUDA gives them. A device that is not listed has no peak here.
+"""Peak FLOP/s of accelerators by their CUDA name. A device that is not listed has no known peak.
 
 Dense figures without sparsity, at full power, from the vendor's data sheets; fp32 is the figure of the CUDA cores,
 since matrix products of training use full fp32 unless the user lowers the precision.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """Floating-point operations a second."""
+    """Floating-point operations per second."""
 
     half: float  # bf16 and fp16 with fp32 accumulation, tensor cores
     single: float  # fp32

@@ -1,9 +1,9 @@
-"""Experiment trackers beside our own curves: Weights & Biases and MLflow, each in the run that belongs to the job.
+"""Experiment trackers in addition to our own curves: Weights & Biases and MLflow, one tracker run per job.
 
-Where they log to is their own environment's business (`WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, keys in
-`envFrom`). Without any, W&B asks for a key as ever, and MLflow writes files below the checkpoint folder. A round that
+Their own environment variables configure them (`WANDB_MODE`, `WANDB_PROJECT`, `MLFLOW_TRACKING_URI`, keys in
+`envFrom`). Without any, W&B asks for a key, and MLflow writes files below the checkpoint folder. A round that
 resumes a job continues the job's run. A tracker error is reported once and never stops training, nor does waiting
-for its server: both would by themselves try for minutes at the beginning, and for ever at the end.
+for its server: by default both retry for minutes at the start and without limit at the end.
 """
 
 import logging
@@ -22,7 +22,7 @@ from torchyard_trainers.core.exits import ConfigError
 
 PROJECT = "torchyard"
 INIT_SECONDS = 60.0
-# What their own environment does not say: a server that is away is given up after about a minute.
+# Defaults for unset variables: give up an unreachable server after about a minute.
 PATIENCE = {
     "WANDB_FINISH_TIMEOUT": "60",
     "WANDB_FINISH_TIMEOUT_RAISES": "true",
@@ -35,17 +35,17 @@ PENDING = 100
 
 
 class Tracker(Protocol):
-    """A place that takes scalars by step."""
+    """A destination for scalars by step."""
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the values of a step; of two logs of one step the later counts."""
+        """Log the values of a step; of two calls for the same step, the later one counts."""
 
     def close(self, *, failed: bool) -> None:
         """Mark the run as finished and flush pending metrics."""
 
 
 def check_trackers(config: Config) -> None:
-    """Refuse a tracker whose package is missing, before anything is trained.
+    """Check that the packages of the requested trackers are installed.
 
     Raises:
         ConfigError: naming field and package.
@@ -62,7 +62,7 @@ def check_trackers(config: Config) -> None:
 
 
 class Trackers:
-    """All trackers of a run. One that fails is left out from there on, and `warn` hears why."""
+    """All trackers of a run. A tracker that fails is disabled, and `warn` is called with the reason."""
 
     def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -75,22 +75,22 @@ class Trackers:
             self._guard("logging.mlflow", lambda: self._trackers.update({"logging.mlflow": Mlflow(config, folder)}))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the values of a step everywhere."""
+        """Log the values of a step to all trackers."""
         for field, tracker in list(self._trackers.items()):
             self._guard(field, lambda tracker=tracker: tracker.add(step, values))
 
     def close(self, *, failed: bool) -> None:
-        """End the round everywhere."""
+        """Finish all trackers."""
         for field, tracker in list(self._trackers.items()):
             self._guard(field, lambda tracker=tracker: tracker.close(failed=failed))
 
     def _guard(self, field: str, act: Callable[[], object]) -> None:
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - these libraries raise what their networks raise
+        except Exception as error:  # noqa: BLE001 - these libraries raise any exception
             self._trackers.pop(field, None)
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self._warn(f"{field}: {first}; it gets no more curves, metrics.jsonl has them all")
+            self._warn(f"{field}: {first}; it is disabled; metrics.jsonl has all curves")
 
 
 class Wandb:
@@ -126,7 +126,7 @@ class Mlflow:
     def __init__(self, config: Config, folder: Path) -> None:
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
-            # MLflow wants a database today; files are what a folder that is fetched and moved can hold.
+            # MLflow defaults to a database; files can be fetched and moved with the folder.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             uri = (folder / MLRUNS).absolute().as_uri()
         from mlflow.tracking import MlflowClient
