@@ -41,7 +41,7 @@ def test_a_gpu_without_bf16_is_planned_in_what_the_job_computes_in_there(job, ca
     assert main(["plan", str(job), "--gpu", "v100-32gb", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["job"]["precision"] == "fp32"
     assert main(["plan", str(job), "--gpu", "T4-16GB", "--set", "parallelism.precision=bf16"]) == 64
-    assert "precision: bf16, but this GPU has none; use fp16 or fp32" in capsys.readouterr().err
+    assert "precision: bf16, but this GPU does not support it; use fp16 or fp32" in capsys.readouterr().err
 
 
 def test_an_evaluation_that_does_not_fit_is_told_with_what_to_change():

@@ -29,12 +29,12 @@ def written(tmp_path):
 @pytest.mark.parametrize(
     ("name", "params", "said"),
     [
-        ("cvrp", {"embedding": 30}, "embedding: 30 is no multiple of heads"),
+        ("cvrp", {"embedding": 30}, "embedding: 30 is not a multiple of heads"),
         ("cvrp", {"samples": 1}, "samples: 1, but baseline shared compares at least 2"),
         ("vecrl", {"environment": "cartpole", "model": "cnn"}, "model: cnn sees a grid"),
         ("vecrl", {"environment": "cartpole", "grid": 8}, "grid: is of environment snake"),
         ("vecrl", {"environment": "snake", "grid": 5, "view": 13}, "view: 13 is wider than grid (5)"),
-        ("vecrl", {"horizon": 15}, "horizon: 15 is no multiple of minibatches"),
+        ("vecrl", {"horizon": 15}, "horizon: 15 is not a multiple of minibatches"),
     ],
 )
 def test_fields_that_contradict_each_other_are_named_before_anything_starts(written, capsys, name, params, said):

@@ -55,7 +55,7 @@ CVRP = {"name": "cvrp"}
             {"trainer": {"name": "cvrp", "params": {"steps": "9"}}},
             "trainer.params.steps: expected `int | null`, got `str`",
         ),
-        ({"trainer": {"name": "cvrp", "params": {"heads": 5}}}, "embedding: 64 is no multiple of heads (5)"),
+        ({"trainer": {"name": "cvrp", "params": {"heads": 5}}}, "embedding: 64 is not a multiple of heads (5)"),
         ({"trainer": {"name": "cvrp", "params": {"samples": 1}}}, "shared compares at least 2"),
         ({"trainer": CVRP, "schema": 2}, "schema"),
     ],

@@ -93,7 +93,7 @@ def test_one_changed_bit_of_the_weights_does_not_pass(bundle, tmp_path):
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ExportError, match="read back other than written"):
+    with pytest.raises(ExportError, match="read back differently than written"):
         weights.verify(bundle, tmp_path)
 
 

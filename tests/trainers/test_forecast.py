@@ -60,26 +60,29 @@ def test_where_another_moment_comes_to_need_most_the_fewest_micro_batches_are_fo
 
 @pytest.mark.parametrize(("memory", "ranks"), [(0, 1), (GIB // 2, 1), (GIB, 6)])
 def test_a_gpu_without_room_for_any_tensor_is_refused(memory, ranks):
-    with pytest.raises(ConfigError, match=r"^--memory: a GPU of \d+ MiB has no room for tensors.*; name a larger one$"):
+    with pytest.raises(ConfigError, match=r"^--memory: a GPU of \d+ MiB has no room for tensors.*; name a larger GPU$"):
         plan(config_of("cvrp", ROUTES), ranks=ranks, local=ranks, memory=memory)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["plan", "--world", "1", "--local", "1"], "--config: is missing, so there is no job to plan; write --config"),
-        (["check"], "--config: is missing, so there is no job to check; write --config"),
+        (["plan", "--world", "1", "--local", "1"], "--config: is missing, so there is no job to plan; pass --config"),
+        (["check"], "--config: is missing, so there is no job to check; pass --config"),
         (
             ["--config", "x", "plan", "--world", "0", "--local", "1"],
-            "--world: 0 is no number of ranks; give at least 1",
+            "--world: 0 is not a number of ranks; pass at least 1",
         ),
         (
             ["--config", "x", "plan", "--world", "2", "--local", "3"],
-            "--local: 3 of 2 ranks cannot be on a node; give 1",
+            "--local: a node cannot have 3 of 2 ranks; pass 1",
         ),
         (["--config", "x", "plan", "--world", "two", "--local", "1"], "--world: invalid int value: 'two'; see --help"),
         (["plan"], "the following arguments are required: --world, --local; see --help"),
-        (["gpus", "--select", "0", "--min-compute-capability", "abc"], "'abc' is none; write it like 8.0"),
+        (
+            ["gpus", "--select", "0", "--min-compute-capability", "abc"],
+            "'abc' is not a compute capability; write it as 8.0",
+        ),
         (["gpus", "--select", "0", "--product", "("], "--product: '(' is not a regular expression"),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_choice(machine, wish, chosen):
 @pytest.mark.parametrize(
     ("wish", "says"),
     [
-        ({"count": 3}, "asked for 3, but this process has 2 GPUs"),
+        ({"count": 3}, "3 GPUs requested, but this process has 2"),
         ({"min_free_memory": 50 * GIB, "count": 2}, r"min_free_memory 50.0 GiB: 1 of 2 GPUs are so, 2 are needed"),
         ({"product": "B200"}, "product 'B200': 0 of 2"),
         ({"ids": ["GPU-x"]}, "ids GPU-x: 0 of 2"),

@@ -124,7 +124,7 @@ def test_an_export_that_reads_back_other_than_written_is_not_published_and_ends_
     gang = yard.start(config(export={}), world=2, function=("faults:export_to_a_disk_that_flips_a_bit", []))
     assert gang.wait() == [1, 1], gang.output()
     assert "safetensors: " in yard.failure()["message"]
-    assert "read back other than written" in yard.failure()["message"]
+    assert "read back differently than written" in yard.failure()["message"]
     assert not (yard.checkpoints / "export" / "safetensors").exists()
     assert {"name": "export/safetensors", "verified": False} in yard.report()["artifacts"]
     yard.train(config(export={}), world=2)

@@ -109,7 +109,7 @@ def test_a_sharded_and_replicated_run_resumes_with_the_same_bits(yard, calm, own
         (2, 2, {"strategy": "hsdp"}, "parallelism.strategy: hsdp shards among the processes of a node"),
         (3, 2, {"strategy": "hsdp"}, "there are 3 with 2 on this one; use fsdp"),
         (2, 2, {"strategy": "ddp", "cpuOffload": True}, "cpuOffload: true needs strategy fsdp or hsdp, not ddp"),
-        (1, 1, {"strategy": "fsdp", "cpuOffload": True, "precision": "fp16"}, "does not go with precision fp16"),
+        (1, 1, {"strategy": "fsdp", "cpuOffload": True, "precision": "fp16"}, "is incompatible with precision fp16"),
         (2, 2, {"strategy": "single"}, "single runs one process, but there are 2"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_tracker_that_fails_is_left_out_with_a_warning_and_the_curves_go_on(tm
         for step in (1, 2, 3):
             log.add(step, 9, {"loss": 1.0})
     assert told.facts["warnings"] == [
-        "logging.mlflow: no route at step 1; it gets no more curves, metrics.jsonl has them all"
+        "logging.mlflow: no route at step 1; it is disabled; metrics.jsonl has all curves"
     ]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
@@ -136,7 +136,7 @@ def test_one_that_cannot_start_is_told_too(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "Wandb", refuse)
     warnings = []
     Trackers(job(wandb=True), tmp_path, warnings.append).add(1, {"loss": 1.0})
-    assert warnings == ["logging.wandb: api key not configured; it gets no more curves, metrics.jsonl has them all"]
+    assert warnings == ["logging.wandb: api key not configured; it is disabled; metrics.jsonl has all curves"]
 
 
 def test_a_missing_package_is_a_config_error_before_anything_is_trained(monkeypatch):

@@ -13,7 +13,7 @@ from torchyard_trainers.vecrl.task import VecRL
     ("given", "message"),
     [
         ({"grid": 8}, "trainer.params.grid: is of environment snake, not cartpole; remove it"),
-        ({"horizon": 7}, "trainer.params.horizon: 7 is no multiple of minibatches (2)"),
+        ({"horizon": 7}, "trainer.params.horizon: 7 is not a multiple of minibatches (2)"),
         ({"model": "cnn"}, "trainer.params.model: cnn sees a grid, and cartpole has none; use mlp"),
         ({"policies": "independent"}, "trainer.params.policies: independent needs several agents, and there is 1"),
         ({**SNAKES, "view": 9}, "trainer.params.view: 9 is wider than grid (6)"),

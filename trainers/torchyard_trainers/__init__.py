@@ -1,1 +1,1 @@
-"""TorchYard's trainers: programs that torchrun starts, and that read an environment and write files."""
+"""TorchYard's trainers: programs for torchrun, configured by environment variables."""

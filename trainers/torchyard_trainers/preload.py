@@ -1,6 +1,6 @@
-"""What a warm parent imports before it forks workers: all that takes time.
+"""Imports for the zygote: all modules that take time to import, before workers are forked.
 
-For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Touches no device and starts no thread, so that the workers can.
+For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Initialises no device and starts no thread.
 """
 
 from contextlib import suppress

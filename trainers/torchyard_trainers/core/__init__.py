@@ -1,17 +1,17 @@
-"""What every workload shares: one loop, one data order, one checkpoint format, strategy as a setting.
+"""The core shared by all workloads: one loop, one data order, one checkpoint format, strategy as a setting.
 
-Read `workload` (what a workload says), `loop` (what is done with it) and `step` (one optimizer step) first; the rest is
-what these three ask for:
+Read `workload` (the interface), `loop` (the training loop) and `step` (one optimizer step) first; everything else
+supports these three:
 
-    batching, order, randomness, waits          which samples a rank has in a step, and their random numbers
-    parallel, precision, activations, buffers   how a model is spread, cast, computed again, kept equal
-    world                                       the processes of a run, and what they agree on
-    checkpoints/                                how training is saved beside itself, committed, and found again
-    memory/                                     what a step takes, foretold and measured; micro-batches that fit
-    metrics/, report, profiler                  what people and the agent see of it
-    guard, preempt, watchdog, exits             what ends a run early, and with which code
-    modes/, finish, export/, preflight/         what is done instead of training, before it, and at its end
-    command, worker, config, held               from the command line to the loop; a class of somebody's own, looked at
-    losses, graphs, frozen, parameters          what workloads may use
-    gpus, gpus_command, device, switch          GPUs of the machine; what the device of a tensor allows
+    batching, sampler, randomness, data_wait    the samples of a rank in a step, and their random numbers
+    parallel, precision, activations, buffers   sharding, casting, recomputation, buffers
+    world                                       the processes of a run, and their collectives
+    checkpoints/                                asynchronous saves, commit protocol, restore
+    memory/                                     forecast and measurement; micro-batches that fit
+    metrics/, report, profiler                  output for people and for the agent
+    guard, preempt, watchdog, exits             early ends of a run, and exit codes
+    modes/, finish, export/, preflight/         other modes, the end of training, exports, checks before it
+    command, worker, config, contract           from the command line to the loop; checks of custom workloads
+    losses, graphs, frozen, parameters          building blocks for workloads
+    gpus, gpus_command, device, flag            GPUs of the machine; device of a tensor
 """

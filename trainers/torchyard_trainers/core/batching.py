@@ -1,6 +1,6 @@
-"""Batch algebra: how the samples of one optimizer step are spread over ranks and micro-batches. Pure.
+"""Batch algebra: distributes the samples of one optimizer step over ranks and micro-batches. Pure.
 
-The global batch G is a constant of the run. Any world size and any micro-batch carry it exactly: slots beyond G are
+The global batch G is a constant of the run, for any world size and any micro-batch: slots beyond G are
 padding with weight 0, every rank has the same number of equally large micro-batches (sharded models gather parameters
 in each of them, so ranks must agree), and the loss is divided by G, never by a local count.
 """
@@ -20,7 +20,7 @@ def split(global_batch: int, world: int, rank: int, micro_batch: int | None = No
     """Return the micro-batches of `rank`: its samples are positions `[rank::world]` in that order.
 
     Args:
-        global_batch: samples an optimizer step, over all ranks.
+        global_batch: samples per optimizer step, over all ranks.
         world: number of ranks.
         rank: 0 <= rank < world.
         micro_batch: largest number of samples in one forward pass; None: all at once.

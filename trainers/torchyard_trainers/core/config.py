@@ -42,7 +42,7 @@ class Fsdp(Section):
 
     @property
     def reshards(self) -> bool:
-        """Whether a block gives its gathered parameters back after the forward pass: ZeRO-3; if not, ZeRO-2."""
+        """Whether a block frees its gathered parameters after the forward pass (ZeRO-3) or keeps them (ZeRO-2)."""
         return self.sharding == "full" and self.reshard_after_forward
 
 
@@ -68,7 +68,7 @@ class Interval(Section):
 
 
 class Checkpoint(Section):
-    """When checkpoints are written, how many stay, and where to start from."""
+    """When checkpoints are written, how many are kept, and where to start from."""
 
     interval: Interval | None = None
     keep_last: Annotated[int, Meta(ge=1)] = 3
@@ -78,27 +78,27 @@ class Checkpoint(Section):
 
 
 class Health(Section):
-    """What happens to a broken number, and how long a worker may stand still (absent: by what it took before)."""
+    """The policy for non-finite values, and the stall limit (absent: by the longest time so far)."""
 
     non_finite: Literal["fail", "skip", "rollback"] = "fail"
     stall_seconds: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Evaluation(Section):
-    """How often a training run is evaluated (absent: as often as the workload's own parameters say)."""
+    """How often a training run is evaluated (absent: as the workload's parameters say)."""
 
     every_steps: Annotated[int, Meta(ge=1)] | None = None
 
 
 class Export(Section):
-    """Formats of the model that are written when training is done, or by mode `export`."""
+    """Formats that are exported at the end of training, or by mode `export`."""
 
     formats: list[str] = field(default_factory=list)
     verify: bool = True
 
 
 class Logging(Section):
-    """Where curves go besides the report."""
+    """Destinations of curves besides the report."""
 
     tensorboard: bool = True
     wandb: bool = False
@@ -106,7 +106,7 @@ class Logging(Section):
 
 
 class Config(Section):
-    """The whole file."""
+    """The root of the config."""
 
     trainer: Trainer
     schema: Literal[1] = 1
@@ -130,7 +130,7 @@ def load(path: Path) -> Config:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"TORCHYARD_CONFIG {path}: {error.strerror}; give a readable JSON file") from error
+        raise ConfigError(f"TORCHYARD_CONFIG {path}: {error.strerror}; name a readable JSON file") from error
     try:
         tree = msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
@@ -164,8 +164,8 @@ def _check_interval(interval: Interval | None) -> None:
 
 
 def _check_offload(parallelism: Parallelism) -> None:
-    if parallelism.cpu_offload and parallelism.precision == "fp16":  # its scaler looks at gradients on the device
-        raise ConfigError("parallelism.cpuOffload: true does not go with precision fp16; use bf16 or fp32")
+    if parallelism.cpu_offload and parallelism.precision == "fp16":  # its scaler reads gradients on the device
+        raise ConfigError("parallelism.cpuOffload: true is incompatible with precision fp16; use bf16 or fp32")
 
 
 def _instead(text: str, into: Any, path: str) -> str:
@@ -184,7 +184,7 @@ def _instead(text: str, into: Any, path: str) -> str:
 
 
 def _kinds(kind: Any) -> list[Any]:
-    """Return what a type may be; `X | None` is an X where something stands."""
+    """Return the members of a union type; `X | None` counts as X."""
     kind = kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
     return [each for part in kind.types for each in _kinds(part)] if hasattr(kind, "types") else [kind]
 

@@ -1,6 +1,6 @@
-"""How a trainer ends: one exit code for each kind of ending, and the exceptions that carry them.
+"""Exit codes of a trainer, and the exceptions that carry them.
 
-The operator decides by these numbers alone what happens next, so a cause must never be reported under another one's
+The operator decides by these numbers alone what happens next, so a cause must never be reported with another cause's
 code.
 """
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of a worker; what the operator does about each is in `docs/checkpoints.md`."""
+    """Exit codes of a worker; `docs/checkpoints.md` describes the operator's reaction to each."""
 
     DONE = 0
     USER_ERROR = 1
@@ -28,13 +28,13 @@ class Exit(IntEnum):
 
 
 class TrainerError(Exception):
-    """An ending that knows its exit code; its text is for the user and names the field, the value and the fix."""
+    """An error with an exit code; its message is for the user and names the field, the value and the fix."""
 
     code = Exit.USER_ERROR
 
 
 class ConfigError(TrainerError, ValueError):
-    """The configuration asks for something that is not valid here."""
+    """The configuration is not valid."""
 
     code = Exit.CONFIG
 
@@ -46,19 +46,19 @@ class DataMismatchError(TrainerError):
 
 
 class DivergedError(TrainerError):
-    """Loss or gradient norm stopped being a finite number."""
+    """Loss or gradient norm is not finite."""
 
     code = Exit.DIVERGED
 
 
 class CheckpointError(TrainerError):
-    """A checkpoint that is needed cannot be read."""
+    """A required checkpoint cannot be read."""
 
     code = Exit.CHECKPOINT
 
 
 class HardwareError(TrainerError):
-    """The accelerator is there but does not work."""
+    """The accelerator does not work."""
 
     code = Exit.HARDWARE
 
@@ -74,7 +74,7 @@ class GpuMemoryError(TrainerError):
 
 
 class HungError(TrainerError):
-    """The main thread stands still, at `stack`; `secondary`: it waits for other ranks."""
+    """The main thread hangs at `stack`; `secondary`: it waits for other ranks."""
 
     code = Exit.HUNG
 
@@ -84,13 +84,13 @@ class HungError(TrainerError):
 
 
 class StorageError(TrainerError):
-    """The checkpoint volume refused to work, retries included."""
+    """The checkpoint volume keeps failing after retries."""
 
     code = Exit.STORAGE
 
 
 class PreemptedError(TrainerError):
-    """Asked to stop; everything is saved."""
+    """The run was asked to stop and has saved everything."""
 
     code = Exit.PREEMPTED
 
@@ -110,7 +110,7 @@ _TEXTS = (
         Exit.USER_ERROR,
         re.compile(r"illegal memory access|device-side assert|unspecified launch failure|failed to listen on"),
     ),
-    # Not of torch's allocator: NCCL, cuBLAS and the driver take memory as well, of what it left.
+    # Not raised by torch's allocator: NCCL, cuBLAS and the driver allocate memory, too.
     (
         Exit.GPU_MEMORY,
         re.compile(r"CUDA error: out of memory|Cuda failure (\d+ )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"),
@@ -160,7 +160,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def storage_error(error: BaseException) -> OSError | None:
-    """Return the storage error behind an exception, if that is what it is about: writing again may help."""
+    """Return the storage error behind an exception, or None; writing again may help."""
     found = (cause for cause in causes(error) if isinstance(cause, OSError) and cause.errno in STORAGE_ERRNOS)
     return next(found, None)
 

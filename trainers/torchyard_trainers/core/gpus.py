@@ -1,9 +1,9 @@
-"""GPUs of this machine through NVML, chosen by UUID before CUDA starts. Imports no torch.
+"""GPUs of this machine through NVML, chosen by UUID before CUDA starts. Does not import torch.
 
     from torchyard_trainers.core import gpus
     gpus.setup(gpus.select(2, min_free_memory=40 * 2**30))    # this process now has cuda:0 and cuda:1, and no others
 
-NVML sees what other processes use; CUDA's own numbers see this process only, and asking CUDA starts it.
+NVML sees the usage of all processes; CUDA sees this process only, and querying CUDA initialises it.
 """
 
 import importlib
@@ -18,9 +18,9 @@ Order = Literal["index", "free-memory", "utilization"]
 
 
 class Gpu(NamedTuple):
-    """A GPU, or a slice of one (MIG), as it was when it was looked at."""
+    """A snapshot of a GPU or of a MIG slice."""
 
-    index: int  # of NVML; CUDA may number otherwise, which is why nothing here chooses by it
+    index: int  # of NVML; CUDA may number GPUs differently, so nothing here selects by it
     uuid: str
     product: str
     memory_total: int  # bytes
@@ -41,7 +41,7 @@ class NoGpuError(ValueError):
 def available() -> list[Gpu]:
     """Return the GPUs that this process may use, in NVML's order; none without a driver.
 
-    What `CUDA_VISIBLE_DEVICES` hides is hidden here too.
+    GPUs hidden by `CUDA_VISIBLE_DEVICES` are left out.
     """
     with _nvml() as nvml:
         if nvml is None:
@@ -51,10 +51,10 @@ def available() -> list[Gpu]:
 
 
 def info(uuid: str) -> Gpu:
-    """Look at one GPU again.
+    """Return a new snapshot of one GPU.
 
     Raises:
-        NoGpuError: this process has none of that UUID.
+        NoGpuError: this process has no GPU with this UUID.
     """
     return select(1, ids=[uuid])[0]
 
@@ -80,21 +80,21 @@ def select(
 
     Args:
         count: how many.
-        ids: UUIDs (the beginning is enough) or NVML indices to choose from; none: all.
-        min_total_memory: bytes a GPU has.
+        ids: UUIDs (a prefix is enough) or NVML indices to choose from; empty: all.
+        min_total_memory: bytes.
         min_free_memory: unused bytes.
         max_utilization: percent; a GPU that does not report it passes.
         min_compute_capability: (8, 0) and later has bf16.
-        product: regular expression found in the product's name, any case.
-        order: what comes first: most free memory, least utilization, or lowest index.
-        among: instead of `available()`.
+        product: regular expression to search in the product name, ignoring case.
+        order: by most free memory, least utilization, or lowest index.
+        among: GPUs to choose from; default: `available()`.
 
     Raises:
         NoGpuError: naming the condition that leaves too few.
     """
     left = list(available() if among is None else among)
     if len(left) < count:
-        raise NoGpuError(f"asked for {count}, but this process has {len(left)} GPUs; lower the number")
+        raise NoGpuError(f"{count} GPUs requested, but this process has {len(left)}; lower the number")
     conditions: tuple[tuple[str, Callable[[Gpu], bool]], ...] = (
         (f"ids {', '.join(ids)}", lambda gpu: not ids or any(_is_called(gpu, name) for name in ids)),
         (f"min_total_memory {_gib(min_total_memory)}", lambda gpu: gpu.memory_total >= min_total_memory),
@@ -122,7 +122,7 @@ def setup(chosen: Sequence[Gpu]) -> None:
     """Restrict this process and its children to these GPUs, `cuda:0` first.
 
     Raises:
-        RuntimeError: CUDA has started in this process already, and would not notice.
+        RuntimeError: CUDA is already initialised in this process.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -150,7 +150,7 @@ def _is_called(gpu: Gpu, name: str) -> bool:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """Open NVML and close it again, so that children can be forked between two looks; None without a driver."""
+    """Open NVML inside a `with` block, so that the process can fork outside of it; None without a driver."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -168,7 +168,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def _devices(nvml: Any, index: int) -> Iterator[Gpu]:
-    """Return a GPU, or its slices where it is cut into any: CUDA offers only those then."""
+    """Return a GPU, or its MIG slices if it has any: CUDA then offers only those."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError:  # counted are also those that this user may not touch, and those off the bus

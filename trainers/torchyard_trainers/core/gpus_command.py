@@ -11,7 +11,7 @@ from torchyard_trainers.core.memory.fit import fit
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare the conditions; what they mean is said in `gpus.select`."""
+    """Add the arguments; `gpus.select` documents them."""
     parser.add_argument("--select", type=int, metavar="N", help="only the N best that meet every condition")
     parser.add_argument("--min-free-memory", type=int, default=0, metavar="BYTES")
     parser.add_argument("--min-total-memory", type=int, default=0, metavar="BYTES")
@@ -26,7 +26,7 @@ def text(options: Namespace) -> str:
     """Return the answer as JSON: `{"gpus": [...], "driver": ..., "fit": ...}`.
 
     Raises:
-        ConfigError: no GPU, or too few, are as asked for, or a condition cannot be read.
+        ConfigError: no GPU, or too few, match, or a condition is invalid.
     """
     found = gpus.available()
     try:

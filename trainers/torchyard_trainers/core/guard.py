@@ -1,10 +1,10 @@
-"""What a loss or gradient norm that is not finite does to a run. Pure: every rank sees the same sums and decides alike.
+"""The policy for a non-finite loss or gradient norm. Pure: all ranks see the same sums and decide alike.
 
-The update of such a step is never made, whatever the policy:
+No policy applies the update of such a step:
     fail      the run ends with 66
-    skip      the step counts as made without an update
-    rollback  the run goes back to its newest checkpoint and makes the steps again: what a fault of the machine broke
-              comes right, what the numbers themselves break comes again and ends the run
+    skip      the step counts, without an update
+    rollback  the run returns to its newest checkpoint and repeats the steps: a fault of the machine does not occur
+              again, a fault of the numbers does and ends the run
 """
 
 from typing import Literal
@@ -12,12 +12,12 @@ from typing import Literal
 from torchyard_trainers.core.exits import DivergedError
 
 ADVICE = "lower params.lr or use precision fp32"
-# A model that is lost for good gives no finite step any more; a few bad batches pass.
+# A diverged model produces only non-finite steps; a few bad batches pass.
 SKIPS_IN_A_ROW = 10
 
 
 class Guard:
-    """Judges the steps of one round."""
+    """Applies the policy to the steps of one round."""
 
     def __init__(self, policy: Literal["fail", "skip", "rollback"]) -> None:
         """Start with no fault."""
@@ -27,10 +27,10 @@ class Guard:
         self._rolled_back_from = 0
 
     def rolls_back(self, step: int, fault: str) -> bool:
-        """Judge a step by its fault ("": none): whether to go back to the newest checkpoint, or else go on.
+        """Return whether to roll back after a step with this fault ("": none).
 
         Raises:
-            DivergedError: the run is over.
+            DivergedError: the run has failed.
         """
         if not fault:
             self._in_a_row = 0

@@ -1,7 +1,7 @@
 """Data order: the samples of a step as a pure function of (fingerprint, seed, step). No state, no file, O(1) memory.
 
-A finite set is walked in a keyed permutation that is new every epoch; an endless (procedural) one is counted through,
-and each sample is made from its number.
+A finite set is visited in a keyed permutation that changes every epoch; an endless (procedural) one has increasing
+ids, and each sample is created from its id.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ Numbers = NDArray[np.uint64]
 
 
 def order_key(fingerprint: str, seed: int) -> int:
-    """Mix what a run's data depends on into one 64-bit key."""
+    """Hash a fingerprint of the data and a seed to a 64-bit key."""
     return int.from_bytes(hashlib.blake2b(f"{fingerprint}/{seed}".encode(), digest_size=8).digest(), "big")
 
 
@@ -25,7 +25,7 @@ def samples_of_step(step: int, global_batch: int, *, size: int | None = None, ke
 
     Args:
         step: 0 for the first optimizer step.
-        global_batch: samples a step.
+        global_batch: samples per step.
         size: samples in the set; None: endless, ids never repeat.
         key: from `order_key`; only used for a finite set.
     """

@@ -1,7 +1,7 @@
-"""Ends a worker that stands still: stacks into its log, phase and step into its failure file, exit code 70.
+"""Ends a hung worker: writes stacks to its log, phase and step to its failure file, and exits with code 70.
 
-Standing still means that the main thread's counter (`report.py`) does not move. How long that may last depends on the
-phase: what took its time before may take it again, so that a slow run is never mistaken for a hung one.
+A worker is hung if the main thread's counter (`report.py`) does not change for too long. The limit depends on the
+longest time of the phase so far, so that a slow run is not mistaken for a hung one.
 """
 
 import sys
@@ -14,17 +14,17 @@ from typing import Any
 from torchyard_trainers.core.exits import HungError
 
 TICK_SECONDS = 1.0
-# The first time nothing is known: imports, first steps and restores of large models take minutes, not half an hour.
+# Without any measurement: imports, first steps and restores of large models take minutes, not half an hour.
 UNKNOWN_SECONDS = 1800.0
 SHORTEST_SECONDS = 600.0
 TIMES_THE_SLOWEST = 20.0
-# Where ranks wait for each other: in a collective, in the backward pass that reduces gradients, and where a step reads
-# its sums from the device.
+# Frames in which ranks wait for each other: in a collective, in the backward pass that reduces gradients, and where a
+# step reads its sums from the device.
 _MEETING_PLACES = ("torch/distributed/", "torch/autograd/", "torchyard_trainers/core/step.py")
 
 
 class Patience:
-    """How long each phase may stand still. Pure: fed with what was seen."""
+    """The time limit of each phase, from the durations seen so far. Pure."""
 
     def __init__(self, limit: float | None) -> None:
         """Wait `limit` seconds in any phase, once a step was made; None, and before: by what a phase took before.
@@ -37,11 +37,11 @@ class Patience:
         self.started = False  # a step was made
 
     def moved(self, phase: str, seconds: float) -> None:
-        """Learn that a phase stood still for a while and then went on."""
+        """Record how long a phase made no progress before it continued."""
         self._slowest[phase] = max(seconds, self._slowest.get(phase, 0.0))
 
     def seconds(self, phase: str) -> float:
-        """Return how long a phase may stand still."""
+        """Return the time limit of a phase in seconds."""
         if self._limit is not None and self.started:
             return self._limit
         if phase not in self._slowest:
@@ -50,18 +50,18 @@ class Patience:
 
 
 class Watchdog:
-    """A thread that looks at the reporter's facts once a second."""
+    """A thread that checks the reporter's facts once a second."""
 
     def __init__(
         self, facts: Callable[[], dict[str, Any]], patience: Patience, bite: Callable[[HungError], None]
     ) -> None:
-        """Call `bite` with the verdict; it does not return."""
+        """Watch the reporter; on a hang, call `bite` with the error; it does not return."""
         self._facts, self._patience, self._bite = facts, patience, bite
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> "Watchdog":
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
         return self
 
@@ -74,7 +74,7 @@ class Watchdog:
         before, still, ticked = self._facts(), 0.0, time.monotonic()
         while not self._stop.wait(TICK_SECONDS):
             now, facts = time.monotonic(), self._facts()
-            # A process that was stopped as a whole could not move: such a gap is not held against it.
+            # A process that was stopped as a whole could not progress: ignore such a gap.
             still += min(now - ticked, 2 * TICK_SECONDS)
             ticked = now
             self._patience.started = facts["roundSteps"] > 0
@@ -88,7 +88,7 @@ class Watchdog:
 
 
 def hung(facts: dict[str, Any], seconds: float) -> HungError:
-    """Word the verdict; a rank that waits for others in a collective is not the cause."""
+    """Return the error; a rank that waits for others in a collective is not the cause."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]  # noqa: SLF001 - documented, for debuggers
     stack = traceback.extract_stack(frame)
     waits = any(place in stack[-1].filename for place in _MEETING_PLACES)

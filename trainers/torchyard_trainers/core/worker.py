@@ -1,4 +1,4 @@
-"""One worker from start to end: environment in, the loop, reports out."""
+"""One worker from start to end: reads the environment, runs the loop, writes reports."""
 
 import argparse
 import os
@@ -34,11 +34,11 @@ MODES: dict[str, Callable[[loop.Workload, Session, loop.Run], object]] = {
 
 
 def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -> None:
-    """Do what the config says; return when it is done, raise when it is not.
+    """Run the mode of the config; return when it is done.
 
     Args:
         options: from the command line.
-        on_hang: ends the process; called on a thread when the main one stands still.
+        on_hang: ends the process; called on a thread when the main thread hangs.
     """
     source = options.config or os.environ.get("TORCHYARD_CONFIG")
     if not source:
@@ -86,7 +86,7 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
 
 
 def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:
-    """Build the model and spread it over the world."""
+    """Build the model and distribute it over the ranks."""
     world, settings = run.world, run.config.parallelism
     hold_to(world.device, settings.memory_fraction)
     model = task.build()
@@ -101,10 +101,10 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
 
 
 def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) -> int | None:
-    """Return the limit of a forward pass: what the config says and what earlier rounds learned, whichever is smaller.
+    """Return the largest micro-batch: the config's, or a smaller one that earlier rounds learned.
 
     Raises:
-        ConfigError: `learned`, the environment's, is no number of samples.
+        ConfigError: `learned`, from the environment, is not a number of samples.
     """
     if learned is not None and not (learned.isdecimal() and int(learned) > 0):
         raise ConfigError(f"{MICRO_BATCH}: {learned!r} is not a number of samples, 1 or more")

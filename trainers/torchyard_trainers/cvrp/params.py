@@ -175,7 +175,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
     if settings.embedding % settings.heads:
         raise ConfigError(
-            f"trainer.params.embedding: {settings.embedding} is no multiple of heads ({settings.heads}); change one"
+            f"trainer.params.embedding: {settings.embedding} is not a multiple of heads ({settings.heads}); change one"
         )
     if settings.baseline == "shared" and settings.samples < 2:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A problem of CVRPLIB as the trainer sees it, and how long a tour of it is. Imports no torch."""
+"""A problem of CVRPLIB and the length of its tours. Does not import torch."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an evaluation shows to people: a table, files, and pictures of tours and of the curve."""
+"""The report of an evaluation: a table, files, and pictures of tours and of the curve."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ class EvaluationReport(NamedTuple):
     tours: list[list[int]]  # of the problems
     pictures: list[plots.Tour]
     metrics: dict[str, float]  # of the problems
-    note: str | None = None  # why the table compares with nothing that was published
+    note: str | None = None  # why the table has no published figures
 
     def write(self, folder: Path, curves: Path) -> list[Path]:
-        """Print the table; write it, the tours and their solutions into a folder; give the files.
+        """Print the table; write it, the tours and their solutions to a folder; return the files.
 
         Args:
-            folder: made if it is not there.
+            folder: created if it does not exist.
             curves: `metrics.jsonl` of the run, which may be missing.
         """
         say(self.table())
@@ -89,7 +89,7 @@ class EvaluationReport(NamedTuple):
 def arrange(
     session: Session, settings: Settings, metrics: Mapping[str, float], problems: list[Problem], tours: list[list[int]]
 ) -> EvaluationReport:
-    """Put together what was measured. Collective: a few tours are made once more to be drawn."""
+    """Assemble the report. Collective: a few tours are constructed again to be drawn."""
     reference = published.reference(settings.customers, settings.capacity, settings.distribution)
     base = reference or metrics["costSavings"]
     against = "LKH3's published mean" if reference else "savings"
@@ -136,9 +136,9 @@ def title(problem: Problem) -> str:
 
 
 def solution_of(problem: Problem) -> str:
-    """Return where the tour of a problem is written, below the folder of an evaluation.
+    """Return the path of the tour of a problem, relative to the folder of an evaluation.
 
-    It is named after the file, never by what stands in it: a NAME may be a path, too long, or that of another problem.
+    It is derived from the file name, not from NAME in the file: that may be a path, too long, or not unique.
     """
     return f"solutions/{problem.slug}.sol"
 
@@ -147,7 +147,7 @@ def solution_of(problem: Problem) -> str:
 def draw(session: Session, settings: Settings) -> list[plots.Tour]:
     """Return the tours of the first instances of the evaluation set. Collective.
 
-    One after the other: an evaluation that fits into memory is not to end with pictures that do not.
+    One after the other, so that the pictures do not need more memory than the evaluation.
     """
     found = []
     for number in range(PICTURES):
@@ -170,7 +170,7 @@ def gap(cost: float, reference: float) -> float:
 
 
 def read_curve(path: Path) -> Sequence[tuple[float, float]]:
-    """Return cost by step from `metrics.jsonl`; of two lines with one step the later counts, one cut short not."""
+    """Return cost by step from `metrics.jsonl`; the last line of a step counts, a truncated line does not."""
     costs: dict[float, float] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
     for line in lines:

@@ -25,7 +25,7 @@ def read(path: Path, problem: Problem) -> Known:
     routes without rounding means that the problem is measured so.
 
     Raises:
-        ConfigError: it is no solution of the problem, or claims another length.
+        ConfigError: it is not a solution of the problem, or states another length.
     """
     routes, claimed = _parse(path)
     seen = sorted(customer for route in routes for customer in route)
@@ -56,7 +56,7 @@ def read(path: Path, problem: Problem) -> Known:
 
 
 def routes_of(moves: Sequence[int]) -> list[list[int]]:
-    """Part a tour at the depot, node 0; a stay there is no route."""
+    """Split a tour at the depot, node 0; skip empty routes."""
     return [list(route) for away, route in groupby(moves, key=bool) if away]
 
 

@@ -28,7 +28,7 @@ class Cvrp(Workload):
     architecture = ("trainer.name", "trainer.params.model", "trainer.params.heads")
 
     def __init__(self, settings: Settings) -> None:
-        """Take settled parameters."""
+        """Store resolved parameters."""
         self.settings = settings
         self.total_steps = settings.steps
         self.global_batch = settings.batch
@@ -55,7 +55,7 @@ class Cvrp(Workload):
 
     @property
     def baseline(self) -> Baseline:
-        """What routes are compared with; there once the model is built."""
+        """The baseline of REINFORCE; available once the model is built."""
         assert self._baseline is not None
         return self._baseline
 
@@ -111,7 +111,7 @@ class Cvrp(Workload):
         return LossOutput((per_instance * batch.weights).sum(), statistics)
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
-        """Renew the baseline and evaluate, each at its own pace."""
+        """Renew the baseline and evaluate when each is due."""
         metrics = self.baseline.after_step(session, step, means)
         last = step == self.total_steps
         if step % self.eval_every == 0 or last:
@@ -126,7 +126,7 @@ class Cvrp(Workload):
         return {"cost": cost, "costNearest": nearest, "gapPercent": gap(cost, nearest)}
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Measure all that is asked for: greedy tours, those sought harder, heuristics, published figures, files."""
+        """Run the full evaluation: greedy and searched tours, heuristics, published figures, files."""
         settings = self.settings
         metrics = self._measure(session) | {"costSavings": self._heuristic(session, "costSavings")}
         if settings.decoding != "greedy":
@@ -198,9 +198,9 @@ class Cvrp(Workload):
 
 
 def critic_loss(expected: Tensor, cost: Tensor) -> Tensor:
-    """Return the squared error of what the critic expected, [B, 1] and [B, S] -> [B].
+    """Return the Huber loss of the critic, [B, 1] and [B, S] -> [B].
 
-    It goes over to the absolute error where it is large (Huber), so that a critic that is far off leaves the policy its
+    It is linear for large errors, so that a poor critic leaves the policy its
     share of the clipped gradient.
     """
     mean = cost.mean(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Text files and numbers that people give: whatever is in them, they are read or refused in one sentence."""
+"""Reads text files and numbers from users, with an error of one sentence for any invalid content."""
 
 import math
 import re
@@ -16,11 +16,11 @@ def lines_of(path: Path) -> list[str]:
     """Read a text file.
 
     Raises:
-        ConfigError: it is no file, cannot be read or is no text.
+        ConfigError: it is not a file, cannot be read, or is not text.
     """
     kind = path.suffix if path.suffix in (".vrp", ".sol") else ".vrp"
     try:
-        # Reading a pipe or a device may never end.
+        # Reading from a pipe or a device may block forever.
         data = path.read_bytes() if path.is_file() or not path.exists() else None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{FIELD}: {path}: {reason(error)}; give a readable {kind} file") from error
@@ -38,13 +38,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def whole(text: str) -> int | None:
-    """Return a whole number below 10**15, also one with `.0` behind it; None: it is none."""
+    """Return a whole number below 10**15, also if it ends with `.0`; None if it is not one."""
     found = _WHOLE.fullmatch(text)
     return int(found[1]) if found else None
 
 
 def real(text: str) -> float | None:
-    """Return a finite number; None: it is none."""
+    """Return a finite number; None if it is not one."""
     if not _REAL.fullmatch(text):
         return None
     value = float(text)

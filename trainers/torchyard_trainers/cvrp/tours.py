@@ -11,19 +11,19 @@ from torchyard_trainers.cvrp.instances import Instances
 
 
 class Tours(NamedTuple):
-    """Vehicles on their way."""
+    """The state of the vehicles."""
 
-    node: Tensor  # [B, S] int64, where they are
+    node: Tensor  # [B, S] int64, current node
     load: Tensor  # [B, S] float32, capacity left; whole numbers, so comparisons are exact
     visited: Tensor  # [B, S, n] bool; the depot never counts
 
 
 class InvalidTourError(AssertionError):
-    """A decoder produced tours that are no solution: a bug, never a bad result."""
+    """A decoder produced invalid tours: a bug, not a bad result."""
 
 
 def depart(instances: Instances, samples: int) -> Tours:
-    """Put `samples` full vehicles at the depot of each instance."""
+    """Return `samples` full vehicles at the depot of each instance."""
     batch, nodes = instances.demand.shape
     device = instances.demand.device
     return Tours(
@@ -34,12 +34,12 @@ def depart(instances: Instances, samples: int) -> Tours:
 
 
 def served(tours: Tours) -> Tensor:
-    """Which tours have seen every customer: [B, S] bool."""
+    """Return which tours have visited every customer: [B, S] bool."""
     return tours.visited[..., 1:].all(-1)
 
 
 def feasible(instances: Instances, tours: Tours) -> Tensor:
-    """Where each vehicle may go next: [B, S, n] bool, never all false.
+    """Return the nodes that each vehicle may visit next: [B, S, n] bool, never all false.
 
     Customers not seen yet whose demand fits; the depot unless the vehicle stands there with work left.
     """
@@ -53,13 +53,13 @@ def visit(instances: Instances, tours: Tours, node: Tensor) -> Tours:
     load = torch.where(node == 0, instances.capacity, tours.load - instances.demand.gather(1, node))
     if works_on_cpu(node):
         return Tours(node, load, tours.visited.scatter(-1, node[..., None], (node != 0)[..., None]))
-    # To write to a few places takes a GPU a sort if it shall be deterministic, and comparing with all of them does not.
+    # A deterministic scatter needs a sort on a GPU; comparing with all nodes does not.
     nodes = torch.arange(instances.demand.shape[1], device=node.device)
     return Tours(node, load, tours.visited | ((nodes == node[..., None]) & (nodes != 0)))
 
 
 def join(situations: Sequence[Tours]) -> Tours:
-    """Put the situations of S tours at T times side by side, as S * T vehicles: time runs fastest."""
+    """Return the states of S tours at T times as S * T vehicles; time is the fastest index."""
     node, load, visited = (torch.stack(parts, 2).flatten(1, 2) for parts in zip(*situations, strict=True))
     return Tours(node, load, visited)
 
@@ -79,7 +79,7 @@ def length(instances: Instances, moves: Tensor) -> Tensor:
 
 
 def check(instances: Instances, moves: Tensor, claimed: Tensor) -> None:
-    """Make sure that tours are solutions of the length they claim, independently of how they were made.
+    """Check that tours are solutions with the stated length, independently of how they were constructed.
 
     Args:
         instances: B problems.

@@ -1,4 +1,4 @@
-"""Reads a `.vrp` file of CVRPLIB, and refuses what it does not fully understand. Imports no torch."""
+"""Reads a `.vrp` file of CVRPLIB; rejects unsupported content. Does not import torch."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.cvrp.problem import METRICS, Problem
 from torchyard_trainers.cvrp.text import FIELD, lines_of, printable, real, whole
 
-# Loads are float32 where routes are built: up to here whole numbers are exact.
+# Routes use float32 loads: whole numbers are exact up to here.
 MOST_CAPACITY = 2**24
 # A distance of two such places is far from overflow, and exact to a millionth in float64.
 MOST_COORDINATE = 1e9
@@ -20,7 +20,7 @@ _SECTIONS = ("NODE_COORD_SECTION", "DEMAND_SECTION", "DEPOT_SECTION")
 
 
 def read(path: Path) -> Problem:
-    """Read one file, in the metric that it names. What is best known is from its comment.
+    """Read one file, in its metric; the best known length comes from its comment.
 
     Raises:
         ConfigError: naming file, line and field.
@@ -36,7 +36,7 @@ class _Text(NamedTuple):
     sections: Mapping[str, list[tuple[int, list[str]]]]
 
     def refuse(self, name: str, complaint: str, number: int | None = None) -> NoReturn:
-        """Name file, line if there is one, and field or section."""
+        """Raise ConfigError naming the file, the line if known, and the field or section."""
         line = "" if number is None else f":{number}"
         raise ConfigError(f"{FIELD}: {self.path}{line}: {name}: {complaint}")
 

@@ -214,7 +214,7 @@ def _check(settings: Settings) -> None:
     at = "trainer.params"
     if settings.horizon % settings.minibatches:
         raise ConfigError(
-            f"{at}.horizon: {settings.horizon} is no multiple of minibatches ({settings.minibatches}); change one"
+            f"{at}.horizon: {settings.horizon} is not a multiple of minibatches ({settings.minibatches}); change one"
         )
     if settings.model == "cnn" and settings.environment != "snake":
         raise ConfigError(f"{at}.model: cnn sees a grid, and {settings.environment} has none; use mlp")

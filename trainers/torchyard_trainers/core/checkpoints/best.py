@@ -1,4 +1,4 @@
-"""Which checkpoints are the best. A score is a number of the workload's choice, and lower is better."""
+"""Selection of the best checkpoints by the workload's score; lower is better."""
 
 import math
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from torchyard_trainers.core.world import World
 
 
 class Best:
-    """The `count` best scores of a run so far. Every rank knows the same scores, so all decide alike."""
+    """The `count` best scores of a run so far. Every rank has the same scores, so all decide alike."""
 
     def __init__(self, count: int, scores: Iterable[float] = ()) -> None:
-        """Start from the scores of the checkpoints that are there."""
+        """Start with the scores of the existing checkpoints."""
         self._count = count
         self._scores = sorted(scores)[:count]
 
     def admits(self, score: float | None) -> bool:
-        """Whether a model with this score belongs to the best: there is room, or it beats the worst of them."""
+        """Whether a model with this score is among the best: fewer than `count`, or better than the worst of them."""
         if self._count == 0 or score is None or not math.isfinite(score):
             return False
         return len(self._scores) < self._count or score < self._scores[-1]
 
     def add(self, score: float | None) -> None:
-        """Count a checkpoint that was saved."""
+        """Add the score of a saved checkpoint."""
         if score is not None and self.admits(score):
             self._scores = sorted([*self._scores, score])[: self._count]
 

@@ -2,7 +2,7 @@
 
 from torchyard_trainers.core.config import Interval
 
-# Without an interval, saving may hold training up for 1 % of the time and load the volume for 10 % of it, and a failure
+# Without an interval, saves may delay training for 1 % of the time and use the volume for 10 % of it, and a failure
 # loses at most half an hour.
 AUTO_SECONDS = (10.0, 1800.0)
 AUTO_STALL = 0.01
@@ -10,7 +10,7 @@ AUTO_WRITING = 0.1
 
 
 class Cadence:
-    """Decides after each step; asked on rank 0 only, whose answer the ranks agree on."""
+    """Decides after each step whether to save; used on rank 0, which decides for all ranks."""
 
     def __init__(self, interval: Interval | None, *, now: float) -> None:
         """Count from time `now` (monotonic seconds)."""
@@ -32,9 +32,9 @@ class Cadence:
         return min(max(shortest, self._cost), longest)
 
     def begun(self, now: float) -> None:
-        """Learn when a save began: the next one is due a period after it."""
+        """Record when a save began: the next one is due one period later."""
         self._time = now
 
     def saved(self, *, stall: float, seconds: float) -> None:
-        """Learn what a save cost: seconds that training waited, and seconds from its beginning to its commit."""
+        """Record the cost of a save: seconds that training waited, and seconds from its start to its commit."""
         self._cost = max(stall / AUTO_STALL, seconds / AUTO_WRITING)

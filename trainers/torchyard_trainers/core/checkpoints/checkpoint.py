@@ -1,4 +1,4 @@
-"""Checkpoints of a gang: save, restore, identity. Collective; rank 0 decides, everyone hears the same answer."""
+"""Checkpoints of a gang: save, restore, identity. Collective; rank 0 decides for all ranks."""
 
 import json
 import time
@@ -25,7 +25,7 @@ class Saved(NamedTuple):
     path: str
     bytes: int
     seconds: float
-    untidy: str = ""  # what could not be done around it, that the next save makes up for
+    untidy: str = ""  # an error while retiring older checkpoints; the next save repeats it
 
     def report(self) -> dict[str, Any]:
         """Return the report's `checkpoint` block."""
@@ -39,7 +39,7 @@ class Saved(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What was found: the record of `state.json` (None: start anew) and every folder passed over, with the reason."""
+    """The restored record of `state.json` (None: start at step 0), and every skipped folder with the reason."""
 
     record: dict[str, Any] | None
     folder: Path | None
@@ -103,11 +103,11 @@ class Checkpoints:
         )
 
     def restore(self, fill: Callable[[Shards, Path], None], *, also: Path | None = None) -> Restored:
-        """Load the newest checkpoint that is whole, else older ones, else one from `also` (then it must exist).
+        """Load the newest complete checkpoint, else an older one, else one from `also`, which must then exist.
 
         Args:
             fill: loads a folder's shards into the model; called on every rank with the same folder.
-            also: what to start from otherwise; see `resolve`.
+            also: checkpoints to start from otherwise; see `resolve`.
 
         Raises:
             CheckpointError: there are committed checkpoints but none can be read.
@@ -127,7 +127,7 @@ class Checkpoints:
         return elsewhere
 
     def scores(self) -> list[float]:
-        """Return the scores of all whole checkpoints that have one. Collective."""
+        """Return the scores of all complete checkpoints that have one. Collective."""
 
         def read() -> list[float]:
             found = (commits.read_score(each.folder) for each in commits.candidates(self.root) if not each.fault)
@@ -136,7 +136,7 @@ class Checkpoints:
         return self._world.from_leader(read)
 
     def sweep(self) -> None:
-        """Remove what a killed save left behind."""
+        """Remove the remains of killed saves."""
 
         def sweep() -> None:
             self._check_round()
@@ -157,7 +157,7 @@ class Checkpoints:
         try:
             return self._save_once(step, state, record, keep, best)
         except Exception:
-            self._check_round()  # a newer round sweeps away what this one was writing
+            self._check_round()  # a newer round removes the files that this one was writing
             raise
 
     def _save_once(self, step: int, state: dict[str, Any], record: dict[str, Any], keep: int, best: int) -> Saved:
@@ -200,9 +200,9 @@ class Checkpoints:
         return self._world.from_leader(publish)
 
     def _tidy(self, folder: Path, step: int, keep: int, best: int) -> str:
-        """Note and retire beside a checkpoint that exists; give what went wrong.
+        """Update `latest` and retire old checkpoints after a commit; return the error, if any.
 
-        That is no reason to save once more, which would take the new checkpoint away when older ones may be gone.
+        An error must not repeat the save: that would delete the new checkpoint while older ones may be gone.
         """
         try:
             commits.write_atomically(self.root / "latest", f"{folder.name}\n")
@@ -213,7 +213,7 @@ class Checkpoints:
 
 
 def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None]) -> Restored:
-    """Load the newest whole checkpoint of a folder (see `resolve` for others), else the next older one. Collective.
+    """Load the newest complete checkpoint of a folder (see `resolve` for others), else an older one. Collective.
 
     Raises:
         CheckpointError: there are committed checkpoints but none can be read.
@@ -294,7 +294,7 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
 
 
 class Place(NamedTuple):
-    """A checkpoint folder, and which of its checkpoints are meant: all, one `step` folder, or the `best` ones first."""
+    """A checkpoint folder, and the selected checkpoints: all, one `step` folder, or the `best` ones first."""
 
     root: Path
     step: Path | None
@@ -302,7 +302,7 @@ class Place(NamedTuple):
 
 
 def resolve(path: Path) -> Place:
-    """Read what names checkpoints: a checkpoint folder, one of its step folders, or `best` below the former."""
+    """Resolve a path: a checkpoint folder, one of its step folders, or `best` below the former."""
     if commits.is_step(path):
         return Place(path.parent, path, best=False)
     if path.name == BEST and not path.is_dir():

@@ -1,4 +1,4 @@
-"""The commit protocol of a checkpoint folder, as plain files. Knows nothing of torch, ranks or training.
+"""The commit protocol of a checkpoint folder, as plain files. Independent of torch, ranks and training.
 
     <root>/step-00001200/{dcp/..., state.json, COMMIT}   COMMIT names every other file with size and SHA-256
     <root>/.step-00001200.round-7.JOB/                   the same while round 7 writes it; the last act renames it
@@ -32,7 +32,7 @@ _SCRATCH = re.compile(r"\.[a-z][a-z.-]*\.\d+")  # of `write_atomically`
 
 
 class Candidate(NamedTuple):
-    """A step folder; `fault` says why it does not count, "" if its COMMIT and the sizes of its files are right."""
+    """A step folder; `fault` says why it is invalid, "" if its COMMIT and the sizes of its files are correct."""
 
     step: int
     folder: Path
@@ -46,7 +46,7 @@ def step_folder(root: Path, step: int) -> Path:
 
 
 def is_step(path: Path) -> bool:
-    """Whether a path is called what folders of steps are."""
+    """Whether a path has the name of a step folder."""
     return _STEP.fullmatch(path.name) is not None
 
 
@@ -80,7 +80,7 @@ def digest(path: Path) -> dict[str, Any]:
 
 
 def damaged(folder: Path, part: int, parts: int) -> list[str]:
-    """Read every `parts`-th file that COMMIT names, from `part`, and give those that are not what was committed."""
+    """Read every `parts`-th file that COMMIT names, from `part`; return those that differ from COMMIT."""
     files = read_commit(folder)["files"]
     mine = sorted(files)[part::parts]
     return [name for name in mine if not (folder / name).is_file() or digest(folder / name) != files[name]]
@@ -92,10 +92,10 @@ def commit(folder: Path, files: dict[str, Any], facts: dict[str, Any]) -> None:
 
 
 def publish(unfinished: Path, folder: Path) -> None:
-    """Make a committed folder exist under the name of its step.
+    """Rename a committed folder to the name of its step.
 
     Raises:
-        SupersededError: there is one already, so another round has been here.
+        SupersededError: the name exists, so another round has written it.
     """
     try:
         unfinished.rename(folder)
@@ -107,7 +107,7 @@ def publish(unfinished: Path, folder: Path) -> None:
 
 
 def sweep(root: Path, round_number: int, job: str) -> None:
-    """Remove what killed saves of earlier rounds left behind; a newer round may be writing, its folders stay."""
+    """Remove the remains of killed saves of earlier rounds; keep folders that a newer round may be writing."""
     for candidate in candidates(root):
         if not candidate.committed:
             remove(candidate.folder)
@@ -115,7 +115,7 @@ def sweep(root: Path, round_number: int, job: str) -> None:
         found = _UNFINISHED.fullmatch(entry.name)
         if found and (found[2] != _mark(job) or int(found[1]) <= round_number):
             remove(entry)
-    # Written before this round took the folder, by somebody who was killed before it had its name.
+    # Written before this round took the folder, by a process that was killed before the rename.
     lock = root / LOCK
     begun = lock.stat().st_mtime if lock.exists() else 0.0
     for entry in root.glob(".*"):
@@ -124,7 +124,7 @@ def sweep(root: Path, round_number: int, job: str) -> None:
 
 
 def read_commit(folder: Path) -> dict[str, Any]:
-    """Read COMMIT; bounded, since anything may lie in a shared folder.
+    """Read COMMIT, with a size limit, since a shared folder may hold anything.
 
     Raises:
         ValueError: it is not what `commit` writes, or names a file outside the folder.
@@ -142,7 +142,7 @@ def read_commit(folder: Path) -> dict[str, Any]:
 
 
 def read_score(folder: Path) -> float | None:
-    """Return how good the model of a checkpoint was, lower is better; None if nobody measured a number at its step."""
+    """Return the score of a checkpoint, lower is better; None if it has none."""
     try:
         score = read_record(folder / STATE)["score"]
     except (ValueError, KeyError, FileNotFoundError):
@@ -151,15 +151,15 @@ def read_score(folder: Path) -> float | None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a step folder so that it never half exists."""
+    """Delete a step folder so that it is never partially valid."""
     (folder / COMMIT).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def disown(root: Path, newer_than: int) -> list[int]:
-    """Take COMMIT from all folders newer than the step a run goes on from: it could not read them, give their steps.
+    """Remove COMMIT from all folders newer than the step from which a run continues; return their steps.
 
-    Retention looks at sizes alone and would count them, in place of what the run saves from here on.
+    They are unreadable, but retention checks only sizes and would keep them instead of new checkpoints.
     """
     passed_over = [found for found in candidates(root) if found.committed and found.step > newer_than]
     for candidate in passed_over:
@@ -168,9 +168,9 @@ def disown(root: Path, newer_than: int) -> list[int]:
 
 
 def retire(root: Path, keep: int, *, saved: int, best: int = 0) -> list[int]:
-    """Delete all but the newest `keep` valid checkpoints and the `best` ones by score; give the deleted steps.
+    """Delete all but the newest `keep` valid checkpoints and the `best` ones by score; return the deleted steps.
 
-    The one just saved always stays.
+    The checkpoint just saved is always kept.
     """
     valid = [candidate for candidate in candidates(root) if not candidate.fault]
     scored = sorted((score, -found.step) for found in valid if (score := read_score(found.folder)) is not None)
@@ -182,7 +182,7 @@ def retire(root: Path, keep: int, *, saved: int, best: int = 0) -> list[int]:
 
 
 def claim_round(root: Path, round_number: int | None, job: str) -> int:
-    """Take the folder for a round; without a round number, the next one. Give the number held.
+    """Take the folder for a round (None: the next one); return the round number.
 
     Raises:
         SupersededError: a newer round of the same job already holds it.
@@ -197,7 +197,7 @@ def claim_round(root: Path, round_number: int | None, job: str) -> int:
 
 
 def check_round(root: Path, round_number: int, job: str) -> None:
-    """Make sure this round still owns the folder.
+    """Check that this round still owns the folder.
 
     Raises:
         SupersededError: it does not.
@@ -231,7 +231,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
+    """Sync a folder, so that its names are durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""Models that leave the trainer: formats, the gate they pass, and the record of what was made."""
+"""Exports of a trained model: formats, verification, and the manifest."""

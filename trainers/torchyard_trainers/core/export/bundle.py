@@ -1,4 +1,4 @@
-"""What is exported: a model on the CPU, its programs, and what is known of it. Made once, read by every format."""
+"""The input of every export format: a model on the CPU, its programs and its facts, prepared once."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ from torchyard_trainers.core.workload import Workload
 
 
 class ExportBundle(NamedTuple):
-    """One model about to leave.
+    """One model to export.
 
     Attributes:
-        weights: the whole state of the model, on the CPU.
-        programs: what the model computes, by name.
-        expected: what each program's module gives on its recorded inputs.
-        page: how a browser shows it, if it can be shown.
-        facts: step, metrics and origin, measured or read, for the manifest.
+        weights: the unsharded state of the model, on the CPU.
+        programs: the model's programs by name.
+        expected: the outputs of each program's module on its recorded inputs.
+        page: its web page, if it has one.
+        facts: step, metrics and origin for the manifest.
     """
 
     weights: dict[str, Tensor]
@@ -29,10 +29,10 @@ class ExportBundle(NamedTuple):
 
 
 def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool) -> ExportBundle:
-    """Load the weights into a fresh model and record what it computes.
+    """Load the weights into a new model and record its outputs.
 
     Args:
-        work: a workload that trains nothing: its model is built anew.
+        work: a workload that is not in training: its model is built again.
         weights: of `state_dict()`, unsharded.
         facts: see `ExportBundle`.
         programs: whether a format needs the workload's programs.
@@ -49,7 +49,7 @@ def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any]
 
 
 def fresh_model(work: Workload, weights: dict[str, Tensor]) -> nn.Module:
-    """Build the model on the CPU without any strategy, with the given weights, ready to be used."""
+    """Build the model on the CPU, unwrapped and in `eval` mode, with the given weights."""
     model = work.build()
     model.load_state_dict(weights)
     return model.eval().requires_grad_(requires_grad=False)

@@ -1,4 +1,4 @@
-"""The formats by name, what each needs, and how each is written and read back."""
+"""The export formats by name, with their requirements, writers and verifiers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -13,17 +13,17 @@ from torchyard_trainers.core.workload import Workload
 
 
 class Format(NamedTuple):
-    """How models are written.
+    """One export format.
 
-    `write` fills an empty folder and gives facts for the manifest; `verify` reads the folder again, compares, and gives
-    what it found. Both raise `ExportError`.
+    `write` fills an empty folder and returns facts for the manifest; `verify` reads the folder again, compares, and
+    returns its findings. Both raise `ExportError`.
     """
 
     write: Callable[[ExportBundle, Path], dict[str, Any]]
     verify: Callable[[ExportBundle, Path, Mapping[str, Any]], dict[str, Any]]
-    needs: type | None = None  # what the workload must offer
+    needs: type | None = None  # the protocol that the workload must implement
     packages: tuple[str, ...] = ()
-    check: Callable[[Workload], None] | None = None  # refuses what can be seen before training
+    check: Callable[[Workload], None] | None = None  # raises before training if the export would fail
 
 
 FORMATS: dict[str, Format] = {
@@ -40,11 +40,11 @@ FORMATS: dict[str, Format] = {
 
 
 def check_formats(work: Workload, formats: Sequence[str]) -> None:
-    """Refuse what cannot be written here, before anything is trained.
+    """Check, before training, that every requested format can be written.
 
     Raises:
-        ConfigError: naming the field, the format and what exists.
-        UnwritableError: the model cannot be written in a format, whatever it learns.
+        ConfigError: naming the field, the format and the available ones.
+        UnwritableError: the model can never be written in a format.
     """
     offered = [name for name, form in FORMATS.items() if form.needs is None or isinstance(work, form.needs)]
     for name in formats:

@@ -16,7 +16,7 @@ from torchyard_trainers.core.export.bundle import ExportBundle
 from torchyard_trainers.core.export.program import Program
 from torchyard_trainers.core.export.verify import ExportError, Runner, UnwritableError, compare
 
-# Tracing learns nothing from more; a batch of one would be taken for a constant.
+# More would not change the trace; a batch of one would become a constant.
 TRACED_CASES = 4
 Tracer = Callable[[Program], Callable[[Path], None]]
 Reader = Callable[[Program, Path], Runner]
@@ -55,7 +55,7 @@ def _write(bundle: ExportBundle, folder: Path, form: str, tracer: Tracer) -> dic
             ) from error
         try:
             save(folder / f"{name}.{form}")
-        except RuntimeError as error:  # what a full disk is to PyTorch
+        except RuntimeError as error:  # raised by PyTorch for a full disk
             raise ExportError(f"{form} {name}: the graph cannot be saved ({_root(error)})") from error
     return {
         "programs": {
@@ -88,7 +88,7 @@ def _traced(program: Program) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any],
 
 def _to_onnx(program: Program) -> Callable[[Path], None]:
     inputs, free = _traced(program)
-    # A fused kernel of attention lays its result out in its own way, which the exporter's view of it does not know.
+    # A fused attention kernel has its own output layout, which the exporter does not expect.
     with sdpa_kernel(SDPBackend.MATH):
         graph = torch.onnx.export(
             program.module,
@@ -134,7 +134,7 @@ def _from_pt2(_program: Program, path: Path) -> Runner:
 
 
 def _root(error: BaseException) -> str:
-    """Return the first line of what an error began with: exporters wrap it in advice."""
+    """Return the first line of the root error: exporters wrap it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"

@@ -1,6 +1,6 @@
-"""The seam of exports: what a workload gives away beyond its weights.
+"""The interface between exports and a workload.
 
-`safetensors` needs nothing from a workload. `onnx` and `pt2` need its programs, `web` also the page that runs one.
+`safetensors` needs nothing from a workload. `onnx` and `pt2` need its programs, `web` also a page that runs one.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ CASES = 1000
 
 
 class Program(NamedTuple):
-    """A pure function of tensors, and inputs it was recorded on: those that the model meets in use.
+    """A pure function of tensors, with recorded inputs from real use.
 
-    Give scores rather than choices as outputs: of two equal scores another machine may choose the other.
+    Outputs should be scores rather than choices: of two equal scores, another machine may choose the other one.
 
     Attributes:
-        module: on the CPU, fp32, in `eval` mode; called with the inputs in their order, gives a tensor or a tuple of
-            them. It may hold parts of the model; what only training needs stays out.
+        module: on the CPU, fp32, in `eval` mode; called with the inputs in order, returns a tensor or a tuple of
+            tensors. It may hold parts of the model; leave out what only training needs.
         inputs: by name, each [n, ...] with the same n: dimension 0 is the batch and stays free in an export.
-        outputs: names of what the module gives, each [n, ...].
+        outputs: names of the module's outputs, each [n, ...].
     """
 
     module: nn.Module
@@ -31,18 +31,18 @@ class Program(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A static folder that shows a program at work in a browser.
+    """A static folder that runs a program in a browser.
 
     `export/web/` holds these files and `weights.bin`, `golden.bin` and `manifest.json` (see `core/export/web.py`), all
     together below a megabyte.
 
     Attributes:
-        program: name of the program the page runs: its weights and its recorded cases go into the folder.
-        files: what the page consists of, by name below the folder: `index.html`, scripts, styles.
-        facts: what its script must know: sizes, layers, constants of the environment. They become `page` of the
+        program: name of the program that the page runs; the folder holds its weights and recorded cases.
+        files: files of the page by name: `index.html`, scripts, styles.
+        facts: data for its script: sizes, layers, constants of the environment. They become `page` of the
             manifest.
-        cases: how many of the recorded cases go into the folder.
-        smaller: parameters to make smaller where the folder is too large, by the file that they make large.
+        cases: number of recorded cases in the folder.
+        smaller: for each file, the parameter to reduce if the folder is too large.
     """
 
     program: str
@@ -54,19 +54,19 @@ class Page(NamedTuple):
 
 @runtime_checkable
 class Exportable(Protocol):
-    """A workload whose model can leave as `onnx` and `pt2`."""
+    """A workload whose model can be exported as `onnx` and `pt2`."""
 
     def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
-        """Return what the model computes, by name (a file name: `policy`), recorded on `cases` inputs.
+        """Return the model's programs by name (a file name: `policy`), recorded on `cases` inputs.
 
         `model` is `build()` with the weights to export: unsharded, on the CPU, in fp32 and `eval` mode. Only rank 0
-        calls this, on a workload that trains nothing.
+        calls this, on a workload that is not in training.
         """
 
 
 @runtime_checkable
 class Playable(Exportable, Protocol):
-    """A workload whose model can also leave as `web`."""
+    """A workload whose model can also be exported as `web`."""
 
     def page(self) -> Page:
         """Return the page that runs one of the programs."""

@@ -1,9 +1,9 @@
 """Writes the formats of a model below `<checkpoint_dir>/export`: each is written, read back, compared, then published.
 
-    export/<format>/...             what the format consists of
-    export/<format>/manifest.json   origin, measured metrics, size and SHA-256 of every other file, what the gate found
+    export/<format>/...             files of the format
+    export/<format>/manifest.json   origin, measured metrics, size and SHA-256 of every other file, verification
 
-A format appears whole, in place of its former version, or not at all.
+A format replaces its former version atomically.
 """
 
 import hashlib
@@ -41,15 +41,15 @@ def export(
     """Export the model of a session. Collective; rank 0 writes.
 
     Args:
-        fresh: makes the workload once more; the model of this one is unsharded and uncompiled.
-        session: whose weights to take.
+        fresh: creates the workload again; its model is unsharded and uncompiled.
+        session: its weights are exported.
         root: the checkpoint folder.
-        formats: names, as `check_formats` let them pass.
+        formats: names that passed `check_formats`.
         facts: origin and measured metrics, for the manifest.
         verify: read each format back and compare it.
 
     Raises:
-        ExportError: a format does not hold what the model is; it is not published, those before it are.
+        ExportError: a format does not match the model; it is not published, earlier ones are.
     """
     session.reporter.phase("export")
     whole = session.parallel.on_host(keep=session.world.is_main)
@@ -94,10 +94,10 @@ def _publish(bundle: ExportBundle, name: str, root: Path, reporter: Reporter, *,
 
 
 def tell(root: Path, name: str, manifest: Mapping[str, Any], reporter: Reporter) -> None:
-    """Report a format that is published: its files, the largest first, and its manifest."""
+    """Report a published format: its files, the largest first, and its manifest."""
     target, files = root / EXPORTS / name, manifest["files"]
     verified = {"verified": True} if manifest["verified"] is not None else {}
-    # What a folder consists of is in its manifest, and so is its digest; a page has many files.
+    # The manifest lists and digests all files; a page has many of them.
     for file in sorted(files, key=lambda file: -files[file]["bytes"]) if name != "web" else ():
         reporter.made({"name": f"{EXPORTS}/{name}/{file}", "uri": str(target / file), **files[file], **verified})
     reporter.artifact(f"{EXPORTS}/{name}/{MANIFEST}", target / MANIFEST, verified=verified.get("verified"))
@@ -113,7 +113,7 @@ def _digests(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Put a folder in the place of another; between the two renames there is none."""
+    """Replace a folder by another; between the two renames neither exists."""
     old = target.with_name(f".{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():

@@ -21,11 +21,11 @@ class ExportError(TrainerError):
 
 
 class UnwritableError(ExportError, ConfigError):
-    """This model can never be written in this format: trying again, on any machine, comes to the same. Ends with 64."""
+    """This model can never be written in this format, on any machine. Exit code 64."""
 
 
 class Verdict(NamedTuple):
-    """What the comparison of one program found."""
+    """The result of comparing one program."""
 
     cases: int
     difference: float  # largest |exported - model| / max(1, |model|) over floating-point outputs
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
 @torch.no_grad()
 def record(program: Program) -> tuple[Tensor, ...]:
-    """Return what the model itself computes on the recorded inputs."""
+    """Return the model's own outputs on the recorded inputs."""
     found = program.module(*program.inputs.values())
     outputs = (found,) if isinstance(found, Tensor) else tuple(found)
     assert len(outputs) == len(program.outputs), f"{len(outputs)} outputs, but names {program.outputs}"
@@ -51,12 +51,12 @@ def compare(what: str, program: Program, expected: Sequence[Tensor], run: Runner
     Args:
         what: format and program, for the error: `onnx policy`.
         program: what was exported.
-        expected: what the model itself computes.
+        expected: the model's own outputs.
         run: computes the outputs from the inputs, in the order of `program.outputs`.
 
     Raises:
-        ExportError: an output has another shape or kind, differs by more than `TOLERANCE`, or chooses otherwise in more
-            than one of a thousand cases.
+        ExportError: an output has another shape or type, differs by more than `TOLERANCE`, or chooses differently in
+            more than one of a thousand cases.
     """
     found = run(program.inputs)
     cases = len(next(iter(program.inputs.values())))
@@ -64,7 +64,7 @@ def compare(what: str, program: Program, expected: Sequence[Tensor], run: Runner
     for name, want, got in zip(program.outputs, expected, found, strict=True):
         if want.shape != got.shape or want.is_floating_point() != got.is_floating_point():
             raise ExportError(
-                f"{what}: output {name} is {got.dtype} {tuple(got.shape)}, but the model gives {want.dtype} "
+                f"{what}: output {name} is {got.dtype} {tuple(got.shape)}, but the model returns {want.dtype} "
                 f"{tuple(want.shape)}"
             )
         difference = max(difference, largest_difference(want, got))

@@ -2,8 +2,8 @@
 
     index.html, scripts   the workload's page
     weights.bin           state of the program's module: float32, little-endian, tensor after tensor
-    golden.bin            recorded inputs and what the model computes on them: the page compares itself with it
-    manifest.json         where each tensor lies in these files, facts for the page, metrics, digests
+    golden.bin            recorded inputs and the model's outputs, with which the page checks itself
+    manifest.json         position of each tensor in these files, facts for the page, metrics, digests
 
 A tensor is described as `{"name", "dtype", "shape", "offset"}`: offset in bytes, a multiple of 8; dtype float32, int32
 or uint8, row-major.
@@ -27,7 +27,7 @@ WEIGHTS, GOLDEN = "weights.bin", "golden.bin"
 MAX_BYTES = 1_000_000
 _ALIGNMENT = 8
 _SMALLER = {WEIGHTS: "the model (trainer.params)", GOLDEN: "what it observes (trainer.params)"}
-# What a browser reads through a typed array.
+# Types that a browser reads through a typed array.
 _STORED = {
     torch.bool: torch.uint8,
     torch.uint8: torch.uint8,
@@ -42,7 +42,7 @@ _DTYPES = {"float32": torch.float32, "int32": torch.int32, "uint8": torch.uint8}
 
 
 def write(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
-    """Write the folder; give what its manifest says.
+    """Write the folder; return the facts for its manifest.
 
     Raises:
         UnwritableError: it is larger than `MAX_BYTES`.
@@ -64,13 +64,13 @@ def write(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
 
 
 def check(work: Workload) -> None:
-    """Refuse a model whose folder would be too large, before it is trained: its size does not depend on weights.
+    """Check, before training, that the folder will be small enough: its size does not depend on the weights.
 
     Args:
-        work: is built once more by whoever trains it.
+        work: a workload that is not in training.
 
     Raises:
-        UnwritableError: naming what to make smaller.
+        UnwritableError: naming the parameter to reduce.
     """
     assert isinstance(work, Playable)
     model = work.build().eval().requires_grad_(requires_grad=False)
@@ -80,12 +80,12 @@ def check(work: Workload) -> None:
 
 
 def sizes(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str, int]:
-    """Return the bytes of each file that `write` makes, by name.
+    """Return the size in bytes of each file that `write` creates, by name.
 
     Args:
-        page: what goes into the folder.
-        program: recorded on one case or more: every case takes the same room.
-        expected: what the program's module gives on them.
+        page: the page to write.
+        program: recorded on at least one case; all cases have the same size.
+        expected: the outputs of the program's module.
     """
     recorded = _recorded(page, program, expected)
     found = {name: source.stat().st_size for name, source in page.files.items()}
@@ -95,12 +95,12 @@ def sizes(page: Page, program: Program, expected: Sequence[Tensor]) -> dict[str,
 
 
 def verify(bundle: ExportBundle, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill a model with nothing but `weights.bin` and compare it with `golden.bin`.
+    """Load a model from `weights.bin` alone and compare it with `golden.bin`.
 
-    That the script of the page computes the same is for a browser to show: the page does it whenever it is opened.
+    The page itself checks that its script computes the same, whenever it is opened.
 
     Raises:
-        ExportError: the files do not hold the model.
+        ExportError: the files do not match the model.
     """
     page = bundle.page
     assert page is not None
@@ -131,7 +131,7 @@ def _fit(bytes_of: Mapping[str, int], page: Page) -> None:
     total = left = sum(bytes_of.values())
     if total <= MAX_BYTES:
         return
-    # The fewest files without which the others would fit: making only one of two smaller may not be enough.
+    # The smallest set of files without which the rest would fit: reducing one of two may not be enough.
     guilty = []
     for name in sorted(bytes_of, key=lambda name: -bytes_of[name]):
         if left > MAX_BYTES:
@@ -145,13 +145,13 @@ def _fit(bytes_of: Mapping[str, int], page: Page) -> None:
 
 
 def _room(tensor: Tensor, count: int) -> int:
-    """Return the bytes of so many numbers of a tensor's kind in a file of `pack`."""
+    """Return the bytes that numbers of a tensor's type take in a file of `pack`."""
     size = count * _STORED[tensor.dtype].itemsize
     return size + -size % _ALIGNMENT
 
 
 def pack(tensors: Mapping[str, Tensor], path: Path) -> list[dict[str, Any]]:
-    """Write tensors one after the other, each at a multiple of 8 bytes; give where each lies."""
+    """Write tensors one after the other, each at a multiple of 8 bytes; return their positions."""
     index, parts, offset = [], [], 0
     for name, tensor in tensors.items():
         stored = tensor.detach().cpu().to(_STORED[tensor.dtype]).contiguous()
@@ -166,7 +166,7 @@ def pack(tensors: Mapping[str, Tensor], path: Path) -> list[dict[str, Any]]:
 
 
 def unpack(path: Path, index: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Read what `pack` wrote."""
+    """Read tensors that `pack` wrote."""
     data = bytearray(path.read_bytes())
     found = {}
     for entry in index:

@@ -16,10 +16,10 @@ _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
 def save(weights: dict[str, Tensor], path: Path) -> None:
-    """Write tensors to a file that appears whole or not at all.
+    """Write tensors to a file, atomically.
 
     Raises:
-        OSError: what the volume said; safetensors hides it in an exception of its own.
+        OSError: the volume's error, which safetensors wraps in another exception.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -36,7 +36,7 @@ def save(weights: dict[str, Tensor], path: Path) -> None:
 
 
 def write(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
-    """Write `model.safetensors`; give what the manifest says of it."""
+    """Write `model.safetensors`; return the facts for the manifest."""
     save(bundle.weights, folder / FILE)
     return {"parameters": sum(tensor.numel() for tensor in bundle.weights.values())}
 
@@ -52,7 +52,9 @@ def verify(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
     found = load_file(folder / FILE)
     wrong = [name for name in sorted(bundle.weights.keys() | found.keys()) if not _same(bundle.weights, found, name)]
     if wrong:
-        raise ExportError(f"safetensors: {', '.join(wrong[:5])} read back other than written; it is not published")
+        raise ExportError(
+            f"safetensors: {', '.join(wrong[:5])} read back differently than written; it is not published"
+        )
     return {"tensors": len(found)}
 
 
@@ -62,5 +64,5 @@ def _same(written: dict[str, Tensor], found: dict[str, Tensor], name: str) -> bo
     want, got = written[name].cpu(), found[name]
     if want.shape != got.shape or want.dtype != got.dtype:
         return False
-    # As bytes: a NaN is equal to itself here.
+    # Compare bytes, so that NaN equals NaN.
     return torch.equal(want.contiguous().reshape(-1).view(torch.uint8), got.reshape(-1).view(torch.uint8))

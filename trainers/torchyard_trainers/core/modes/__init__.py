@@ -1,1 +1,1 @@
-"""What a trainer can do besides training: eval, bench, export and preflight."""
+"""Modes besides training: eval, bench, export and preflight."""

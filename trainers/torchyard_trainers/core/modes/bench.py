@@ -1,4 +1,4 @@
-"""Mode `bench`: how fast this job trains here. Makes real steps on real samples and keeps none of them."""
+"""Mode `bench`: the speed of this job on this machine, measured with real steps that are not saved."""
 
 import json
 import platform
@@ -24,11 +24,11 @@ MEASURED_SECONDS = 20.0
 
 
 def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
-    """Measure steps a second of fresh weights after a warm-up of 5 steps: at least 20 steps and 20 s of them.
+    """Measure steps per second with new weights after a warm-up of 5 steps: at least 20 steps and 20 s.
 
-    The `steps` of the params end it sooner, but not before one step was measured.
+    The parameter `steps` ends it earlier, but not before one step was measured.
 
-    What is measured goes to the report, to stdout and to `bench.json` with the environment it was measured in.
+    The figures go to the report, to stdout and, with the environment, to `bench.json`.
     """
     session.reporter.phase("eval")
     work.begin(session)
@@ -65,7 +65,7 @@ _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
 
 
 def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
-    """Return the seconds of each measured step, and those that all of them together waited for data."""
+    """Return the seconds of each measured step, and the total seconds spent waiting for data."""
     optimizer = work.optimizer(session.parallel.module.parameters())
     session.reporter.phase("step")
     times: list[float] = []
@@ -75,7 +75,7 @@ def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
             began, waited = time.monotonic(), session.data_wait.seconds
         started = time.monotonic()
         set_learning_rate(optimizer, work.learning_rate(step))
-        # Rank 0 looks at its clock, and all hear of it with the sums of the step.
+        # Rank 0 decides by its clock; the decision is part of the step's reduction.
         long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
         totals = optimize(
             work, session, optimizer, step, {"enough": session.world.is_main and long}, rehearse=step == 0
@@ -90,7 +90,7 @@ def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
 
 
 def _figures(work: Workload, session: Session, meter: Meter, seconds: list[float], waited: float) -> dict[str, float]:
-    """Return what was measured. A step counts with its median time, so that an evaluation among them does not."""
+    """Return the figures. They use the median step time, so that an evaluation among the steps does not count."""
     median = statistics.median(seconds)
     samples = work.global_batch / median
     assert meter.flops is not None

@@ -1,4 +1,4 @@
-"""Mode `eval`: measure a checkpoint without training it or touching it."""
+"""Mode `eval`: evaluate a checkpoint without training or changing it."""
 
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.metrics.curves import say
@@ -11,7 +11,7 @@ def evaluate(work: Workload, session: Session, run: Run) -> dict[str, float]:
     """Evaluate the chosen checkpoint; the metrics go to the report and, on rank 0, to stdout.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no checkpoint.
     """
     record, folder = load_chosen(work, session, run)
     session.reporter.phase("eval")

@@ -1,4 +1,4 @@
-"""Mode `export`, and what training exports when it is done."""
+"""Mode `export`, and the export at the end of training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from torchyard_trainers.core.workload import Session, Workload
 
 
 def export_checkpoint(work: Workload, session: Session, run: Run) -> dict[str, float]:
-    """Export the chosen checkpoint, with metrics measured on these very weights.
+    """Export the chosen checkpoint, with metrics of these weights.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no checkpoint.
         ExportError: a format does not hold what the model is.
     """
     record, _folder = load_chosen(work, session, run)
@@ -31,10 +31,10 @@ def export_checkpoint(work: Workload, session: Session, run: Run) -> dict[str, f
 
 
 def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
-    """Train, then write the formats the job asks for; a round that finds some of it done reports that again.
+    """Train, then write the requested formats; report again those that an earlier round has written.
 
     Raises:
-        ExportError: a format does not hold what the model is; the weights and DONE are there.
+        ExportError: a format does not match the model; the weights and DONE are written.
         TrainerError: and others that carry their exit code.
     """
     metrics = loop.train(work, session, run)
@@ -65,7 +65,7 @@ def _export(session: Session, run: Run, step: int, metrics: Mapping[str, float],
 
 
 def _told(run: Run, name: str, step: int) -> bool:
-    """Whether an earlier round exported these weights; then it is told as if it were of this round."""
+    """Whether an earlier round exported these weights; if so, report the export again."""
     try:
         manifest = json.loads((run.checkpoint_dir / EXPORTS / name / MANIFEST).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""How a mode that only reads ends: DONE in a folder of its own, nothing in one that holds a run."""
+"""The end of a mode that only reads: DONE in an own folder, nothing in the folder of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +9,12 @@ from torchyard_trainers.core.loop import Run
 
 
 def is_a_runs(root: Path) -> bool:
-    """Whether a checkpoint folder holds a run that trained: then nobody who only reads leaves anything in it."""
+    """Whether a checkpoint folder belongs to a training run: a mode that only reads then writes nothing there."""
     return (root / "run.json").exists() or bool(commits.candidates(root))
 
 
 def finish_reading(run: Run, step: int, metrics: Mapping[str, float]) -> None:
-    """Write DONE with the metrics where no run is: a run's own DONE says what it was trained to."""
+    """Write DONE with the metrics, unless the folder belongs to a run: its DONE describes its training."""
     root = run.checkpoint_dir
     if not run.world.is_main:
         return

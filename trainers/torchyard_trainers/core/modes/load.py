@@ -1,4 +1,4 @@
-"""The checkpoint that eval and export look at: the newest one, the best one or a given one."""
+"""Loads the checkpoint for eval and export: the newest, the best, or a given one."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from torchyard_trainers.core.workload import Session, Workload
 
 
 def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, Any], Path]:
-    """Load the weights of a checkpoint; give its record and its folder. Collective.
+    """Load the weights of a checkpoint; return its record and its folder. Collective.
 
-    `checkpoint.resumeFrom` names it; without it, it is the newest of the job's own folder. No checkpoint is changed.
-    What a model is measured on may differ from what it was trained on, what it is may not.
+    `checkpoint.resumeFrom` names it; the default is the newest of the job's folder. No checkpoint is changed.
+    The evaluation data may differ from the training data, the model may not.
 
     Raises:
-        CheckpointError: there is none, or none that can be read.
+        CheckpointError: there is no readable checkpoint.
         DataMismatchError: it holds another model.
     """
     session.reporter.phase("restore")

@@ -1,7 +1,7 @@
-"""Mode `preflight`, and `spec.preflight` of a job that trains: does everything a run needs work on every rank?
+"""Mode `preflight`, and `spec.preflight` of a training job: checks that everything a run needs works on every rank.
 
-Each check looks at one thing on every rank, and says what to do where it is wrong. All of them are made before the
-verdict, so that one visit finds everything: suspected hardware ends with 68, what a person configured with 64.
+Each check examines one thing on every rank and names the fix if it fails. All checks run before the
+result, so that one run finds everything: suspected hardware ends with 68, wrong configuration with 64.
 """
 
 import socket
