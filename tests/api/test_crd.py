@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from torchyard.api.codec import resolved
-from torchyard.api.crd import MAX_CRD_BYTES, crd, crd_yaml
+from torchyard.api.crd import MAX_CRD_BYTES, NEVER_VISITED, crd, crd_yaml
 from torchyard.api.rules import RULES
 from torchyard.api.schema import structural
 from torchyard.api.spec import TrainingJobSpec
@@ -88,6 +88,9 @@ def test_defaults_satisfy_their_own_schema_and_equal_the_models():
 
     spec = OBJECT["properties"]["spec"]
     for path, node in NODES:
+        if path == "status":
+            assert node["default"] == NEVER_VISITED, "no rule judges it"
+            continue
         if "default" in node and "x-kubernetes-int-or-string" not in node:
             jsonschema.validate(node["default"], node)
         if "default" in node and "properties" in node:

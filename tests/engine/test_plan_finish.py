@@ -121,13 +121,30 @@ def test_a_deleted_job_is_left_alone(finalizers):
     assert plan(world.view()).actions == ()
 
 
-def test_the_pods_of_a_job_that_somebody_keeps_from_going_are_deleted():
+def test_a_deleted_job_that_a_finalizer_of_another_controller_holds_is_terminating_and_has_no_pods():
     world = World(2, grace_period="40s").to_running()
+    _delete(world, ["example.com/books", "a.example.com/audit"])
+    (write, *deletes) = plan(world.view()).actions
+    assert [(each.uid, each.grace_seconds) for each in deletes] == [(world.at(0), 40.0), (world.at(1), 40.0)]
+    world.carry_out(write)
+    status = world.status
+    assert (status.state, status.reason) == ("Terminating", "Terminating")
+    assert "(a.example.com/audit, example.com/books)" in status.message
+    assert (status.progress.eta_seconds, condition(world, "Running").status) == (None, "False")
+    assert (condition(world, "Reconciling").status, condition(world, "Ready").status) == ("True", "False")
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    assert (plan(world.view()).actions, world.status.nodes.ready) == ((), 0)
+
+
+def test_a_finished_job_that_a_finalizer_holds_keeps_its_outcome():
+    world = World(1).to_running()
+    world.end_workers(world.at(0), 0)
+    world.settle()
     _delete(world, ["example.com/books"])
-    assert [(each.uid, each.grace_seconds) for each in plan(world.view()).actions] == [
-        (world.at(0), 40.0),
-        (world.at(1), 40.0),
-    ]
+    world.settle()
+    assert world.status.state == "Succeeded"
 
 
 def _delete(world, finalizers):

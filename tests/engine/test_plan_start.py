@@ -6,6 +6,7 @@ from tests.support.engine.scenarios import of
 from tests.support.engine.world import START, World
 
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CommandAgent, CreatePod, WriteStatus
@@ -179,3 +180,32 @@ def test_a_running_job_at_rest_needs_nothing():
 
 def test_the_defaults_of_the_spec_are_a_valid_job():
     assert plan(replace(World(1).view(), job=replace(World(1).job, spec=TrainingJobSpec()))).actions
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"stepz": 5}, "spec.trainer.params.stepz: unknown field: did you mean steps?"),
+        ({"steps": "many"}, "spec.trainer.params.steps: expected a whole number, got text 'many'"),
+    ],
+)
+def test_parameters_that_the_trainer_would_reject_end_the_job_before_a_pod_is_created(params, words):
+    world = World(2, trainer=Trainer(name="cvrp", params=params))
+    world.settle()
+    assert (world.status.state, world.status.reason, world.created) == ("Failed", "InvalidSpec", [])
+    assert words in world.status.message
+
+
+def test_parameters_are_judged_again_after_a_suspend_and_never_while_a_gang_is_there():
+    world = World(1, trainer=Trainer(name="cvrp")).to_running()
+    world.edit(trainer=Trainer(name="cvrp", params={"stepz": 5}))
+    world.settle()
+    assert world.status.state == "Running"
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    assert world.status.state == "Suspended"
+    world.edit(suspend=False)
+    world.settle()
+    assert (world.status.state, world.status.reason, len(world.created)) == ("Failed", "InvalidSpec", 1)

@@ -58,8 +58,9 @@ async def test_a_status_of_another_version_is_kept_but_for_what_stalls_the_job()
     assert server.writes == 1, "its own write is no news"
     kept = ("state", "round", "restarts", "rendezvous", "forecast")
     assert {name: status[name] for name in kept} == {name: STATUS[name] for name in kept}
-    running, stalled = status["conditions"]
+    running, reconciling, stalled = status["conditions"]
     assert running == STATUS["conditions"][0]
+    assert (reconciling["type"], reconciling["status"]) == ("Reconciling", "False")
     assert (stalled["type"], stalled["status"], stalled["reason"]) == ("Stalled", "True", "UnreadableStatus")
     assert "`$.status.state`" in status["message"]
     assert "kubectl edit --subresource=status" in status["message"]
@@ -76,5 +77,5 @@ async def test_a_spec_that_breaks_a_rule_gets_every_condition_and_is_told_once()
     server = Server(spec={"trainer": {"name": "cvrp"}, "args": ["x"]})
     status = await told(server, times=3)
     assert server.writes == 1
-    assert (status["state"], status["reason"], len(status["conditions"])) == ("Pending", "InvalidSpec", 10)
+    assert (status["state"], status["reason"], len(status["conditions"])) == ("Pending", "InvalidSpec", 12)
     assert status["message"].count("spec.args") == 1

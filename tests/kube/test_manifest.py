@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kubernetes.client import models
 
 from torchyard.api.codec import read_job
-from torchyard.cluster.kube.manifest import files
+from torchyard.cluster.kube.manifest import files, names
 from torchyard.cluster.kube.manifest.environment import verbatim
 from torchyard.cluster.kube.manifest.pod import pod
 from torchyard.cluster.kube.manifest.site import Site
@@ -124,7 +124,7 @@ def test_the_pod_has_no_rights_and_its_token_is_for_the_intake_alone():
     assert sources[0] == {
         "serviceAccountToken": {"audience": "torchyard.dev", "expirationSeconds": 3600, "path": "token"}
     }
-    assert built()["metadata"]["annotations"] == {"torchyard.dev/intake-ca": SITE.ca_pem}
+    assert built()["metadata"]["annotations"]["torchyard.dev/intake-ca"] == SITE.ca_pem
 
 
 def test_a_job_without_gpus_sees_none_even_where_the_image_asks_for_all():
@@ -166,6 +166,14 @@ def test_the_cluster_may_give_out_the_user_itself():
 def test_gates_of_a_gang_scheduler_are_on_every_pod():
     gated = msgspec.structs.replace(SITE, scheduling_gates=("example.com/gang",))
     assert built(gated)["spec"]["schedulingGates"] == [{"name": "example.com/gang"}]
+
+
+def test_labels_and_annotations_of_a_job_are_on_its_pods_and_replace_none_of_ours():
+    added = {"podLabels": {"team": "vision", names.JOB_UID: "x"}, "podAnnotations": {"a.example/b": "c"}}
+    metadata, plain = built(script="1", **added)["metadata"], built(script="1")["metadata"]
+    assert metadata["labels"] == plain["labels"] | {"team": "vision"}
+    assert metadata["annotations"] == plain["annotations"] | {"a.example/b": "c"}
+    assert plain["annotations"]["kubectl.kubernetes.io/default-container"] == "trainer"
 
 
 def test_a_node_that_could_not_start_a_container_is_avoided_where_others_have_room():

@@ -23,6 +23,8 @@ ONLY: dict[str, Backend] = {
     "resources": "cluster",
     "checkpoint.volume": "cluster",
     "scheduling": "cluster",
+    "podLabels": "cluster",
+    "podAnnotations": "cluster",
     "serviceAccountName": "cluster",
     "imagePullSecrets": "cluster",
     "volumes": "cluster",

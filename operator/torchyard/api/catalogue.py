@@ -136,6 +136,12 @@ _RUNNING = (
     ("RoundClosed", "a round ended early", ""),
     ("Recovering", "a failed round is being replaced", ""),
     ("Healthy", "nothing went wrong", ""),
+    ("NotReconciling", "the job is where it was asked to be, or over", ""),
+    (
+        "Terminating",
+        "the job is being deleted, and finalizers of other controllers hold it",
+        "its pods are deleted; the job goes once those controllers remove their finalizers",
+    ),
     ("CheckpointSaved", "a complete checkpoint exists", ""),
     ("NoCheckpointYet", "no complete checkpoint exists", ""),
     ("NoExport", "nothing has been exported", ""),
@@ -198,7 +204,7 @@ _OPERATOR = (
     (
         "InvalidSpec",
         "the spec breaks a rule",
-        "correct it or make the job anew; `torchyard validate` names every fault",
+        "correct it and create the job again; `torchyard validate` names every fault",
     ),
     (
         "UnreadableStatus",

@@ -75,6 +75,8 @@ FIXED: tuple[Fixed, ...] = (
             "scheduling.nodeSelector",
             "scheduling.tolerations",
             "scheduling.topology",
+            "podLabels",
+            "podAnnotations",
             "serviceAccountName",
             "imagePullSecrets",
             "volumes",

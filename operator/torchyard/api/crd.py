@@ -10,6 +10,7 @@ from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
 from torchyard.api.schema import spec_schema, status_schema
 
+NEVER_VISITED = {"observedGeneration": -1}
 MAX_CRD_BYTES = 200 * 1024
 
 _HEADER = """\
@@ -113,7 +114,8 @@ def _object() -> dict[str, Any]:
                 },
             },
             "spec": spec,
-            "status": status_schema(),
+            # Before the operator's first visit: kstatus takes an object without any status for ready.
+            "status": {**status_schema(), "default": dict(NEVER_VISITED)},
         },
     }
 

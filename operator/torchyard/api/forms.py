@@ -37,6 +37,7 @@ EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN, min_length=1, max_length
 AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
 LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE_PATTERN, max_length=63)]
+AnnotationValue = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=8192)]
 TaintKey = Annotated[str, Meta(pattern=TAINT_KEY_PATTERN, max_length=253)]
 TrainerName = Annotated[str, Meta(pattern=TRAINER_PATTERN, max_length=256)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]

@@ -1,13 +1,55 @@
-"""Rules of volumes, taints and GPUs."""
+"""Rules of volumes, taints, GPUs, and what pods are labelled with."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from torchyard.api.forms import LABEL_KEY_PATTERN
 from torchyard.api.rule import Rule, one_source
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Toleration, Volume
 
 OUR_VOLUMES = "torchyard-"
 OUR_PATHS = r"^/+(tmp|dev/shm|torchyard(/.*)?)?/*$"
+
+
+# What the operator finds its pods by, what it sets itself, and what switches protections of a pod off.
+RESERVED_KEYS = (
+    "torchyard.dev/",
+    "app.kubernetes.io/managed-by",
+    "kubectl.kubernetes.io/",
+    "container.apparmor.security.beta.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+)
+
+
+def _labelling(field: str) -> tuple[Rule, Rule]:
+    """Return the rules of a map of labels or annotations."""
+
+    def keys(spec: TrainingJobSpec) -> Mapping[str, Any]:
+        return spec.pod_labels if field == "podLabels" else spec.pod_annotations
+
+    reserved = " || ".join(f"name.startsWith({prefix!r})" for prefix in RESERVED_KEYS)
+    return (
+        Rule(
+            scope="",
+            field=field,
+            what="a key of it is reserved",
+            fix=f"leave out keys that begin with {', '.join(RESERVED_KEYS)}",
+            holds=lambda spec: not any(name.startswith(RESERVED_KEYS) for name in keys(spec)),
+            cel=f"!self.exists(name, {reserved})",
+            on_field=True,
+        ),
+        Rule(
+            scope="",
+            field=field,
+            what="a key of it is not a label key",
+            fix="write keys like example.com/team",
+            holds=lambda spec: all(re.search(LABEL_KEY_PATTERN, name) and len(name) <= 253 for name in keys(spec)),
+            cel=None,
+        ),
+    )
 
 
 def _is_free_path(volume: Volume) -> bool:
@@ -28,6 +70,8 @@ def _names_a_taint(toleration: Toleration) -> bool:
 
 
 PLACEMENT: tuple[Rule, ...] = (
+    *_labelling("podLabels"),
+    *_labelling("podAnnotations"),
     Rule(
         scope="volumes[]",
         field="",

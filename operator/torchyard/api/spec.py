@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import TEXT_PATTERN, Argument, Duration, Model, Module, Reference, by_key, doc
+from torchyard.api.forms import (
+    TEXT_PATTERN,
+    AnnotationValue,
+    Argument,
+    Duration,
+    LabelValue,
+    Model,
+    Module,
+    Reference,
+    by_key,
+    doc,
+)
 from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
@@ -100,6 +111,13 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     evaluation: Annotated[Evaluation | None, doc("Evaluation beside training.")] = None
     export: Annotated[Export | None, doc("Model formats written when training is done.")] = None
     logging: Annotated[Logging, doc("Where curves go besides the status.")] = field(default_factory=Logging)
+    pod_labels: Annotated[
+        dict[str, LabelValue], Meta(max_length=32, description="Labels of the pods, beside those of TorchYard.")
+    ] = field(default_factory=dict)
+    pod_annotations: Annotated[
+        dict[str, AnnotationValue],
+        Meta(max_length=32, description="Annotations of the pods, beside those of TorchYard."),
+    ] = field(default_factory=dict)
     service_account_name: Annotated[Reference | None, doc("Service account of the pods; it needs no rights.")] = None
     image_pull_secrets: Annotated[list[Reference], Meta(max_length=16, description="Names of image pull secrets.")] = (
         field(default_factory=list)

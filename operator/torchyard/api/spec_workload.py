@@ -16,7 +16,7 @@ class Trainer(Model, frozen=True, kw_only=True):
         doc("What the workload does; train writes checkpoints."),
     ] = "train"
     params: Annotated[
-        dict[str, Any], doc("Parameters of the workload; those of a built-in one are checked by `torchyard validate`.")
+        dict[str, Any], doc("Parameters of the workload; those of a built-in one are checked before a pod is created.")
     ] = field(default_factory=dict)
 
 

@@ -11,10 +11,21 @@ from msgspec import Struct, field
 from torchyard.api.forms import doc
 
 State = Literal[
-    "Pending", "Queued", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed"
+    "Pending",
+    "Queued",
+    "Starting",
+    "Running",
+    "Recovering",
+    "Suspending",
+    "Suspended",
+    "Succeeded",
+    "Failed",
+    "Terminating",
 ]
 TERMINAL_STATES: frozenset[State] = frozenset({"Succeeded", "Failed"})
 CONDITION_TYPES = (
+    "Ready",
+    "Reconciling",
     "Admitted",
     "PodsReady",
     "Running",

@@ -18,6 +18,7 @@ STATE_STYLES = {
     "Failed": "bold red",
     "Recovering": "bold yellow",
     "Suspending": "bold yellow",
+    "Terminating": "bold yellow",
     "Suspended": "bold yellow",
     "Interrupted": "bold yellow",
 }

@@ -1,4 +1,9 @@
-"""The ten conditions: all of them on the first visit; a transition time moves only with the status it belongs to."""
+"""The conditions: all of them on the first visit; a transition time moves only with the status it belongs to.
+
+`Ready`, `Reconciling` and `Stalled` follow the rules of kstatus, by which `helm --wait`, Flux and others judge any
+resource: at most one of `Reconciling` and `Stalled` is true; a job that failed is stalled for good; one that trains,
+that has succeeded, or that is suspended as it was asked to be is ready.
+"""
 
 from typing import Literal
 
@@ -9,6 +14,7 @@ from torchyard.api.times import rfc3339
 from torchyard.engine.wording import say
 
 MAX_MESSAGE = 1024
+OWN_WORDS = frozenset({"Ready", "Reconciling", "Progressing", "Failed", "Stalled"})  # the message of the status
 EXPORTS = "export/"  # how a trainer's report names what it exported
 # What no waiting will mend: somebody has to do something.
 STALLING = frozenset(
@@ -47,20 +53,30 @@ def stalled(
     if status.state == "":
         status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
-    before = _by_type(complete).get("Stalled")
-    failed = _condition(complete, before, now, generation, "Stalled", holds=True, reason=reason, evidence=evidence)
-    conditions = [failed if each.type == "Stalled" else each for each in complete.conditions]
+    before = _by_type(complete)
+    failed = _condition(
+        complete, before.get("Stalled"), now, generation, "Stalled", holds=True, reason=reason, evidence=evidence
+    )
+    idle = _condition(
+        complete, before.get("Reconciling"), now, generation, "Reconciling", holds=False, reason="NotReconciling"
+    )
+    changed = {"Stalled": failed, "Reconciling": idle}
+    conditions = [changed.get(each.type, each) for each in complete.conditions]
     observed = max(complete.observed_generation, generation)
     return replace(complete, observed_generation=observed, conditions=conditions)
 
 
 def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     state, over = status.state, status.state in TERMINAL_STATES
-    idle = over or state == "Suspended"
+    idle = over or state in {"Suspended", "Terminating"}
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
     admitted = state not in {"Suspending", "Suspended"}
-    stalls = not idle and status.reason in STALLING
+    stalls = state == "Failed" or (not idle and status.reason in STALLING)
+    serves = state in {"Running", "Suspended", "Succeeded"}
+    changes = not (serves or stalls)
     return {
+        "Ready": (serves and not stalls, status.reason or "Starting"),
+        "Reconciling": (changes, (status.reason or "Starting") if changes else "NotReconciling"),
         "Admitted": (admitted, "Admitted" if admitted else "Suspended"),
         "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
         "Running": (state == "Running", (status.reason or "Training") if state == "Running" else "NotTraining"),
@@ -103,7 +119,7 @@ def _condition(
     evidence: str = "",
 ) -> Condition:
     value: Literal["True", "False"] = "True" if holds else "False"
-    own_words = reason == status.reason and status.message and kind in {"Progressing", "Failed", "Stalled"}
+    own_words = reason == status.reason and status.message and kind in OWN_WORDS
     message = (status.message if own_words else say(reason, evidence))[:MAX_MESSAGE]
     kept = before is not None and before.status == value and bool(before.last_transition_time)
     if before is not None and kept and (before.reason, before.message) == (reason, message):

@@ -6,6 +6,8 @@ from msgspec.structs import replace
 from torchyard.api.durations import seconds
 from torchyard.api.exits import EXITS
 from torchyard.api.figures import plural
+from torchyard.api.forms import BUILT_IN
+from torchyard.api.params import params_faults
 from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, release, rounds, timeouts
@@ -192,8 +194,9 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     if view.job.spec.suspend:
         return _suspended_turn(view, status)
     status, events = _begin(status)
-    if view.refusal is not None and view.refusal.permanent:
-        return fail(view, status, view.refusal.reason, view.refusal.message)
+    impossible = _impossible(view, status)
+    if impossible is not None:
+        return fail(view, status, *impossible)
     died = _died_idle(view, status)
     if died is not None:
         return _charge_idle(view, status, died)
@@ -216,6 +219,29 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = wait(view, status, gate, silent, backed_off=backoff is not None)
     return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
+
+
+def _impossible(view: View, status: TrainingJobStatus) -> tuple[str, str] | None:
+    """Return reason and evidence of a job that no pod can run."""
+    wrong = _wrong_parameters(view, status)
+    if wrong:
+        return "InvalidSpec", wrong
+    if view.refusal is not None and view.refusal.permanent:
+        return view.refusal.reason, view.refusal.message
+    return None
+
+
+def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
+    """Return what the built-in trainer would reject, before the first pod is created and after a suspend.
+
+    The API server cannot know: which parameters there are depends on the trainer. A gang that exists is not judged, so
+    that an upgrade of the operator ends no job that trains.
+    """
+    trainer = view.job.spec.trainer
+    fresh = status.round == 0 or view.job.status.state == "Suspended"
+    if trainer is None or trainer.name not in BUILT_IN or view.pods or not fresh:
+        return ""
+    return "; ".join(params_faults(trainer.name, trainer.params)[:3])
 
 
 def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from torchyard.api.catalogue import ADVISORIES, CATALOGUE
 from torchyard.api.durations import seconds
-from torchyard.api.status import TERMINAL_STATES, TrainingJobStatus
+from torchyard.api.status import TERMINAL_STATES, Throughput, TrainingJobStatus
 from torchyard.engine import ledger, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, witnessed
@@ -24,7 +24,7 @@ from torchyard.engine.lifecycle import exit_code, turn
 from torchyard.engine.moments import since
 from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
-from torchyard.engine.wording import say
+from torchyard.engine.wording import say, told
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
@@ -34,7 +34,7 @@ COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # how the garbage coll
 def plan(view: View) -> Plan:
     """What to do now. An unchanged view whose plan took effect has an empty plan."""
     if view.job.metadata.deletion_timestamp is not None:
-        return Plan(actions=_kept_back(view))
+        return Plan(actions=_held(view))
     if is_agentless(view.job.spec):
         view = witnessed(view)
     before = view.job.status
@@ -70,15 +70,28 @@ def plan(view: View) -> Plan:
     return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
 
 
-def _kept_back(view: View) -> tuple[Action, ...]:
-    """What to do for a job that is being deleted: nothing, since its going takes the pods down.
+def _held(view: View) -> tuple[Action, ...]:
+    """What to do for a job that is being deleted: nothing, since the garbage collector deletes its pods.
 
-    But where a finalizer of somebody else's keeps the object, they would train on, on GPUs that nobody wants to hold.
+    Where a finalizer of another controller keeps the object, its pods would go on to hold GPUs: they are deleted here,
+    and the status names the finalizer. A finished job keeps its outcome.
     """
-    finalizers = set(view.job.metadata.finalizers)
-    if not finalizers or finalizers & COLLECTORS:
+    finalizers = view.job.metadata.finalizers
+    if not finalizers or COLLECTORS & set(finalizers):
         return ()
-    return empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is being deleted")
+    deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is being deleted")
+    before = view.job.status
+    if before.state in TERMINAL_STATES:
+        return deletes
+    generation = max(before.observed_generation, view.job.metadata.generation)
+    held = told(with_figures(view, before), "Terminating", "Terminating", ", ".join(sorted(finalizers)))
+    held = replace(
+        held,
+        observed_generation=generation,
+        progress=replace(held.progress, eta_seconds=None),
+        throughput=Throughput(),
+    )
+    return (*_write(before, bounded(with_conditions(held, view.now, generation=generation))), *deletes)
 
 
 def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
@@ -128,11 +141,15 @@ def _seen(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteS
     Nor does a job stay `Stalled` because of something that worked in the end (`quiet`: nothing is left to do).
     """
     generation = view.job.metadata.generation
-    stalled = any((each.type, each.status) == ("Stalled", "True") for each in status.conditions)
-    if status.observed_generation >= generation and not (stalled and quiet):
-        return ()
     seen = with_conditions(replace(status, observed_generation=generation), view.now, generation=generation)
+    corrected = quiet and _stalls(seen) != _stalls(status)
+    if status.observed_generation >= generation and not corrected:
+        return ()
     return (WriteStatus(status=bounded(seen), urgent=True),)
+
+
+def _stalls(status: TrainingJobStatus) -> bool:
+    return any((each.type, each.status) == ("Stalled", "True") for each in status.conditions)
 
 
 def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:

@@ -95,14 +95,18 @@ def _told(there: Document, status: TrainingJobStatus) -> Document:
     listed = there.get("conditions")
     conditions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     conditions = conditions or ours["conditions"]
-    new = next(each for each in ours["conditions"] if each["type"] == "Stalled")
-    old = next((each for each in conditions if each.get("type") == "Stalled"), new)
-    if old.get("status") == new["status"]:
-        new = {**new, "lastTransitionTime": old.get("lastTransitionTime", new["lastTransitionTime"])}
+    new = [_since_before(each, conditions) for each in ours["conditions"] if each["type"] in {"Reconciling", "Stalled"}]
     said: Document = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
     return {
         **there,
         **said,
         "state": there.get("state") or ours["state"],
-        "conditions": [each for each in conditions if each.get("type") != "Stalled"] + [new],
+        "conditions": [each for each in conditions if each.get("type") not in {"Reconciling", "Stalled"}] + new,
     }
+
+
+def _since_before(condition: Document, conditions: list[Document]) -> Document:
+    old = next((each for each in conditions if each.get("type") == condition["type"]), condition)
+    if old.get("status") != condition["status"]:
+        return condition
+    return {**condition, "lastTransitionTime": old.get("lastTransitionTime", condition["lastTransitionTime"])}

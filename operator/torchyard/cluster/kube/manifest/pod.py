@@ -51,13 +51,16 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
 
 
 def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) -> Manifest:
-    annotations = {} if is_agentless(job.spec) else {names.INTAKE_CA: site.ca_pem}
+    annotations = {**job.spec.pod_annotations, names.DEFAULT_CONTAINER: names.TRAINER}
+    if not is_agentless(job.spec):
+        annotations[names.INTAKE_CA] = site.ca_pem
     if provenance:
         annotations[names.PROVENANCE] = provenance
     return {
         "name": action.name,
         "namespace": job.metadata.namespace,
         "labels": {
+            **job.spec.pod_labels,
             names.MANAGED_BY: names.MANAGER,
             names.JOB: job.metadata.name,
             names.JOB_UID: job.metadata.uid,
