@@ -14,7 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchyard.cli import foreground
+from torchyard.cli import drawing, foreground
+from torchyard.cli.files import job_of
+from torchyard.cli.job_options import RequestedJob
 from torchyard.cli.live import render
 from torchyard.cli.picture import Picture
 from torchyard.cluster.local.folder import RunFolder
@@ -58,9 +60,10 @@ def main() -> None:
     """Run the example and draw it."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["TORCHYARD_HOME"] = home
-        folder = foreground.start(ROOT / "examples/cvrp.yaml", None, ())
+        example = ROOT / "examples/cvrp.yaml"
+        folder = foreground.start(RequestedJob(job_of(example, ()), example.parent, str(example), is_file=True))
         artist = Artist(folder)
-        foreground.view_for_this_terminal = lambda: artist
+        drawing.view_for_this_terminal = lambda: artist
         job = asyncio.run(foreground.Watching(folder).until_over())
     print(f"{TARGET.relative_to(ROOT)}: {job.status.state}, {job.status.restarts.total} restart")
 

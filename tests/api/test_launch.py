@@ -23,7 +23,7 @@ def test_a_trainer_runs_as_a_module_of_torchrun():
 
 def test_a_script_runs_with_its_arguments():
     spec = job(script="print()", args=["--lr", "1"]).spec
-    assert worker_command(spec, "/run/script.py") == ["torchrun", "/run/script.py", "--lr", "1"]
+    assert worker_command(spec, "/run/script.py") == ["torchrun", "--", "/run/script.py", "--lr", "1"]
     with pytest.raises(ValueError, match=r"spec\.script"):
         worker_command(spec, None)
 

@@ -2,8 +2,13 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 
 import pytest
+
+from torchyard.cli.fetchable import Fetchable, fetchable
+from torchyard.cli.remote.fetch import LISTING
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def made(torchyard):
 
 def test_a_page_becomes_the_content_of_a_folder(torchyard, made):
     done = torchyard("fetch", "cartpole", "export/web", "-o", "site/public")
-    assert (done.returncode, done.stdout) == (0, "site/public: 3 files, 262 bytes\n")
+    assert (done.returncode, done.stdout) == (0, "site/public: 3 files, 262 B\n")
     public = torchyard.folder / "site" / "public"
     assert (public / "js" / "play.js").read_text() == "play()"
     assert sorted(path.name for path in public.parent.iterdir()) == ["public"]
@@ -82,3 +87,27 @@ def test_what_is_missing_comes_with_what_there_is(torchyard, made):
     refused = torchyard("fetch", "cartpole", "export/onnx")
     assert refused.returncode == 64
     assert refused.stderr == "torchyard: the run 'cartpole' has no export/onnx; it has export/web, metrics.jsonl\n"
+
+
+def test_without_a_path_what_can_be_fetched_is_listed_with_its_size(torchyard, made):
+    (made / ".step-9.tmp").mkdir()
+    (made / "outside").symlink_to("/etc")
+    listed = torchyard("fetch", "cartpole")
+    assert listed.returncode == 0
+    assert [line.split() for line in listed.stdout.splitlines()] == [
+        ["export/web", "262", "B", "3", "files"],
+        ["metrics.jsonl", "12", "B"],
+    ]
+    assert listed.stderr == "next: torchyard fetch cartpole export/web -o web\n"
+
+
+def test_where_nothing_was_written_the_listing_says_so(torchyard):
+    torchyard.record("cartpole")
+    refused = torchyard("fetch", "cartpole")
+    assert (refused.returncode, "nothing that can be fetched" in refused.stderr) == (1, True)
+
+
+def test_a_pod_lists_the_same_as_this_machine(made, capsys):
+    (made / "outside").symlink_to("/etc")
+    done = subprocess.run([sys.executable, "-c", LISTING, str(made)], capture_output=True, text=True, check=True)
+    assert [Fetchable(*found) for found in json.loads(done.stdout)] == fetchable(made)

@@ -31,7 +31,7 @@ def at_step(step: int, **more: float) -> object:
 
 def test_progress_is_one_line_in_a_fixed_form() -> None:
     assert lines(Picture(RUNNING, NOW)) == [
-        "07:00:00 Running round 2 step 120/1000 12% loss 1.930 3.100 step/s eta 4m10s: Round 2 is training."
+        "07:00:00 Running round 2 step 120/1000 12% loss 1.930 3.1 steps/s eta 4m10s: Round 2 is training."
     ]
 
 

@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -88,13 +89,13 @@ def processes_of(torchyard: CommandLine) -> list[str]:
 
 
 def test_without_a_terminal_there_are_plain_lines_and_only_the_object_on_stdout(torchyard: CommandLine) -> None:
-    done = torchyard("run", job(torchyard, FAST), "--name", "other", "-o", "json", timeout=120)
+    done = torchyard("run", job(torchyard, FAST), "--name", "other", "-q", "-o", "json", timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["metadata"]["name"], found["status"]["state"]) == ("other", "Succeeded")
     assert "\x1b" not in done.stderr
     lines = done.stderr.splitlines()
-    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines[:-2])
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines[:-3])
     assert any(re.match(r"\d\d:\d\d:\d\d (Starting|Running) round 1", line) for line in lines)
     assert "other succeeded" in done.stderr
 
@@ -103,7 +104,8 @@ def test_a_job_that_fails_says_why_and_exits_1(torchyard: CommandLine) -> None:
     script = "print('about to fail')\nraise RuntimeError('no such luck')"
     done = torchyard("run", job(torchyard, script, restart={"policy": "Never"}), timeout=120)
     assert done.returncode == 1
-    assert done.stdout == ""
+    assert done.stdout.splitlines()[0] == "about to fail"
+    assert done.stdout.splitlines()[-1] == "RuntimeError: no such luck"
     assert "RuntimeError: no such luck" in done.stderr
     assert "about to fail" in torchyard("logs", "job").stdout
     shown = torchyard("status", "job").stdout
@@ -231,11 +233,43 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
         os.close(leader)
     screen = b"".join(said).decode()
     assert process.returncode == 0, screen
-    assert stdout == ""
+    assert stdout.splitlines()[-1] == "step 300", "a pipe gets what the program writes"
     assert "Traceback" not in screen
-    for part in ("Running", "round 1", "job-", "local-0", "Succeeded", "\x1b[?25h"):
+    for part in ("output", "Running", "round 1", "job-", "local-0", "Succeeded", "\x1b[?25h"):
         assert part in screen, part
     assert screen.rindex("Succeeded") > screen.rindex("Running")
+
+
+def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchyard: CommandLine) -> None:
+    (torchyard.folder / "loop.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "print('waiting for', *sys.argv[1:], os.environ['COLOUR'], flush=True)\n"
+        "while not pathlib.Path(os.environ['TORCHYARD_CHECKPOINT_DIR'], 'end').exists():\n"
+        "    time.sleep(0.05)\n"
+        "print('end', flush=True)\n"
+    )
+    process = torchyard.start("run", "--env", "COLOUR=green", "--", sys.executable, "loop.py", "--the", "end")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting for --the end green\n"
+    process.kill()
+    process.communicate(timeout=60)
+    shown = torchyard("status", "loop").stdout
+    assert shown.splitlines()[0].startswith("loop  Detached")
+    assert "Still training, detached" in shown
+    assert "`torchyard resume loop` reattaches" in shown
+    (worker,) = re.findall("rank 0 ([0-9]+)", shown)
+    assert b"--the" in Path(f"/proc/{worker}/cmdline").read_bytes()
+    assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["loop", "Detached"]
+    assert torchyard("rm", "loop").returncode == 64, "it is going on"
+    resumed = torchyard.start("resume", "loop")
+    assert resumed.stderr is not None
+    assert resumed.stderr.readline(), "it is controlled again"
+    (torchyard.run_folder("loop") / "checkpoints" / "end").touch()
+    stdout, stderr = resumed.communicate(timeout=60)
+    assert (resumed.returncode, stdout) == (0, "end\n"), stderr
+    assert "loop succeeded" in stderr
+    assert "next: torchyard fetch loop end -o end" in stderr
+    assert Path(f"/proc/{worker}").exists() is False
 
 
 def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard: CommandLine) -> None:

@@ -12,6 +12,7 @@ from torchyard.api.codec import status_document
 from torchyard.cli.commands import parser_of
 from torchyard.cli.ending import ending
 from torchyard.cli.foreground import start
+from torchyard.cli.job_options import RequestedJob, options_of, requested
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run
 
@@ -26,29 +27,41 @@ def job_file(torchyard: CommandLine, **spec: object) -> str:
     return str(path)
 
 
-def test_a_place_is_named_once_something_is_there(tmp_path) -> None:
+def asked(*words: str) -> tuple[RequestedJob, str | None]:
+    """The job of a command line of `run`, and the name it gives."""
+    values = vars(parser_of("run").parse_args(words))
+    return requested(options_of(values), "local", values["name"]), values["name"]
+
+
+def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(tmp_path) -> None:
     folder = RunFolder(tmp_path)
-    assert len(ending(SUCCEEDED, folder)) == 1
+    learned = "cvrp succeeded in 4m: cost 4.870, loss 0.410, 1,000 steps, 8.25 steps/s"
+    assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
     folder.checkpoints.mkdir()
-    assert len(ending(SUCCEEDED, folder)) == 1
-    (folder.checkpoints / "plot.png").touch()
-    assert ending(SUCCEEDED, folder)[1] == f"checkpoints and results: {folder.checkpoints}"
+    assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
+    (folder.checkpoints / "plot.png").write_bytes(bytes(2048))
+    (folder.checkpoints / "export" / "web").mkdir(parents=True)
+    (folder.checkpoints / "export" / "web" / "index.html").write_bytes(bytes(10))
+    assert ending(SUCCEEDED, folder) == [
+        learned,
+        f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB)",
+        "next: torchyard fetch cvrp export/web -o web",
+    ]
 
 
 def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(torchyard, monkeypatch, capsys) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     status = {**status_document(SUCCEEDED.status), "checkpoint": {"step": 1000}}
     (torchyard.record("cvrp", status) / "checkpoints").mkdir()
-    start(torchyard.folder / job_file(torchyard, **TRAINS), None, [])
+    start(*asked(job_file(torchyard, **TRAINS)))
     said = capsys.readouterr().err
     old = torchyard.home / "old" / "cvrp"
     assert (old / "job.yaml").exists()
-    assert f"what it left is in {old};" in said
+    assert f"what it left is in {old} until the next time;" in said
     assert "given more than 1000 steps" in said
     (command,) = re.findall("`torchyard (.*)`", said)
     _, *words = shlex.split(command.replace("NEW", "k2"))
-    asked = parser_of("run").parse_args(words)
-    goes_on = read_run(start(asked.file, asked.name, asked.sets))
+    goes_on = read_run(start(*asked(*words)))
     assert goes_on is not None
     assert (goes_on.metadata.name, goes_on.spec.checkpoint.resume_from) == ("k2", str(old / "checkpoints"))
     assert capsys.readouterr().err == "", "nothing was in the way of a new name"
@@ -58,9 +71,9 @@ def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(t
 def test_nobody_is_sent_to_a_checkpoint_that_is_none(torchyard, monkeypatch, capsys, state, spec) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     torchyard.record("cvrp", status_document(state.status))
-    start(torchyard.folder / job_file(torchyard, **spec), None, [])
+    start(*asked(job_file(torchyard, **spec)))
     said = capsys.readouterr().err
-    assert said.endswith(f" what it left is in {torchyard.home / 'old' / 'cvrp'}\n")
+    assert said.endswith(f" what it left is in {torchyard.home / 'old' / 'cvrp'} until the next time\n")
 
 
 @pytest.mark.parametrize(("spec", "advised"), [(TRAINS, True), (SCRIPT, False)], ids=["a trainer", "a script"])

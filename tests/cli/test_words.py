@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.api.figures import figure, span
-from torchyard.cli.words import clean, clip, size
+from torchyard.cli.words import clean, clip, measure, rate, size
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,38 @@ def test_a_figure_has_four_digits_that_matter(value: float, read: str) -> None:
 
 
 def test_bytes_are_binary() -> None:
-    assert [size(n) for n in (10, 2048, 5 * 1024**2, 3 * 1024**4)] == ["10 B", "2.0 KiB", "5.0 MiB", "3.0 TiB"]
+    assert [size(n) for n in (10, 2048, 5 * 1024**2, 3 * 1024**4)] == ["10 B", "2 KiB", "5 MiB", "3 TiB"]
+
+
+@pytest.mark.parametrize(
+    ("per_second", "read"),
+    [
+        (0.352, "0.352 steps/s"),
+        (46.17, "46.2 steps/s"),
+        (120.0, "120 steps/s"),
+        (6893.0, "6.89k steps/s"),
+        (999.9, "1k steps/s"),
+        (2.5e6, "2.5M steps/s"),
+        (0.0, "0 steps/s"),
+        (float("nan"), "nan steps/s"),
+    ],
+)
+def test_a_rate_has_three_digits_and_a_unit(per_second: float, read: str) -> None:
+    assert rate(per_second, "steps") == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("memoryPeakBytes", 500_322_000.0, "477 MiB"),
+        ("gapPercent", -13.3191, "-13.3 %"),
+        ("dataWaitShare", 0.00478, "0.478 %"),
+        ("stepSeconds", 0.25, "0.25 s"),
+        ("cost", 4.89451, "4.895"),
+    ],
+)
+def test_a_metric_has_the_unit_of_its_name(name: str, value: float, read: str) -> None:
+    assert measure(name, value) == read
 
 
 def test_a_clipped_text_says_so() -> None:

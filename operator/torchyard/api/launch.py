@@ -1,7 +1,7 @@
 """What is started in a pod: the command after the agent's `--`, its environment, and the config of a trainer."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchyard.api.codec import resolved
@@ -40,8 +40,16 @@ def worker_command(spec: TrainingJobSpec, script_path: str | None) -> list[str]:
     if spec.script is not None:
         if script_path is None:
             raise ValueError("spec.script: write it to a file first and give its path")
-        return ["torchrun", script_path, *spec.args]
+        return [*torchrun(spec.args), script_path, *spec.args]
     return [*spec.command, *spec.args]
+
+
+def torchrun(arguments: Sequence[str], *options: str) -> list[str]:
+    """Return the head of a torchrun command line whose program gets `arguments`.
+
+    Behind `--` torchrun leaves them alone; without it `--n 5` of the program is an ambiguous option of torchrun's.
+    """
+    return ["torchrun", *options, *(["--"] if any(word.startswith("-") for word in arguments) else [])]
 
 
 def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from torchyard.cli.errors import RefusalError
 
+SEPARATOR = "--"
 RUN_NAME = "NAME"
 """Metavar of arguments that name a run; completion goes by it."""
 
@@ -14,12 +15,27 @@ RUN_NAME = "NAME"
 class Parser(argparse.ArgumentParser):
     """Refuses a wrong command line as everything else here is refused, and abbreviates nothing."""
 
+    trailing = ""
+    """Where the words after `--` are stored; empty: the command has no use for them."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the words up to `--`; those after it are not ours to interpret."""
+        words = list(args)
+        cut = words.index(SEPARATOR) if self.trailing and SEPARATOR in words else len(words)
+        found, unknown = super().parse_known_args(words[:cut], namespace)
+        if self.trailing:
+            setattr(found, self.trailing, words[cut + 1 :])
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        raise RefusalError(message.replace("argument ", "", 1), f"`{self.prog} --help` explains it")
+        fix = f"`{self.prog} --help` explains it"
+        if self.trailing and message.startswith("unrecognized arguments"):
+            fix = f"options of your program come after `--`: `{self.prog} train.py -- --lr 1e-3`; {fix}"
+        raise RefusalError(message.replace("argument ", "", 1), fix)
 
 
 def run_name(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +60,22 @@ def sets(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def quiet(parser: argparse.ArgumentParser) -> None:
+    """-q: leave the program's output out of the view."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the output of the program")
+
+
 def natural(text: str) -> int:
     """A whole number from 0 on."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def counted(text: str) -> int:
+    """A whole number from 1 on."""
+    if natural(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
 
 

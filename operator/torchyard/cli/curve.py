@@ -19,6 +19,7 @@ class History:
     def __init__(self, limit: int = 2048) -> None:
         self.limit = limit
         self.points: list[Point] = []
+        self.name = ""  # of the metric
 
     def add(self, step: float, value: float) -> None:
         """Append a point; at a step seen before (a round started from a checkpoint) it replaces what followed."""
@@ -34,7 +35,8 @@ class StoredCurve:
 
     def __init__(self, path: Path, metric: str) -> None:
         self.history = History()
-        self._path, self._metric = path, metric
+        self.metric = metric
+        self._path = path
         self._offset = 0
 
     def follow(self) -> bool:
@@ -54,7 +56,7 @@ class StoredCurve:
     def _add(self, line: bytes) -> None:
         try:
             point = json.loads(line)
-            self.history.add(float(point["step"]), float(point[self._metric]))
+            self.history.add(float(point["step"]), float(point[self.metric]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return  # another metric's, or cut short by a full disk
 

@@ -52,10 +52,15 @@ def view_for_this_terminal() -> View:
     """Redrawn in place on a terminal, lines elsewhere."""
     from torchyard.cli.plain import PlainView
 
-    if not sys.stderr.isatty() or os.environ.get("TERM") in {"dumb", "unknown"}:
+    if not is_live():
         return PlainView()
     from rich.console import Console
 
     from torchyard.cli.live import LiveView
 
     return LiveView(Console(stderr=True, highlight=False))
+
+
+def is_live() -> bool:
+    """Whether the view is redrawn in place: stderr is a terminal that can do it."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}

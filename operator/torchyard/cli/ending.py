@@ -1,13 +1,18 @@
 """The end of a job in this terminal: its exit code, and the last words of `run`."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from torchyard.api.exits import EXITS
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
-from torchyard.cli.picture import OPTIMIZER_METRICS, headline, progress_words
-from torchyard.cli.words import clean
+from torchyard.cli.fetchable import Fetchable, fetchable
+from torchyard.cli.picture import learned
+from torchyard.cli.words import clean, size
 from torchyard.cluster.local.folder import RunFolder
 
 MAX_LINES = 20
+MAX_WRITTEN = 8
 
 
 def exit_code(job: TrainingJob) -> int:
@@ -25,17 +30,10 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == "Succeeded":
-        told = " ".join(
-            [
-                *progress_words(job),
-                *(f"{clean(key)} {value}" for key, value in headline(job).items() if key not in OPTIMIZER_METRICS),
-            ]
-        )
-        kept = folder.checkpoints.is_dir() and any(folder.checkpoints.iterdir())
-        return [
-            f"{name} succeeded" + (f": {told}" if told else ""),
-            *([f"checkpoints and results: {folder.checkpoints}"] if kept else []),
-        ]
+        made = fetchable(folder.checkpoints)
+        first = next((one.path for one in made if one.path.startswith("export/")), made[0].path if made else "")
+        following = f"torchyard fetch {name} {first} -o {Path(first).name}" if made else f"torchyard logs {name}"
+        return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == "Suspended":
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
         return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` goes on" if at else
@@ -49,6 +47,15 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     if not folder.path.exists():
         return [f"{name} was deleted while it ran"]
     return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
+
+
+def written(made: Sequence[Fetchable], root: Path) -> list[str]:
+    """Say what a run has left in its checkpoint folder."""
+    if not made:
+        return []
+    shown = [f"{clean(one.path)} ({size(one.bytes)})" for one in made[:MAX_WRITTEN]]
+    more = [f"and {len(made) - MAX_WRITTEN} more"] if len(made) > MAX_WRITTEN else []
+    return [f"written to {root}: {', '.join([*shown, *more])}"]
 
 
 def last_lines(job: TrainingJob) -> list[str]:

@@ -7,7 +7,10 @@ from pathlib import Path
 from torchyard.api.figures import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
-from torchyard.cli.remote.place import on_cluster, place
+from torchyard.cli.fetchable import fetchable
+from torchyard.cli.output import say
+from torchyard.cli.remote.place import on_cluster, place, place_flags
+from torchyard.cli.words import clean, size
 
 MANIFEST = "manifest.json"
 
@@ -15,7 +18,12 @@ MANIFEST = "manifest.json"
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
-    parser.add_argument("path", metavar="PATH", help="in the job's checkpoint folder: export/web, final, metrics.jsonl")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="in the job's checkpoint folder: export/web, final, metrics.jsonl; without it, list what there is",
+    )
     parser.add_argument(
         "-o", "--output", dest="to", metavar="DIR", type=Path, help="where to put it; by default its own name"
     )
@@ -23,12 +31,18 @@ def arguments(parser: ArgumentParser) -> None:
     place(parser)
 
 
-def command(*, name: str, path: str, to: Path | None, replace: bool, context: str | None, namespace: str | None) -> int:
-    """Bring a file or a folder of a job home: its export, its final weights, its curves.
+def command(
+    *, name: str, path: str | None, to: Path | None, replace: bool, context: str | None, namespace: str | None
+) -> int:
+    """Copy a file or a folder of a job here: its export, its final weights, its curves.
+
+    Without PATH, list what can be fetched, with its size.
 
     A folder's content becomes that of DIR. It appears whole or not at all, and where it has a manifest with digests,
     what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it.
     """
+    if path is None:
+        return _list(name, context, namespace)
     wanted = inside(path)
     target = to if to is not None else Path(wanted.name)
     if Path.cwd().is_relative_to(target.resolve()):  # what is there is removed, and this folder would go with it
@@ -55,7 +69,29 @@ def command(*, name: str, path: str, to: Path | None, replace: bool, context: st
         remove(scratch)
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
     count = plural(len(files), "file")
-    print(f"{target}: {count}, {sum(each.stat().st_size for each in files)} bytes")
+    print(f"{target}: {count}, {size(sum(each.stat().st_size for each in files))}")
+    return SUCCEEDED
+
+
+def _list(name: str, context: str | None, namespace: str | None) -> int:
+    """Print what can be fetched, a line each, and the command that fetches it."""
+    if on_cluster(name, context, namespace):
+        from torchyard.cli.remote.fetch import contents
+        from torchyard.cli.remote.session import ask
+
+        found = ask(lambda remote: contents(remote, name), context, namespace)
+    else:
+        from torchyard.cli.runs import find
+
+        found = fetchable(find(name).checkpoints)
+    if not found:
+        raise RefusalError(f"{name!r} has written nothing that can be fetched", f"`torchyard status {name}`", FAILED)
+    width = max(len(clean(one.path)) for one in found)
+    for one in found:
+        count = f"  {plural(one.files, 'file')}" if one.is_folder else ""
+        print(f"{clean(one.path):<{width}}  {size(one.bytes):>8}{count}")
+    path = found[0].path
+    say(f"next: torchyard fetch {name} {path}{place_flags(context, namespace)} -o {Path(path).name}")
     return SUCCEEDED
 
 
@@ -79,24 +115,13 @@ def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
     """
     source = root / wanted
     if not source.exists():
-        raise RefusalError(f"the run {name!r} has no {wanted}", there(sorted(names(root)), name))
+        raise RefusalError(f"the run {name!r} has no {wanted}", there([one.path for one in fetchable(root)], name))
     if not source.resolve().is_relative_to(root.resolve()):
         raise RefusalError(f"{wanted} of the run {name!r} is a link out of its folder", f"copy {source.resolve()}")
     if source.is_dir():
         shutil.copytree(source, to, symlinks=True)
     else:
         shutil.copyfile(source, to)
-
-
-def names(root: Path) -> list[str]:
-    """What can be fetched from a checkpoint folder, each format of an export by itself."""
-    found = []
-    for each in root.iterdir() if root.is_dir() else ():
-        if each.name == "export" and each.is_dir():
-            found += [f"export/{one.name}" for one in each.iterdir() if not one.name.startswith(".")]
-        elif not each.name.startswith("."):
-            found.append(each.name)
-    return found
 
 
 def there(found: list[str], name: str) -> str:

@@ -19,22 +19,34 @@ def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
     Raises:
         RefusalError: the file is invalid or holds no single job.
     """
-    result = checked(file, sets)
+    return the_job(checked(file, sets), str(file))
+
+
+def the_job(result: "Validation", source: str) -> TrainingJob:
+    """Return the one job of a validation; print its problems.
+
+    Raises:
+        RefusalError: there are problems, or not exactly one job.
+    """
     if result.problems:
         for problem in result.problems:
             say(str(problem))
         count = len(result.problems)
-        raise RefusalError(f"{file} is invalid: {plural(count, 'problem')}, named above")
+        raise RefusalError(f"{source} is invalid: {plural(count, 'problem')}, named above")
     if len(result.jobs) != 1:
-        raise RefusalError(f"{file} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
+        raise RefusalError(f"{source} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
     return result.jobs[0]
 
 
 def checked(file: Path, sets: Sequence[str]) -> "Validation":
     """What a job file holds after applying `sets`, or all that is wrong with it, also in the eyes of its trainer."""
+    from torchyard.api.problems import Problem
     from torchyard.api.validate import Validation, validate_file
     from torchyard.cli.trainers import fault
 
+    if file.suffix == ".py":
+        fix = f"`torchyard run {file} --save job.yaml` writes and checks the job file of a script"
+        return Validation(problems=(Problem(str(file), 0, "", "a Python script is not a job file", fix),))
     result = validate_file(file, sets)
     if result.problems:
         return result

@@ -4,18 +4,23 @@ import asyncio
 import contextlib
 import shlex
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 from torchyard.api.figures import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import History, StoredCurve
 from torchyard.cli.drawing import drawn
 from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
+from torchyard.cli.job_options import RequestedJob
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.picture import Picture
+from torchyard.cli.picture import Picture, curve_metric, record
+from torchyard.cli.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
 from torchyard.cli.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.cli.runs import named
 from torchyard.cluster.local.folder import RunFolder
@@ -26,30 +31,39 @@ SAME_PRESS_SECONDS = 0.5
 """One Ctrl-C may signal this process twice: as a member of its process group, and again by whoever leads that."""
 
 
-def start(file: Path, name: str | None, sets: Sequence[str]) -> RunFolder:
-    """Make the run that a job file asks for, or find the unfinished one to go on with.
+def start(wanted: RequestedJob, name: str | None = None) -> RunFolder:
+    """Create the run of a job, or find the unfinished one to go on with.
+
+    Args:
+        wanted: the job and where it comes from.
+        name: of the run; by default that of the job. Where that was derived from a script, a run of another folder
+            keeps its name, and this one gets a number.
 
     Raises:
-        RefusalError: the file is invalid or the name is taken.
+        RefusalError: the name is taken.
     """
     from torchyard.api.backends import ignored, on_this_machine
-    from torchyard.cli.files import job_of
     from torchyard.cluster.local.runs import create_run, expire_runs
 
-    job = job_of(file, sets)
+    job = wanted.job
     if unused := ignored(job.spec, "local"):
         say(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
     require_gpus(job)
-    folder = named(name or job.metadata.name)
+    derived = name is None and not wanted.is_file
+    folder = _free_folder(job.metadata.name, wanted.folder) if derived else named(name or job.metadata.name)
     try:
         expire_runs()
-        create_run(folder, job, file.absolute().parent, lambda before, old: say(set_aside(file, job, before, old)))
+        kept = create_run(
+            folder, job, wanted.folder, lambda before, old: say(set_aside(wanted.source, job, before, old))
+        )
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
     except OSError as error:
         fix = "set TORCHYARD_HOME to a folder you can write to"
         raise RefusalError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
+    if kept.status.state:
+        say(f"torchyard: goes on with the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
 
 
@@ -67,21 +81,39 @@ def require_gpus(job: TrainingJob) -> None:
         raise RefusalError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
 
 
-def set_aside(file: Path, job: TrainingJob, before: TrainingJob, old: RunFolder) -> str:
-    """What became of the finished run whose name `job` takes, and how to go on from it where that is possible."""
+def _free_folder(name: str, source_folder: Path) -> RunFolder:
+    """Return `name`, or the first of name-2, name-3, ... that no run of another folder has."""
+    from torchyard.cluster.local.run import read_run
+    from torchyard.cluster.local.runs import SOURCE_FOLDER
+
+    for number in count(1):
+        folder = named(name if number == 1 else f"{name}-{number}")
+        try:
+            job = read_run(folder)
+        except ValueError:  # damaged, but there
+            continue
+        if job is None or job.metadata.annotations.get(SOURCE_FOLDER) == str(source_folder):
+            if number > 1:
+                say(f"torchyard: a script of another folder has the name {name!r}; this run is {folder.name!r}")
+            return folder
+    raise AssertionError  # numbers do not end
+
+
+def set_aside(source: str, job: TrainingJob, before: TrainingJob, old: RunFolder) -> str:
+    """Say where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
     from torchyard.api.changes import can_go_on_from
 
-    told = f"torchyard: run {old.name!r} was over and starts anew; until the next time what it left is in {old.path}"
+    told = f"torchyard: run {old.name!r} was over and starts over; what it left is in {old.path} until the next time"
     if not can_go_on_from(before, job):
         return told
-    resumed = ("run", str(file), "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
+    resumed = ("run", source, "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
     more = (
         f", given more than {plural(before.status.progress.step, 'step')}" if before.status.state == "Succeeded" else ""
     )
     return f"{told}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
 
 
-def watch(folder: RunFolder, output: Format | None = None) -> int:
+def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:
     """Control a run until it is over; returns the exit code that says how it ended.
 
     Raises:
@@ -90,9 +122,9 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
     from torchyard.cli.ending import ending, exit_code
     from torchyard.cli.journal import journal
 
-    watching = Watching(folder)
+    watching = Watching(folder, quiet=quiet)
     try:
-        with journal(folder):
+        with journal(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
             job = asyncio.run(watching.until_over())
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
@@ -109,11 +141,29 @@ def watch(folder: RunFolder, output: Format | None = None) -> int:
     return INTERRUPTED if killed else exit_code(job)
 
 
+@contextlib.contextmanager
+def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
+    """Copy the output of the program while the block runs, but where the live view shows it already."""
+    from torchyard.cli.drawing import is_live
+    from torchyard.cluster.local.run import read_run
+
+    job = None if quiet or (is_live() and to.isatty()) else read_run(folder)
+    if job is None:
+        yield
+        return
+    stream = OutputStream(ProgramOutput(folder.pods, folder.name), to.fileno(), prefixed=several_ranks(job.spec))
+    try:
+        yield
+    finally:
+        stream.close()
+
+
 class Watching:
     """What is known of a run while it is controlled from here."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, quiet: bool = False) -> None:
         self.folder = folder
+        self.output = None if quiet else ProgramOutput(folder.pods, folder.name)
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
         self.pressed: float | None = None
@@ -145,11 +195,17 @@ class Watching:
         reports = read_reports(self.folder.pods, self.job.status.round)
         self.ranks = ranks_of(reports) or self.ranks  # pods that are gone leave what they said last
         job = freshen(self.job, reports)
-        loss = job.status.metrics.get("loss")
-        if loss is not None and job.status.progress.step:
-            self.losses.add(job.status.progress.step, loss)
-        losses = self.stored.history if self.stored.follow() else self.losses
-        return Picture(job, time.time(), self.ranks, losses.points, list(self.events), self.notice)
+        record(self.losses, job)
+        if self.stored.metric != curve_metric(job):
+            self.stored = StoredCurve(self.folder.checkpoints / "metrics.jsonl", curve_metric(job))
+        curve = self.stored.history if self.stored.follow() else self.losses
+        return Picture(job, time.time(), self.ranks, curve.points, list(self.events), self.notice, self._tail())
+
+    def _tail(self) -> list[OutputLine]:
+        if self.output is None:
+            return []
+        self.output.look()
+        return self.output.tail()
 
     def _asked(self) -> None:
         """Save and stop, however often it is asked."""

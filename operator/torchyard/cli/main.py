@@ -19,7 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = os.environ.get("TORCHYARD_DEBUG", "") not in {"", "0"}
-    if "--debug" in words:
+    ours = words[: words.index("--")] if "--" in words else words
+    if "--debug" in ours:
         words.remove("--debug")
         debug = True
     if debug:

@@ -6,13 +6,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchyard.api import times
 from torchyard.api.figures import figure, span
 from torchyard.api.resource import TrainingJob
+from torchyard.cli.words import clean, measure, rate
 
 if TYPE_CHECKING:
-    from torchyard.cli.curve import Point
+    from torchyard.cli.curve import History, Point
+    from torchyard.cli.program_output import OutputLine
     from torchyard.cli.ranks import Rank
     from torchyard.cluster.local.run import Event
 
-OPTIMIZER_METRICS = {"gradNorm", "learningRate"}
+# What a workload is trained for, most telling first; of other programs it is the loss.
+HEADLINES = {
+    "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
+    "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
+}
+# What it learns by, over steps: the loss of a policy gradient says nothing.
+CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn"}
+MOST_LEARNED = 5
+DIAGNOSTICS = frozenset({"gradNorm", "learningRate", "advantage", "entropy", "dataWaitShare", "memoryPeakBytes"})
 
 
 class Picture(NamedTuple):
@@ -24,6 +34,7 @@ class Picture(NamedTuple):
     losses: "Sequence[Point]" = ()
     events: "Sequence[Event]" = ()
     notice: str = ""  # what the program itself has to say, for instance after Ctrl-C
+    output: "Sequence[OutputLine]" = ()
 
 
 def unix(timestamp: str | None) -> float | None:
@@ -47,9 +58,11 @@ def interrupted(job: TrainingJob, controlled: bool) -> bool:
     return not controlled and job.status.state not in {"Succeeded", "Failed", "Suspended"}
 
 
-def state_word(job: TrainingJob, controlled: bool) -> str:
-    """The state as people read it: a status that nobody writes any more is not believed."""
-    return "Interrupted" if interrupted(job, controlled) else job.status.state or "Pending"
+def state_word(job: TrainingJob, controlled: bool, detached: bool = False) -> str:
+    """Return the state as people read it; a status without a process that writes it is out of date."""
+    if interrupted(job, controlled):
+        return "Detached" if detached else "Interrupted"
+    return job.status.state or "Pending"
 
 
 def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
@@ -66,13 +79,47 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
     if "loss" in status.metrics:
         words.append(f"loss {figure(status.metrics['loss'])}")
     if status.throughput.steps_per_second is not None:
-        words.append(f"{figure(status.throughput.steps_per_second)} step/s")
+        words.append(rate(status.throughput.steps_per_second, "steps"))
     if progress.eta_seconds is not None and state_word(job, controlled) == "Running":
         words.append(f"eta {span(progress.eta_seconds)}")
     return words
 
 
 def headline(job: TrainingJob) -> dict[str, str]:
-    """The metrics besides the loss as they are read, in an order that stays: the optimizer's come last."""
-    names = sorted(job.status.metrics.keys() - {"loss"}, key=lambda name: (name in OPTIMIZER_METRICS, name))
-    return {name: figure(job.status.metrics[name]) for name in names}
+    """Return all metrics as they are read, in an order that stays: the headline first, diagnostics last."""
+    first = (*(HEADLINES.get(job.spec.trainer.name, ()) if job.spec.trainer else ()), "loss")
+    places = {name: place for place, name in enumerate(first)}
+    names = sorted(job.status.metrics, key=lambda name: (name in DIAGNOSTICS, places.get(name, len(first)), name))
+    return {name: measure(name, job.status.metrics[name]) for name in names}
+
+
+def curve_metric(job: TrainingJob) -> str:
+    """Return the name of the metric that the curve shows."""
+    name = CURVES.get(job.spec.trainer.name, "loss") if job.spec.trainer else "loss"
+    return name if name in job.status.metrics else "loss"
+
+
+def learned(job: TrainingJob) -> str:
+    """Return the sentence that a succeeded job ends with: what it reached, in how many steps and how long."""
+    status = job.status
+    seconds = age(job, 0.0) if status.completion_time else None
+    values = [f"{clean(name)} {value}" for name, value in headline(job).items() if name not in DIAGNOSTICS]
+    words = [*values[:MOST_LEARNED]]
+    if status.progress.step:
+        words.append(f"{status.progress.step:,} step{'s' if status.progress.step > 1 else ''}")
+    if status.throughput.steps_per_second is not None:
+        words.append(rate(status.throughput.steps_per_second, "steps"))
+    took = f" in {span(seconds)}" if seconds is not None else ""
+    return f"{job.metadata.name} succeeded{took}" + (f": {', '.join(words)}" if words else "")
+
+
+def record(history: "History", job: TrainingJob) -> None:
+    """Add the metric of the curve to its history; a history of another metric begins again."""
+    name = curve_metric(job)
+    value = job.status.metrics.get(name)
+    if value is None or not job.status.progress.step:
+        return
+    if history.name != name:
+        history.points.clear()
+        history.name = name
+    history.add(job.status.progress.step, value)

@@ -39,11 +39,12 @@ def command(
     """
     wish = wish_for(kind, steps, rank)
     if on_cluster(name, context, namespace):
+        from torchyard.cli.remote.place import place_flags
         from torchyard.cli.remote.profile import ask_for_profile
-        from torchyard.cli.remote.session import ask, flags
+        from torchyard.cli.remote.session import ask
 
         asked = ask(lambda remote: ask_for_profile(remote, name, wish, replace=replace), context, namespace)
-        fetch = f"torchyard fetch {name} profile{flags(context, namespace)}"
+        fetch = f"torchyard fetch {name} profile{place_flags(context, namespace)}"
     else:
         asked, fetch = ask_local(name, wish, replace=replace), f"torchyard fetch {name} profile"
     pods = plural(asked, "pod")

@@ -55,7 +55,7 @@ def _of_this_machine(output: Form | None) -> int:
     if is_configured():
         say("on this machine; `torchyard ps -A` lists the jobs of the cluster")
     now, wide = time.time(), output == "wide"
-    rows = [row(run.job, run.controlled, now, wide) for run in runs] + unreadable
+    rows = [row(run.job, run.controlled, now, wide, run.detached) for run in runs] + unreadable
     for line in lines(WIDE_COLUMNS if wide else COLUMNS, rows):
         print(line)
     return SUCCEEDED

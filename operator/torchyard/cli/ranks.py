@@ -4,6 +4,7 @@ The status is written every `spec.metrics.interval`; these files are at most a s
 machine is lively.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class Rank(NamedTuple):
     node: str
     phase: str
     step: int
-    lag: int  # steps behind the foremost rank
+    lag: int  # steps behind the foremost rank, but for those it made since this one reported
     seen: float  # unix seconds of its newest report
 
 
@@ -56,12 +57,20 @@ def read_reports(pods: Path, round_number: int) -> list[Reported]:
 
 
 def ranks_of(reports: Sequence[Reported]) -> tuple[Rank, ...]:
-    """One line a rank."""
-    foremost = max((reported.report.step for reported in reports), default=0)
+    """Return one line for each rank."""
+    reported = [each.report for each in reports]
+    foremost = max(reported, key=lambda report: report.step, default=None)
     return tuple(
-        Rank(report.rank, pod, node, report.phase, report.step, foremost - report.step, report.time)
+        Rank(report.rank, pod, node, report.phase, report.step, _lag(report, foremost or report), report.time)
         for pod, node, report in reports
     )
+
+
+def _lag(report: RankReport, foremost: RankReport) -> int:
+    """Return the steps that the foremost rank is ahead, less those it may have made since this rank reported."""
+    rate = foremost.throughput.get("stepsPerSecond", 0.0)
+    later = max(0.0, foremost.time - report.time)
+    return max(0, foremost.step - report.step - math.ceil(rate * later) - 1)
 
 
 def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:

@@ -12,10 +12,11 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
     place(parser)
+    common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout: on this machine the final one")
 
 
-def command(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+def command(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
     """Go on with a stopped, suspended or interrupted job from its newest checkpoint.
 
     A run of this machine is watched until it is over; exit codes as for `run`.
@@ -47,7 +48,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
         raise RefusalError(f"the run {name!r} is controlled by another process", fix)
     require_gpus(run.job)
     suspend_run(folder, suspend=False)
-    return watch(folder, output)
+    return watch(folder, output, quiet=quiet)
 
 
 def _of_cluster(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:

@@ -1,22 +1,31 @@
-"""`torchyard run FILE`."""
+"""`torchyard run FILE`, `torchyard run train.py -- ARGUMENTS`."""
 
-from argparse import ArgumentParser
-from pathlib import Path
+from typing import Any
 
 from torchyard.cli import arguments as common
+from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.job_options import declare, options_of
 from torchyard.cli.output import Format
 
 
-def arguments(parser: ArgumentParser) -> None:
+def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with one TrainingJob")
-    parser.add_argument("--name", help="name of the run; by default the job's")
-    common.sets(parser)
-    common.output(parser, "json", "yaml", help="print the final object on stdout")
+    declare(parser, "local")
+    parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
+    common.quiet(parser)
+    common.output(parser, "json", "yaml", help="print the final object on stdout, and the program's output on stderr")
 
 
-def command(file: Path, name: str | None, sets: list[str], output: Format | None) -> int:
-    """Run a job file on this machine and watch it until it is over.
+def command(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
+    """Run a job file or a script on this machine and watch it until it is over.
+
+    torchyard run job.yaml
+    torchyard run train.py --nodes 2 --procs-per-node 2 -- --lr 1e-3
+    torchyard run -m package.train -- --lr 1e-3
+    torchyard run -- bash train.sh
+
+    Scripts and modules are started with torchrun in the current folder; --save job.yaml writes the job file instead.
+    The output of the program follows on stdout, or under the curve where stdout is a terminal.
 
     An unfinished run of that name goes on from its newest checkpoint; a finished one starts over. To train that for
     longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
@@ -26,5 +35,11 @@ def command(file: Path, name: str | None, sets: list[str], output: Format | None
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
     from torchyard.cli.foreground import start, watch
+    from torchyard.cli.job_options import requested, save
 
-    return watch(start(file, name, sets), output)
+    options = options_of(values)
+    wanted = requested(options, "local", name)
+    if options.save is not None:
+        save(wanted, options.save)
+        return SUCCEEDED
+    return watch(start(wanted, name), output, quiet=quiet)

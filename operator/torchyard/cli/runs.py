@@ -7,22 +7,26 @@ from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.errors import RefusalError
+from torchyard.cli.processes import living_processes
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run
 from torchyard.cluster.local.runs import is_controlled, list_runs, run_folder
 
 
 class Run(NamedTuple):
-    """A run as its files tell it; `controlled`: some process is in charge of it now."""
+    """A run as its files describe it."""
 
     folder: RunFolder
     job: TrainingJob
     controlled: bool
+    """Whether a process controls it."""
+    detached: bool = False
+    """Whether its pods live on without one: their `torchyard run` was killed."""
 
     @property
     def over(self) -> bool:
         """Whether nothing more will happen by itself."""
-        return not self.controlled or self.job.status.state in TERMINAL_STATES
+        return not (self.controlled or self.detached) or self.job.status.state in TERMINAL_STATES
 
     def refusal(self, name: str) -> RefusalError:
         """Say that it does not run, and how it could; nothing goes on with one that has ended."""
@@ -72,4 +76,5 @@ def load(folder: RunFolder) -> Run:
         raise RefusalError(str(error).rstrip("."), f"mend the file or delete the folder {folder.path}") from error
     if job is None:
         raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
-    return Run(folder, job, controlled)
+    ended = controlled or job.status.state in TERMINAL_STATES
+    return Run(folder, job, controlled, detached=not ended and bool(living_processes(folder.pods)))

@@ -1,7 +1,9 @@
 """What a person wants to know of a run, most important first: drawing is a pure function of the run."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,30 +15,54 @@ from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
 from torchyard.cli.picture import age, headline, interrupted, progress_words, state_word, unix
+from torchyard.cli.processes import PodProcesses
 from torchyard.cli.ranks import Rank
+from torchyard.cli.runs import Run
 from torchyard.cli.words import clean, clip, size
 
+MAX_PODS = 16
 
-def render(job: TrainingJob, folder: Path, controlled: bool, ranks: tuple[Rank, ...], now: float) -> RenderableType:
+
+class Processes(NamedTuple):
+    """Who runs: the controlling process, 0 if it is not known yet, and the pods."""
+
+    controller: int | None
+    pods: Sequence[PodProcesses]
+
+
+def render(run: Run, processes: Processes, ranks: tuple[Rank, ...], now: float) -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, where things are, what to type next."""
-    parts: list[RenderableType] = [head(job, controlled, now), Text(), facts(job, controlled, ranks, now)]
+    job = run.job
+    training = any(pod.workers for pod in processes.pods)
+    sentence = detached_sentence(job, training) if run.detached else ""
+    parts: list[RenderableType] = [
+        head(job, run.controlled, now, sentence),
+        Text(),
+        facts(job, run.controlled, ranks, now),
+    ]
     closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
     if closed:
         parts += [Text(), attempts(job.status.attempts)]
     said = last_lines(job) if job.status.state != "Succeeded" else []
     if said:
         parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
-    parts += [Text(), places(folder), Text(), Text.assemble(("next: ", "dim"), (next_command(job, controlled), "bold"))]
-    return Group(*parts)
+    following = Text.assemble(("next: ", "dim"), (next_command(job, run.controlled), "bold"))
+    return Group(*parts, Text(), places(run.folder.path, processes), Text(), following)
 
 
-def head(job: TrainingJob, controlled: bool, now: float) -> RenderableType:
-    """`cvrp  Running` and the sentence."""
-    state, reason = state_word(job, controlled), job.status.reason
+def detached_sentence(job: TrainingJob, training: bool) -> str:
+    """Say what a run does whose controlling process was killed."""
+    what = "Still training, detached" if training else "Its pods are alive, detached"
+    return f"{what}: a failure would not be restarted now; `torchyard resume {job.metadata.name}` reattaches."
+
+
+def head(job: TrainingJob, controlled: bool, now: float, detached: str = "") -> RenderableType:
+    """Return `cvrp  Running` and the sentence; `detached`: the sentence of a run whose pods live without control."""
+    state, reason = state_word(job, controlled, bool(detached)), job.status.reason
     sentence = clean(job.status.message)
     if interrupted(job, controlled):
         safe = "; its newest checkpoint is safe" if job.status.checkpoint is not None else ""
-        reason, sentence = "", f"No process controls this run any more{safe}."
+        reason, sentence = "", detached or f"Its processes are gone{safe}."
     seconds = age(job, now)
     line = Text.assemble(
         (job.metadata.name, "bold"),
@@ -59,6 +85,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         words.append(status.progress.phase)
     table.add_row("progress", "  ".join(words) or "no step yet")
     values = headline(job)
+    values.pop("loss", None)  # told with the progress
     if values:
         table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
     if status.checkpoint is not None:
@@ -128,13 +155,21 @@ def cause_words(attempt: Attempt) -> str:
     return f"{text}: {exception}" if exception and text else text or exception
 
 
-def places(folder: Path) -> RenderableType:
-    """Where logs and checkpoints are."""
+def places(folder: Path, processes: Processes) -> RenderableType:
+    """Where logs and checkpoints are, and which processes run."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("logs", str(folder / "pods"))
     table.add_row("checkpoints", str(folder / "checkpoints"))
+    lines = [f"controller {processes.controller}"] if processes.controller else []
+    for pod in processes.pods[:MAX_PODS]:
+        workers = [f"rank {rank} {pid}" for rank, pid in list(pod.workers.items())[:MAX_PODS]]
+        lines.append(f"{pod.pod}: {', '.join([f'agent {pod.agent}', *workers])}")
+    if len(processes.pods) > MAX_PODS:
+        lines.append(f"and {len(processes.pods) - MAX_PODS} more pods")
+    for number, line in enumerate(lines):
+        table.add_row("" if number else "pids", line)
     return table
 
 

@@ -34,12 +34,16 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
     from rich.console import Console
 
     from torchyard.cli import show
+    from torchyard.cli.processes import living_processes
     from torchyard.cli.ranks import freshen, ranks_of, read_reports
+    from torchyard.cluster.local.runs import is_controlled
 
-    reports = read_reports(run.folder.pods, run.job.status.round) if run.controlled else []
-    job = freshen(run.job, reports)
+    going_on = run.controlled or run.detached
+    reports = read_reports(run.folder.pods, run.job.status.round) if going_on else []
+    fresh = run._replace(job=freshen(run.job, reports))
+    processes = show.Processes(is_controlled(run.folder), living_processes(run.folder.pods) if going_on else [])
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(show.render(job, run.folder.path, run.controlled, ranks_of(reports), time.time()))
+    console.print(show.render(fresh, processes, ranks_of(reports), time.time()))
     return SUCCEEDED
 
 

@@ -1,22 +1,18 @@
 """`torchyard submit FILE`."""
 
-from argparse import ArgumentParser
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import INTERRUPTED, SUCCEEDED, RefusalError
+from torchyard.cli.job_options import declare, options_of
 from torchyard.cli.output import emit, say
 from torchyard.cli.remote.place import place
 
 
-def arguments(parser: ArgumentParser) -> None:
+def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
-    parser.add_argument(
-        "file", metavar="FILE", type=Path, help="job file (YAML or JSON) with one TrainingJob; - is stdin"
-    )
-    parser.add_argument("--name", help="name of the job; by default that of the file")
-    common.sets(parser)
+    declare(parser, "cluster")
+    parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
     place(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
     common.output(parser, "json", "yaml", help="print the object on stdout")
@@ -24,15 +20,22 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(
     *,
-    file: Path,
     name: str | None,
-    sets: list[str],
     context: str | None,
     namespace: str | None,
     watch: bool,
     output: Literal["json", "yaml"] | None,
+    **values: Any,
 ) -> int:
-    """Submit a job file to the cluster of your kubeconfig.
+    """Submit a job file or a script to the cluster of your kubeconfig.
+
+    torchyard submit job.yaml
+    torchyard submit train.py --nodes 2 --gpus-per-node 8 -- --lr 1e-3
+    torchyard submit --image IMAGE -m package.train -- --lr 1e-3
+    torchyard submit --image IMAGE -- torchrun train.py --lr 1e-3
+
+    A script travels inside the job (at most 256 KiB, and no modules beside it); modules and commands are those of the
+    image. --save job.yaml writes the job file instead of submitting it.
 
     With --watch, Ctrl-C ends the view and leaves the job running.
 
@@ -42,13 +45,18 @@ def command(
 
     from torchyard.api.backends import ignored
     from torchyard.api.codec import job_document
-    from torchyard.cli.files import job_of
+    from torchyard.cli.job_options import requested, save
     from torchyard.cli.remote import jobs
     from torchyard.cli.remote.follow import follow
     from torchyard.cli.remote.session import Remote, ask
     from torchyard.cluster.kube.errors import AlreadyExists
 
-    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, sets)
+    options = options_of(values)
+    wanted = requested(options, "cluster", name)
+    if options.save is not None:
+        save(wanted, options.save)
+        return SUCCEEDED
+    job = wanted.job
     if unused := ignored(job.spec, "cluster"):
         say(f"torchyard: a cluster has no use for {', '.join(unused)}; ignored")
     if job.spec.trainer is not None and job.spec.checkpoint.claim is None:
@@ -58,7 +66,9 @@ def command(
     document = job_document(job, with_status=False)
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
-        raise RefusalError(f"{file} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out")
+        raise RefusalError(
+            f"{wanted.source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out"
+        )
 
     async def submit(remote: Remote) -> int:
         document["metadata"]["namespace"] = remote.namespace

@@ -19,11 +19,11 @@ def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     ]
 
 
-def row(job: TrainingJob, controlled: bool, now: float, wide: bool) -> list[str]:
+def row(job: TrainingJob, controlled: bool, now: float, wide: bool, detached: bool = False) -> list[str]:
     """The cells of one run in `ps`."""
     status = job.status
     seconds = age(job, now)
-    state = state_word(job, controlled)
+    state = state_word(job, controlled, detached)
     shown = columns(status)
     cells = [
         job.metadata.name,

@@ -1,8 +1,10 @@
 """Foreign text, sizes and times as a person reads them on a terminal."""
 
+import math
 import re
 import time
 
+from torchyard.api.figures import figure
 from torchyard.api.texts import ESCAPES
 
 # C0 but tab, DEL, C1, and the marks that turn the direction of what follows.
@@ -24,9 +26,39 @@ def size(count: float) -> str:
     """Bytes in binary units: `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{three_digits(count)} {unit}"
         count /= 1024
-    return f"{count:.1f} TiB"
+    return f"{three_digits(count)} TiB"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Things a second in two or three digits: `6.9k samples/s`, `0.35 steps/s`."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(per_second) >= factor * 0.9995:
+            return f"{three_digits(per_second / factor)}{prefix} {unit}/s"
+    return f"{three_digits(per_second)} {unit}/s"
+
+
+def three_digits(value: float) -> str:
+    """A number in three significant digits, without zeros that say nothing: `46.2`, `0.35`, `120`."""
+    if value == 0 or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def measure(name: str, value: float) -> str:
+    """A metric with the unit that its name speaks of: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
+    if name.endswith("Bytes"):
+        return size(value)
+    if name.endswith("Percent"):
+        return f"{three_digits(value)} %"
+    if name.endswith("Share"):
+        return f"{three_digits(100 * value)} %"
+    if name.endswith("Seconds"):
+        return f"{three_digits(value)} s"
+    return figure(value)
 
 
 def clock(unix: float) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.cli.fetchable import Fetchable
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
@@ -37,6 +38,55 @@ if not os.path.lexists(os.path.join(root, wanted)) or os.path.commonpath([root, 
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
     archive.add(source, arcname="fetched")
 """
+
+
+# The same that `torchyard.cli.fetchable` tells of a local folder.
+LISTING = """
+import json, os, sys
+root = os.path.realpath(sys.argv[1])
+found = []
+def measure(path):
+    size = files = 0
+    for folder, _, names in os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [path])]:
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+            files += 1
+        if files >= 100000:
+            break
+    found.append([os.path.relpath(path, root), size, files, os.path.isdir(path)])
+def entries(folder):
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name[0] != ".")
+for path in entries(root) if os.path.isdir(root) else []:
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        continue
+    for each in entries(path) if os.path.basename(path) == "export" and os.path.isdir(path) else [path]:
+        measure(each)
+print(json.dumps(found[:1000]))
+"""
+MOST_LISTED = 1024 * 1024
+
+
+async def contents(remote: Remote, name: str) -> list[Fetchable]:
+    """Return what can be fetched of a job, as the first pod that sees its checkpoint folder has it.
+
+    Raises:
+        RefusalError: no pod can be had that sees it.
+    """
+    job = jobs.typed(await jobs.get(remote, name))
+    async with _readers(remote, job) as pods:
+        found: dict[str, Fetchable] = {}
+        for pod in pods:
+            answer = b""
+            async for part in python(remote, pod, LISTING, f"{names.CHECKPOINTS}/{name}"):
+                answer += part
+                if len(answer) > MOST_LISTED:
+                    raise RefusalError(f"the listing of {pod} does not end", "fetch a path by its name", FAILED)
+            for path, size, files, is_folder in msgspec.json.decode(answer, type=list[tuple[str, int, int, bool]]):
+                found.setdefault(path, Fetchable(path, size, files, is_folder))
+        return sorted(found.values())
 
 
 async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:

@@ -11,7 +11,7 @@ from torchyard.cli.ending import exit_code, last_lines
 from torchyard.cli.errors import FAILED
 from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
-from torchyard.cli.picture import OPTIMIZER_METRICS, Picture, headline, progress_words
+from torchyard.cli.picture import Picture, learned, record
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.words import clean
@@ -46,9 +46,7 @@ def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
         return [f"{job.metadata.name if job else 'the job'} was deleted"]
     name, state, flags = job.metadata.name, job.status.state, remote.flags
     if state == "Succeeded":
-        values = (f"{clean(key)} {value}" for key, value in headline(job).items() if key not in OPTIMIZER_METRICS)
-        told = " ".join([*progress_words(job), *values])
-        return [f"{name} succeeded" + (f": {told}" if told else "")]
+        return [learned(job), f"next: torchyard fetch {name}{flags}"]
     if state == "Failed":
         more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
         return [f"{name} failed: {clean(job.status.message)}", *last_lines(job), more]
@@ -90,9 +88,7 @@ class _Following:
         if self.job is None or seen.status != self.job.status:
             self.events = (await jobs.events(self.remote, seen))[-KEPT_EVENTS:]
         self.job, self.notice = seen, ""
-        loss = seen.status.metrics.get("loss")
-        if loss is not None and seen.status.progress.step:
-            self.losses.add(seen.status.progress.step, loss)
+        record(self.losses, seen)
 
     def picture(self) -> Picture | None:
         """The job now; None before anything is known of it."""

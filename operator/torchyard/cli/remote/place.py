@@ -13,6 +13,12 @@ def place(parser: ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
 
 
+def place_flags(context: str | None, namespace: str | None) -> str:
+    """Return what a command that is proposed has to repeat to mean the same place."""
+    given = (("-n", namespace), ("--context", context))
+    return "".join(f" {flag} {value}" for flag, value in given if value is not None)
+
+
 def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
     """Whether a command is for the cluster: it says so, or this machine has no such run and there is a kubeconfig.
 

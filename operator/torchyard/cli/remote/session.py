@@ -9,6 +9,7 @@ from aiohttp import ClientConnectorCertificateError
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.cli.remote.place import place_flags
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
 from torchyard.engine.ports import Unavailable
@@ -42,12 +43,6 @@ def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: 
     return asyncio.run(_ask(work, context, namespace))
 
 
-def flags(context: str | None, namespace: str | None) -> str:
-    """What a command that is proposed has to repeat to mean the same place."""
-    given = (("-n", namespace), ("--context", context))
-    return "".join(f" {flag} {value}" for flag, value in given if value is not None)
-
-
 async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: str | None) -> T:
     connection = connected(context)
     try:
@@ -55,7 +50,7 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
     except ValueError as error:
         raise RefusalError(str(error).rstrip("."), code=FAILED) from error
     where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
-    remote = Remote(api, namespace or api.namespace, where, flags(context, namespace))
+    remote = Remote(api, namespace or api.namespace, where, place_flags(context, namespace))
     try:
         return await work(remote)
     except Unavailable as error:

@@ -59,6 +59,16 @@ class RunExistsError(ValueError):
         self.fields = fields
 
 
+class OtherFolderError(ValueError):
+    """A run of that name is under way in another folder: the same words mean another program there."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        super().__init__(
+            f"Run `{name}` is not finished and belongs to {folder}: start this one under another name with `--name "
+            f"NEW`, continue that one with `torchyard resume {name}`, or delete it with `torchyard rm {name}`."
+        )
+
+
 class LogFile(NamedTuple):
     """Output of one process of a run; `rank` is None for what agent and keeper say."""
 
@@ -153,6 +163,7 @@ def create_run(
 
     Raises:
         RunExistsError: the run is unfinished and has another spec.
+        OtherFolderError: the run is unfinished and its program is in another folder.
         RunBusyError: another process controls the run, or is not done with the finished one.
     """
     while True:
@@ -165,7 +176,7 @@ def create_run(
                 write_job(folder, fresh)
                 return fresh
             if before.status.state not in TERMINAL_STATES and before.metadata.deletion_timestamp is None:
-                return _go_on(folder, before, job)
+                return _go_on(folder, before, job, source_folder)
             with control(folder):
                 _end_pods(folder)
                 on_aside(before, _put_aside(folder))
@@ -264,7 +275,15 @@ def _fresh(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Training
     return TrainingJob(metadata=metadata, spec=job.spec)
 
 
-def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob) -> TrainingJob:
+def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_folder: Path) -> TrainingJob:
+    if (
+        (home := before.metadata.annotations.get(SOURCE_FOLDER, str(source_folder.absolute())))
+        != str(source_folder.absolute())
+        and job.spec.command
+        and not Path(job.spec.working_dir or "").is_absolute()
+    ):
+        raise OtherFolderError(folder.name, str(home))
+
     def comparable(spec: object) -> dict[str, object]:
         fields: dict[str, object] = msgspec.to_builtins(spec)
         fields.pop("suspend", None)
