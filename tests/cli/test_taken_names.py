@@ -58,7 +58,7 @@ def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(t
     old = torchyard.home / "old" / "cvrp"
     assert (old / "job.yaml").exists()
     assert f"what it left is in {old} until the next time;" in said
-    assert "given more than 1000 steps" in said
+    assert "given more than 1,000 steps" in said
     (command,) = re.findall("`torchyard (.*)`", said)
     _, *words = shlex.split(command.replace("NEW", "k2"))
     goes_on = read_run(start(*asked(*words)))
