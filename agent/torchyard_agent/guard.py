@@ -16,14 +16,6 @@ _GUARDED = (signal.SIGTERM, _PARENT_DIED)
 _stopping = threading.Event()
 
 
-def release_signals() -> None:
-    """Undo what `watch` and the launcher set, in a forked worker: every signal has its default action again."""
-    for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGCHLD):
-        signal.signal(sig, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
 def watch(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None:
     """Start the guard thread, first thing in a launcher: every thread after it inherits the blocked signals.
 

@@ -15,12 +15,12 @@ import socket
 import sys
 import time
 import traceback
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
-from torchyard_agent import failure, gpu_check, guard, worker
+from torchyard_agent import failure, gpu_check, guard
 from torchyard_agent.files import read_json, write_json
+from torchyard_agent.forks import Forked, context_class
 from torchyard_agent.process import die_with_parent, stand_before_others
 
 SAVED = 75
@@ -31,21 +31,26 @@ _SAVE_SKEW_SECONDS = 10.0
 def main() -> None:
     """Cold start: run the round in the file named by the first argument; the second is the agent's process id."""
     die_with_parent(signal.SIGKILL, int(sys.argv[2]))
-    sys.exit(run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), warm=False))
+    sys.exit(run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
 
 
-def run(spec: Dict[str, Any], *, warm: bool) -> int:
-    """Run the round `spec` (see `round_spec`) to its end; the exit code of this pod."""
+def run(spec: Dict[str, Any], forks: Sequence[Forked] = ()) -> int:
+    """Run the round `spec` (see `round_spec`) to its end; the exit code of this pod.
+
+    Args:
+        spec: the round.
+        forks: a process for each worker, to be used instead of executing one; none in a cold start.
+    """
     for name in spec["unset"]:
         os.environ.pop(name, None)
     os.environ.update(spec["env"])
     # A DNS that does not answer costs ten seconds for each fully qualified name torch puts into its own log records.
     socket.getfqdn = lambda name="": name or socket.gethostname()
-    launch = Launch(spec)
+    launch = Launch(spec, forks)
     stand_before_others(0.5)  # its end costs a round, the zygote's another import of torch, the agent's the pod
     guard.watch(lambda: list(launch.pids.values()), launch.stopped)
     try:
-        return launch(warm=warm)
+        return launch()
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -55,15 +60,16 @@ def run(spec: Dict[str, Any], *, warm: bool) -> int:
 class Launch:
     """The launcher process of one round."""
 
-    def __init__(self, spec: Dict[str, Any]) -> None:
-        self.spec = spec
+    def __init__(self, spec: Dict[str, Any], forks: Sequence[Forked] = ()) -> None:
+        self.spec, self.forks = spec, list(forks)
         self.run_dir = Path(spec["runDir"])
         self.exits: Dict[int, Dict[str, Any]] = {}
         self.pids: Dict[int, int] = {}
         self.first_saved = 0.0
 
-    def __call__(self, *, warm: bool) -> int:
+    def __call__(self) -> int:
         """Run the round; the exit code of this pod."""
+        from torch.distributed.elastic import multiprocessing
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
@@ -72,17 +78,14 @@ class Launch:
             return self.refuse(gpu_check.UNUSABLE, lacking)
         try:
             args = self._arguments()
-            in_fork = warm and not args.no_python
-            config, entrypoint, arguments = _config(args, in_fork=in_fork)
+            config, entrypoint, arguments = _config(args, warm=bool(self.forks))
         except ValueError as error:
             return self.refuse(BAD_CONFIGURATION, f"torchrun: {error}")
         refusal = _cannot_start(args)
         if refusal:
             return self.refuse(NOT_FOUND, refusal)
-        if in_fork:
-            config.start_method = "fork"
-            entrypoint = worker.run
-            arguments = ["module" if args.module else "script", args.training_script, *args.training_script_args]
+        if self.forks and _can_fork(args, entrypoint):
+            multiprocessing.SubprocessContext = context_class(multiprocessing.SubprocessContext, self.forks)
         else:
             arguments = exec_arguments(self.spec, [entrypoint, *arguments])
             entrypoint = sys.executable
@@ -236,20 +239,27 @@ def _wrong(message: str) -> NoReturn:
     raise ValueError(message)
 
 
-def _config(args: Any, *, in_fork: bool) -> Any:
+def _config(args: Any, *, warm: bool) -> Any:
     import torch
     from torch.distributed.run import config_from_args
 
-    if in_fork:
+    if warm:
         # LaunchConfig counts accelerators to choose a NUMA default. Counting starts CUDA, which no fork survives.
         available, torch.accelerator.is_available = torch.accelerator.is_available, lambda: False
     try:
         config, entrypoint, arguments = config_from_args(args)
     finally:
-        if in_fork:
+        if warm:
             torch.accelerator.is_available = available
     config.signals_to_handle = "SIGINT"
     return config, entrypoint, arguments
+
+
+def _can_fork(args: Any, entrypoint: str) -> bool:
+    """Whether a fork of this process can be what the command line asks for; a fresh interpreter always can."""
+    if args.no_python or entrypoint != sys.executable:  # PYTHON_EXEC names another one
+        return False
+    return getattr(args, "numa_binding", None) is None and not args.training_script.endswith((".pyc", ".pyo"))
 
 
 def _cannot_start(args: Any) -> Optional[str]:
@@ -269,13 +279,5 @@ def _cannot_start(args: Any) -> Optional[str]:
 
 def _ended(context: Any) -> Dict[int, int]:
     """Exit status of each local rank that has ended; negative for signals."""
-    handlers = getattr(context, "subprocess_handlers", None)
-    if handlers is not None:
-        statuses = {rank: handler.proc.poll() for rank, handler in handlers.items()}
-    else:
-        processes = context._pc.processes  # noqa: SLF001 - there is no public way to single exit codes
-        for process in processes:
-            if wait([process.sentinel], 0):
-                process.join(1.0)  # its pipe closes a moment before it can be waited for
-        statuses = {rank: process.exitcode for rank, process in enumerate(processes)}
+    statuses = {rank: handler.proc.poll() for rank, handler in context.subprocess_handlers.items()}
     return {rank: status for rank, status in statuses.items() if status is not None}

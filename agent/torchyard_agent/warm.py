@@ -25,7 +25,9 @@ LOCATION = str(Path(__file__).parent.parent)
 
 def python_code(module: str) -> str:
     """Code for `python -c` that runs `main()` of a module of this package, from the zipapp too."""
-    return f"import sys; sys.path[:1] = [{LOCATION!r}]; from torchyard_agent.{module} import main; main()"
+    # The first entry is the working directory, "", but for PYTHONSAFEPATH.
+    path = f"sys.path[: not sys.path[0]] = [{LOCATION!r}]"
+    return f"import sys; {path}; from torchyard_agent.{module} import main; main()"
 
 
 class Zygote:
@@ -49,7 +51,10 @@ class Zygote:
         arguments = [str(theirs.fileno()), str(os.getpid()), *preload]
         try:
             self._process: Optional[subprocess.Popen[bytes]] = subprocess.Popen(
-                [interpreter, "-u", "-c", python_code("zygote"), *arguments], env=env, pass_fds=[theirs.fileno()]
+                [interpreter, "-u", "-c", python_code("zygote"), *arguments],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
             )
             self.pid = self._process.pid
         except OSError as error:

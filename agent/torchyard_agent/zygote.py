@@ -15,9 +15,10 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
-from torchyard_agent import launcher
+from torchyard_agent import interpreter_end, launcher, worker
+from torchyard_agent.forks import Forked, fork_ahead
 from torchyard_agent.process import die_with_parent, reaped, release_file_pages, thread_count
 
 # torch._dynamo takes a second, and the first optimizer step of every program imports it.
@@ -39,9 +40,18 @@ def main() -> None:
         return
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
+    interpreter_end.remember_modules()
     release_file_pages()  # forks do not have them, and would look smaller than we to who kills the largest process
     _say(agent, {"ready": sys.executable})
-    _serve(agent, wake_read, wake_write)
+    spec_path = _serve(agent, wake_read, wake_write)
+    if spec_path is None:
+        return  # the agent is gone; the kernel ends the launchers after us
+    spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
+    # Workers are forked from here, so that few frames of ours lie below those of a program.
+    forks, command = fork_ahead(int(spec["procs"]))
+    if command is not None:
+        worker.run(command)
+    _launch(spec, forks)
 
 
 def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
@@ -60,7 +70,8 @@ def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
     return None
 
 
-def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> None:
+def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[str]:
+    """Fork a launcher whenever the agent asks for one; return its spec's path there, and None here in the end."""
     pending = b""
     watched: List[Any] = [agent, wake_read]
     while True:
@@ -71,10 +82,11 @@ def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> None:
         if agent in ready:
             data = agent.recv(65536)
             if not data:
-                return  # the agent is gone; the kernel ends the launchers after us
+                return None
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                _fork(agent, json.loads(line)["spec"], (wake_read, wake_write))
+                if _is_fork(agent, (wake_read, wake_write)):
+                    return str(json.loads(line)["spec"])
 
 
 def _reap(agent: socket.socket) -> None:
@@ -82,22 +94,27 @@ def _reap(agent: socket.socket) -> None:
         _say(agent, {"ended": pid, "status": code})
 
 
-def _fork(agent: socket.socket, spec_path: str, wake: Any) -> None:
+def _is_fork(agent: socket.socket, wake: Any) -> bool:
+    """Fork; whether this is the new process, which has a session and the signals of a fresh interpreter."""
     zygote = os.getpid()
     pid = os.fork()
     if pid:
         _say(agent, {"started": pid})
-        return
+        return False
+    os.setsid()
+    die_with_parent(signal.SIGKILL, zygote)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for descriptor in (agent.detach(), *wake):
+        os.close(descriptor)
+    return True
+
+
+def _launch(spec: Dict[str, Any], forks: List[Forked]) -> NoReturn:
     code = 1
     try:
-        os.setsid()
-        die_with_parent(signal.SIGKILL, zygote)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for descriptor in (agent.detach(), *wake):
-            os.close(descriptor)
-        code = launcher.run(json.loads(Path(spec_path).read_text(encoding="utf-8")), warm=True)
+        code = launcher.run(spec, forks)
     except SystemExit as request:
         code = request.code if isinstance(request.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - the last frame of the launcher

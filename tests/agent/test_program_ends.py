@@ -132,20 +132,3 @@ path, data = {str(path)!r}, b"step,loss\\n" * 1000
     ended = node.ended()
     assert ended["code"] == 0, (ended, node.log())
     assert read(path.read_bytes()) == b"step,loss\n" * 1000
-
-
-def test_a_compressed_pipe_that_nobody_reads_keeps_no_program_from_its_end(node, script):
-    program = """
-import gzip, os
-reading, writing = os.pipe()
-file = gzip.GzipFile(fileobj=os.fdopen(writing, "wb"))
-file.write(os.urandom(1 << 16))
-os.set_blocking(writing, False)
-try:
-    while True:
-        os.write(writing, bytes(4096))
-except BlockingIOError:
-    os.set_blocking(writing, True)
-"""
-    node.run(program=script(program))
-    assert node.ended()["code"] == 0
