@@ -19,6 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional, Sequence, Type
 
 OWNER = "TORCHYARD_HOOKS_OWNER"
+_MEMBERS = 3
 
 SITECUSTOMIZE = '''"""First on PYTHONPATH: installs the TorchYard agent's hooks, then runs the user's own file."""
 
@@ -84,7 +85,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
     document = {
         "rank": int(rank),
         "exception": name,
-        "message": str(error)[:2000],
+        "message": _message(error)[:2000],
         "traceback": "".join(traceback.format_exception(kind, error, trace))[-8000:],
         "time": time.time(),
     }
@@ -92,6 +93,19 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
         write_json(path, document)
     except OSError:
         return
+
+
+def _message(error: BaseException) -> str:
+    """Return the text of the exception, for a group with those of its first members: they say what happened."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is the program's own
+        text = f"<str() of {type(error).__qualname__} failed>"
+    members = getattr(error, "exceptions", None)
+    if isinstance(members, tuple) and members and isinstance(members[0], BaseException):
+        shown = "; ".join(f"{type(member).__qualname__}: {_message(member)}" for member in members[:_MEMBERS])
+        return f"{text}: {shown}"
+    return text
 
 
 def _chain_excepthook() -> None:

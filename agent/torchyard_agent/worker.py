@@ -16,6 +16,7 @@ import sys
 import traceback
 import types
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from torchyard_agent import hooks, interpreter_end
@@ -79,13 +80,15 @@ def _prepared(argv: List[str]) -> Callable[[], None]:
     program.__dict__.update({name: value for name, value in inherited.items() if name.startswith("__")})
     program.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = program
+    if "__mp_main__" in sys.modules:  # what multiprocessing calls the main module of whom it starts
+        sys.modules["__mp_main__"] = program
     if argv[2] == "-m":
         sys.argv = ["-m", *argv[4:]]
         _first_on_path(str(Path.cwd()))
         return lambda: runpy._run_module_as_main(argv[3])  # type: ignore[attr-defined]  # noqa: SLF001
     sys.argv = argv[2:]
     if pkgutil.get_importer(argv[2]) is not None:  # a folder or an archive with a `__main__.py`
-        sys.path.insert(0, argv[2])
+        sys.path.insert(0, _absolute(argv[2]))
         return lambda: runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # noqa: SLF001
     _first_on_path(str(Path(argv[2]).resolve().parent))
     return lambda: _run_script(argv[2], program.__dict__)
@@ -96,9 +99,14 @@ def _first_on_path(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
+def _absolute(path: str) -> str:
+    # Not normalized: Python leaves `./` and `../` in place.
+    return path if Path(path).is_absolute() else str(Path.cwd()) + os.sep + path
+
+
 def _run_script(path: str, namespace: Dict[str, Any]) -> None:
     """Do what `python SCRIPT` does: `__main__` knows its file by an absolute name."""
-    file = path if os.path.isabs(path) else os.getcwd() + os.sep + path  # noqa: PTH109, PTH117 - pathlib would normalise
+    file = _absolute(path)
     loader = importlib.machinery.SourceFileLoader("__main__", file)
     namespace.update(__loader__=loader, __file__=file, __cached__=None)
     exec(compile(Path(path).read_bytes(), file, "exec", dont_inherit=True), namespace)  # noqa: S102 - the user's script
@@ -112,22 +120,30 @@ def _exit_code_of(program: Callable[[], None]) -> Optional[int]:
     except SystemExit as request:
         return _requested(request.code)
     except BaseException as error:  # noqa: BLE001 - the last frame of a program
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        interrupted = isinstance(error, KeyboardInterrupt)
-        if os.getpid() == worker and not interrupted:
-            hooks.write_failure(type(error), error, trace)
-        _print_uncaught(error.with_traceback(trace))
-        return None if interrupted else 1
-    return 0
+        uncaught = error.with_traceback(_of_the_program(error.__traceback__))
+    else:
+        return 0
+    interrupted = isinstance(uncaught, KeyboardInterrupt)
+    if os.getpid() == worker and not interrupted:
+        hooks.write_failure(type(uncaught), uncaught, uncaught.__traceback__)
+    _print_uncaught(uncaught)
+    return None if interrupted else 1
+
+
+def _of_the_program(trace: Optional[TracebackType]) -> Optional[TracebackType]:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
 
 
 def _requested(code: Any) -> int:
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
-    with contextlib.suppress(Exception):  # a closed stream: Python is silent, too
+    try:
         print(code, file=sys.stderr or sys.__stderr__)
+    except Exception:  # noqa: BLE001 - as Python does when its stream is closed
+        with contextlib.suppress(OSError):
+            os.write(2, b"\n")
     return 1
 
 
@@ -137,9 +153,9 @@ def _print_uncaught(error: BaseException) -> None:
         sys.last_exc = error
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException:  # noqa: BLE001 - as Python does
+    except BaseException as failed:  # noqa: BLE001 - as Python does
         with contextlib.suppress(Exception):
             print("Error in sys.excepthook:", file=sys.stderr)
-            traceback.print_exc()
+            traceback.print_exception(type(failed), failed, _of_the_program(failed.__traceback__))
             print("\nOriginal exception was:", file=sys.stderr)
             traceback.print_exception(type(error), error, error.__traceback__)

@@ -1,0 +1,266 @@
+"""Runs programs under plain torchrun and under our launchers, cold and warm, several at a time; imports torch twice."""
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchyard_agent.hooks import SITECUSTOMIZE
+from torchyard_agent.warm import LOCATION, Zygote
+
+SECONDS = 100.0
+LEAVE_SECONDS = 10.0
+AT_ONCE = 4
+MODES = ("plain", "cold", "warm")
+
+# Each run is a fork of this process, which has torch imported: torchrun itself, or the launcher of a cold start.
+DRIVER = """
+import json, os, sys
+import torch.distributed.run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import elastic_launch
+from torchyard_agent import failure, launcher
+
+def torchrun(args):
+    config, entrypoint, arguments = torch.distributed.run.config_from_args(torch.distributed.run.parse_args(args))
+    try:
+        elastic_launch(config, entrypoint)(*arguments)
+    except ChildFailedError as error:
+        return failure.exit_code(min(error.failures.values(), key=lambda one: one.timestamp).exitcode)
+    return 0
+
+def start(run):
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 99
+    try:
+        os.setsid()
+        output = os.open(run["output"], os.O_WRONLY | os.O_CREAT)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.closerange(3, 64)
+        os.environ.update(run["env"])
+        code = launcher.run(run["spec"]) if run["mode"] == "cold" else torchrun(run["args"])
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+waiting, running, codes = json.load(sys.stdin), {}, {}
+while waiting or running:
+    while waiting and len(running) < int(sys.argv[1]):
+        run = waiting.pop(0)
+        running[start(run)] = run
+    pid, status = os.wait()
+    codes[running.pop(pid)["key"]] = os.waitstatus_to_exitcode(status)
+print(json.dumps(codes))
+"""
+# Plain torchrun has no file for each rank: PYTHON_EXEC of its workers opens it, and notes the process id.
+PYTHON = """#!/bin/sh
+echo $$ >>"$LOGS/pids"
+exec {python} "$@" >>"$LOGS/rank-$RANK.log" 2>&1
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Files of a program, and how torchrun is to run it in the folder above its own; `NAME` is that folder."""
+
+    files: dict[str, str]
+    args: tuple[str, ...] = ("NAME/train.py",)
+    procs: int = 1
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What can be seen of a run from the outside: exit code of the first rank that failed, output, processes left."""
+
+    code: int
+    output: tuple[str, ...]
+    left: tuple[int, ...]
+
+
+def behaviours(programs: dict[str, Program], folder: Path) -> dict[str, dict[str, Behaviour]]:
+    """Run every program in every mode; by mode and name how each behaved."""
+    for name, program in programs.items():
+        for path, text in program.files.items():
+            file = folder / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    runs = _runs(programs, folder)
+    codes: dict[str, int] = {}
+    driver = threading.Thread(target=lambda: codes.update(_driven([r for r in runs if r["mode"] != "warm"], folder)))
+    driver.start()
+    codes.update(_warm([run for run in runs if run["mode"] == "warm"], folder))
+    driver.join()
+    found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in MODES}
+    for run in runs:
+        output = tuple(_output(path) for path in sorted(Path(run["env"]["LOGS"]).glob("rank-*.log")))
+        found[run["mode"]][run["name"]] = Behaviour(codes[run["key"]], output, _left(Path(run["env"]["LOGS"])))
+    return found
+
+
+def differences(plain: dict[str, Behaviour], ours: dict[str, Behaviour]) -> str:
+    """Unified diffs of the programs that behaved otherwise than under plain torchrun."""
+    parts = []
+    for name, expected in plain.items():
+        found = ours[name]
+        if found != expected:
+            diff = difflib.unified_diff(_lines(expected), _lines(found), "plain torchrun", "ours", lineterm="", n=1)
+            parts.append("\n".join([f"{name}:", *diff]))
+    return "\n\n".join(parts)
+
+
+def _lines(behaviour):
+    lines = [f"exit code {behaviour.code}, left: {behaviour.left}"]
+    for rank, output in enumerate(behaviour.output):
+        lines += [f"rank {rank}: {line}" for line in output.splitlines()]
+    return lines
+
+
+def _output(path):
+    return re.sub(r"0x[0-9a-f]+", "0x", path.read_text(errors="replace"))
+
+
+def _runs(programs, folder):
+    runs = []
+    python = folder / "python"
+    python.write_text(PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    with contextlib.ExitStack() as reserved:
+        for name, program in programs.items():
+            for mode in MODES:
+                logs = folder / "logs" / name / mode
+                logs.mkdir(parents=True)
+                port = reserved.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+                args = [word.replace("NAME", name) for word in program.args]
+                env = {**program.env, "LOGS": str(logs)}
+                options = [f"--nproc-per-node={program.procs}", f"--master-port={port}"]
+                runs.append(
+                    {
+                        "key": f"{name}/{mode}",
+                        "name": name,
+                        "mode": mode,
+                        "args": [*options, *args],
+                        "env": {**env, "PYTHON_EXEC": str(python)} if mode == "plain" else env,
+                        "output": str(logs / "launcher"),
+                        "spec": _spec(args, program.procs, port, logs, env),
+                    }
+                )
+    return runs
+
+
+def _spec(args, procs, port, logs, env):
+    ours = {"TORCHYARD_ROUND": "1", "TORCHYARD_RUN_DIR": str(logs), "TORCHYARD_LOG_DIR": str(logs)}
+    return {
+        "round": 1,
+        "nodes": 1,
+        "nodeRank": 0,
+        "masterPort": port,
+        "job": "parity",
+        "masterAddress": "127.0.0.1",
+        "procs": procs,
+        "address": "127.0.0.1",
+        "args": args,
+        "runDir": str(logs),
+        "logDir": str(logs),
+        "unset": [],
+        "env": {**env, **ours, "PYTHONPATH": os.pathsep.join([str(_hooks(logs.parents[2])), LOCATION])},
+    }
+
+
+def _hooks(folder):
+    hooks = folder / "hooks"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    return hooks
+
+
+def _environment(folder):
+    names = ("TORCHYARD_", "PET_", "PYTHON")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    return {**env, "OMP_NUM_THREADS": "1", "PYTHONPATH": LOCATION, "LOGLEVEL": "ERROR"}
+
+
+def _driven(runs, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(AT_ONCE)],
+        input=json.dumps(runs),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=_environment(folder),
+        timeout=SECONDS,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def _warm(runs, folder):
+    """Run them as launchers of one zygote; exit codes by key."""
+    (folder / "specs").mkdir()
+    with contextlib.chdir(folder):
+        path = os.pathsep.join([str(_hooks(folder)), LOCATION])
+        zygote = Zygote(sys.executable, {**_environment(folder), "PYTHONPATH": path}, ())
+    waiting, asked, running, codes = list(runs), [], {}, {}
+    deadline = time.monotonic() + SECONDS
+    try:
+        while len(codes) < len(runs):
+            ready, _, _ = select.select([zygote.socket], [], [], deadline - time.monotonic())
+            assert ready, f"still running: {running}"
+            for message in zygote.receive():
+                if "started" in message:
+                    running[message["started"]] = asked.pop(0)
+                elif "ended" in message:
+                    codes[running.pop(message["ended"])] = message["status"]
+            assert zygote.state != "failed", zygote.reason
+            while zygote.state == "ready" and waiting and len(running) + len(asked) < AT_ONCE:
+                run = waiting.pop(0)
+                spec = folder / "specs" / f"{len(waiting)}.json"
+                spec.write_text(json.dumps(run["spec"]))
+                asked.append(run["key"])
+                zygote.ask(spec)
+    finally:
+        os.kill(zygote.pid, signal.SIGKILL)
+        os.waitpid(zygote.pid, 0)
+        zygote.close()
+    return codes
+
+
+def _left(logs):
+    """Processes in the sessions of the workers after the end; they are ended then."""
+    workers = {int(pid) for pid in (logs / "pids").read_text().split()} if (logs / "pids").exists() else set()
+    if (logs / "workers.json").exists():
+        workers |= set(json.loads((logs / "workers.json").read_text())["pids"].values())
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while True:  # multiprocessing's trackers end when they see that their program has
+        left = tuple(pid for pid in _processes() if _session(pid) in workers)
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def _processes():
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _session(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
