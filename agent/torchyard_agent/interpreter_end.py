@@ -95,8 +95,7 @@ def _clear_modules() -> None:
     """Take down the program's modules, so that `__del__` of its objects runs."""
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     sys.last_type = sys.last_value = sys.last_traceback = None
-    if sys.version_info >= (3, 12):
-        sys.last_exc = None
+    vars(sys)["last_exc"] = None
     names = [name for name in sys.modules if name in {"__main__", "__mp_main__"} or not _is_inherited(name)]
     modules = [ref(module) for module in map(sys.modules.pop, names) if isinstance(module, ModuleType)]
     gc.collect()

@@ -73,7 +73,7 @@ def _threads_as_asked() -> None:
 
 def _prepared(argv: List[str]) -> Callable[[], None]:
     """Set up `sys` and `__main__` for the command; return what runs its program."""
-    sys.orig_argv = argv
+    vars(sys)["orig_argv"] = argv  # Python 3.10 and later have it
     sys.path.remove(_LOCATION)
     program = types.ModuleType("__main__")
     inherited = sys.modules["__main__"].__dict__  # of `python -c`: the names that this Python gives to every program
@@ -149,8 +149,7 @@ def _requested(code: Any) -> int:
 
 def _print_uncaught(error: BaseException) -> None:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-    if sys.version_info >= (3, 12):
-        sys.last_exc = error
+    vars(sys)["last_exc"] = error  # Python 3.12 and later have it
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as failed:  # noqa: BLE001 - as Python does
