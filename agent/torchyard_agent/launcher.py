@@ -244,7 +244,7 @@ def _config(args: Any, *, warm: bool) -> Any:
     from torch.distributed.run import config_from_args
 
     if warm:
-        # LaunchConfig counts accelerators to choose a NUMA default. Counting starts CUDA, which no fork survives.
+        # LaunchConfig counts accelerators to choose a NUMA default. Counting starts CUDA, which takes a second.
         available, torch.accelerator.is_available = torch.accelerator.is_available, lambda: False
     try:
         config, entrypoint, arguments = config_from_args(args)

@@ -1,7 +1,7 @@
 """An unmodified program behaves as under plain torchrun: what it sees, what it prints, how it ends, what it leaves."""
 
 import pytest
-from parity import Program, behaviours, differences
+from tests.support.agents.parity import Program, behaviours, differences
 
 pytestmark = pytest.mark.e2e
 

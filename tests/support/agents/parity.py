@@ -172,6 +172,7 @@ def _spec(args, procs, port, logs, env):
         "job": "parity",
         "masterAddress": "127.0.0.1",
         "procs": procs,
+        "gpus": 0,
         "address": "127.0.0.1",
         "args": args,
         "runDir": str(logs),
