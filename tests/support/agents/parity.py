@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchyard_agent.hooks import SITECUSTOMIZE
+from torchyard_agent.ports import ReservedPort
 from torchyard_agent.warm import LOCATION, Zygote
 
 SECONDS = 100.0
@@ -25,7 +25,7 @@ MODES = ("plain", "cold", "warm")
 
 # Each run is a fork of this process, which has torch imported: torchrun itself, or the launcher of a cold start.
 DRIVER = """
-import json, os, sys
+import json, os, sys, traceback
 import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
@@ -53,6 +53,8 @@ def start(run):
         os.closerange(3, 64)
         os.environ.update(run["env"])
         code = launcher.run(run["spec"]) if run["mode"] == "cold" else torchrun(run["args"])
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -99,7 +101,8 @@ def behaviours(programs: dict[str, Program], folder: Path) -> dict[str, dict[str
             file = folder / name / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-    runs = _runs(programs, folder)
+    ports: list[ReservedPort] = []
+    runs = _runs(programs, folder, ports)
     codes: dict[str, int] = {}
     driver = threading.Thread(target=lambda: codes.update(_driven([r for r in runs if r["mode"] != "warm"], folder)))
     driver.start()
@@ -134,31 +137,32 @@ def _output(path):
     return re.sub(r"0x[0-9a-f]+", "0x", path.read_text(errors="replace"))
 
 
-def _runs(programs, folder):
+def _runs(programs, folder, ports):
     runs = []
     python = folder / "python"
     python.write_text(PYTHON.format(python=sys.executable))
     python.chmod(0o755)
-    with contextlib.ExitStack() as reserved:
-        for name, program in programs.items():
-            for mode in MODES:
-                logs = folder / "logs" / name / mode
-                logs.mkdir(parents=True)
-                port = reserved.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-                args = [word.replace("NAME", name) for word in program.args]
-                env = {**program.env, "LOGS": str(logs)}
-                options = [f"--nproc-per-node={program.procs}", f"--master-port={port}"]
-                runs.append(
-                    {
-                        "key": f"{name}/{mode}",
-                        "name": name,
-                        "mode": mode,
-                        "args": [*options, *args],
-                        "env": {**env, "PYTHON_EXEC": str(python)} if mode == "plain" else env,
-                        "output": str(logs / "launcher"),
-                        "spec": _spec(args, program.procs, port, logs, env),
-                    }
-                )
+    for name, program in programs.items():
+        for mode in MODES:
+            logs = folder / "logs" / name / mode
+            logs.mkdir(parents=True)
+            ports.append(ReservedPort())
+            port = ports[-1].number()
+            ports[-1].lend()
+            args = [word.replace("NAME", name) for word in program.args]
+            env = {**program.env, "LOGS": str(logs)}
+            options = [f"--nproc-per-node={program.procs}", f"--master-port={port}"]
+            runs.append(
+                {
+                    "key": f"{name}/{mode}",
+                    "name": name,
+                    "mode": mode,
+                    "args": [*options, *args],
+                    "env": {**env, "PYTHON_EXEC": str(python)} if mode == "plain" else env,
+                    "output": str(logs / "launcher"),
+                    "spec": _spec(args, program.procs, port, logs, env),
+                }
+            )
     return runs
 
 
