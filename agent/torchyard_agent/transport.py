@@ -38,6 +38,7 @@ def _connection(url: str, ca_file: Optional[Path], seconds: float) -> http.clien
     host = parts.hostname or ""
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=str(ca_file))
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         return http.client.HTTPSConnection(host, parts.port or 443, timeout=seconds, context=context)
     return http.client.HTTPConnection(host, parts.port or 80, timeout=seconds)
 

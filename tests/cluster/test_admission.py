@@ -168,6 +168,9 @@ async def test_a_job_uses_no_secret_and_no_account_that_its_creator_could_not_us
             "must not be tolerated",
         ),
         ({"gracePeriod": "61m"}, "must be at most 3600s"),
+        ({"resources": {"disk": "2Ti"}}, "must be at most 1Ti"),
+        ({"resources": {"disk": 2000000000000000}}, "must be at most 1Ti"),
+        ({"checkpoint": {"volume": {"ephemeral": "1025Gi"}}}, "must be at most 1Ti"),
     ],
 )
 async def test_a_job_asks_for_nothing_that_the_site_keeps_for_itself(cluster, spec, why):

@@ -97,16 +97,15 @@ def test_agents_that_trust_its_authority_are_served_and_no_others_call(folder, a
         loop.run(check())
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(folder, authority, loop):
+def test_nothing_older_than_tls_1_3_is_spoken(folder, authority, loop):
     async def check():
         async with listening(folder) as intake:
             old = trusting(authority)
-            old.set_ciphers("DEFAULT:@SECLEVEL=0")
-            old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+            old.maximum_version = ssl.TLSVersion.TLSv1_2
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await call(intake, old)
 
-    with loop, pytest.warns(DeprecationWarning, match="TLSVersion.TLSv1"):
+    with loop:
         loop.run(check())
 
 

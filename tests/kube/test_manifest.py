@@ -254,3 +254,23 @@ def test_the_strict_check_sees_what_is_strange():
     del document["spec"]["containers"][0]["name"]
     with pytest.raises(ValueError, match="name"):
         list(strange(document, "V1Pod"))
+
+
+@pytest.mark.parametrize(
+    ("site", "spec", "request_", "limit"),
+    [
+        ("", {}, None, None),
+        ("", {"resources": {"disk": "50Gi"}}, "50Gi", "50Gi"),
+        ("100Gi", {}, "1Gi", "100Gi"),
+        ("100Gi", {"resources": {"disk": "50Gi"}}, "50Gi", "50Gi"),
+        ("100Gi", {"checkpoint": {"volume": {"ephemeral": "20Gi"}}}, str(21 << 30), str(120 << 30)),
+        ("", {"resources": {"disk": "50Gi"}, "checkpoint": {"volume": {"ephemeral": "20Gi"}}}, *[str(70 << 30)] * 2),
+        ("100Gi", {"checkpoint": {"volume": {"claim": "models"}}}, "1Gi", "100Gi"),
+    ],
+)
+def test_a_pod_fills_no_more_of_its_nodes_disk_than_its_job_or_the_site_says(site, spec, request_, limit):
+    document = built(msgspec.structs.replace(SITE, disk=site), trainer={"name": "cvrp"}, **spec)
+    for each in (*document["spec"]["initContainers"], container(document)):
+        asked = each["resources"]
+        assert asked.get("requests", {}).get("ephemeral-storage") == request_
+        assert asked.get("limits", {}).get("ephemeral-storage") == limit

@@ -163,7 +163,7 @@ _LOST = (
     (
         "DiskLimitExceeded",
         "a pod wrote more than a limit on its disk allows",
-        "raise spec.checkpoint.volume.ephemeral, use a claim, or write less",
+        "raise spec.resources.disk or spec.checkpoint.volume.ephemeral, use a claim, or write less",
     ),
     ("NodeRefused", "a node refused a pod that was placed on it", "see `kubectl describe node`"),
     (

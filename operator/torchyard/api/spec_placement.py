@@ -51,6 +51,10 @@ class Resources(Model, frozen=True, kw_only=True):
 
     cpu: Annotated[Quantity | None, doc("CPU cores a pod, for instance 8 or 500m.")] = None
     memory: Annotated[Quantity | None, doc("Memory a pod, for instance 64Gi.")] = None
+    disk: Annotated[
+        Quantity | None,
+        doc("Disk of its node that a pod may fill, for instance 50Gi, besides an ephemeral checkpoint volume."),
+    ] = None
     shm: Annotated[Quantity | None, doc("Size of /dev/shm, a memory volume that counts towards memory.")] = None
 
 

@@ -9,15 +9,14 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-
-from aiohttp import web
+from collections.abc import Iterable, Mapping
 
 from torchyard.app import probes
 from torchyard.app.garbage import leave_caches_alone
 from torchyard.app.identity import tokens
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.options import Options, site
+from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.client import Api
@@ -149,7 +148,7 @@ class Operator:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             pages = probes.application(self.readiness, self.metrics.registry, self._watch.stuck)
-            await stack.enter_async_context(_pages(pages, options.probe_port))
+            await stack.enter_async_context(served(pages, options.probe_port))
             context = tls.server_context(options.tls_dir)
             app = server.application(self.book, self._tokens.authenticate, serving=self._serving)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
@@ -317,14 +316,3 @@ class Operator:
         yield "torchyard_intake_held", "Polls that wait for news.", self.book.held
         for name, value in {**vars(self.book.counters), **vars(self._tokens.counters)}.items():
             yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value
-
-
-@contextlib.asynccontextmanager
-async def _pages(pages: web.Application, port: int) -> AsyncIterator[None]:
-    runner = web.AppRunner(pages, access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, port=port, reuse_address=True).start()
-        yield
-    finally:
-        await runner.cleanup()

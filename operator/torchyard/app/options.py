@@ -24,6 +24,7 @@ class Options(Struct, frozen=True, kw_only=True):
     probe_port: int = PROBE_PORT
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
+    disk: str = ""
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True
@@ -63,6 +64,7 @@ def site(options: Options, namespace: str) -> Site:
         ca_pem=ca,
         agent_image=options.agent_image,
         trainer_image=options.trainer_image,
+        disk=options.disk,
     )
 
 

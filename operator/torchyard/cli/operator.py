@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from torchyard.api.quantities import amount
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 
 
@@ -31,6 +32,12 @@ def arguments(parser: ArgumentParser) -> None:
     flag("--probe-port", "port of /healthz, /readyz and /metrics, plain HTTP", defaults.probe_port, _port)
     flag("--agent-image", "image that brings the agent into pods", defaults.agent_image)
     flag("--trainer-image", "image of jobs that name none", defaults.trainer_image)
+    flag(
+        "--disk",
+        "disk that a pod may fill if its job does not say; empty: as much as there is",
+        defaults.disk,
+        _quantity,
+    )
     flag("--qps", "most writes a second to the API server", defaults.qps, float)
     flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
@@ -72,6 +79,12 @@ def _given(name: str, default: object, kind: Any) -> Any:
         return kind(text)
     except ValueError as error:
         raise RefusalError(f"{variable(name)}={text!r}: {error}", f"correct it, or give {name}") from error
+
+
+def _quantity(text: str) -> str:
+    if text:
+        amount(text)
+    return text
 
 
 def _port(text: str) -> int:

@@ -19,7 +19,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
         ValueError: the files are not there or do not belong together; says which and why.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     # Agents never resume a session; a ticket each would be made for nothing.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION

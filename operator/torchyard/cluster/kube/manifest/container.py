@@ -3,6 +3,7 @@
 import msgspec
 
 from torchyard.api import launch
+from torchyard.api.quantities import amount
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.kube.manifest import environment, files, names, security, volumes
@@ -14,6 +15,7 @@ Container = dict[str, object]
 
 CONFIG_FILE = "config.json"
 SCRIPT_FILE = "script.py"
+_LITTLE_DISK = "1Gi"
 
 
 def installer(job: TrainingJob, site: Site) -> Container:
@@ -27,7 +29,7 @@ def installer(job: TrainingJob, site: Site) -> Container:
         "command": ["python3", names.AGENT_ZIPAPP, "install", "--to", names.ROOT],
         "env": environment.listed(files.environment(written)),
         # Before the trainer, not beside it: the same request costs nothing, and a quota or a Guaranteed class holds.
-        "resources": _resources(job.spec, gpus=0),
+        "resources": _resources(job.spec, site, gpus=0),
         "volumeMounts": volumes.of_installer(),
         "securityContext": security.of_container(),
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -45,7 +47,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
         "image": spec.image or site.trainer_image,
         "command": [*([] if plain else agent), *map(environment.verbatim, command)],
         "env": environment.of_plain(job, action) if plain else environment.of_trainer(job, action, site),
-        "resources": _resources(spec, gpus=spec.gpus_per_node),
+        "resources": _resources(spec, site, gpus=spec.gpus_per_node),
         "volumeMounts": volumes.of_trainer(spec),
         "securityContext": security.of_container(),
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -64,8 +66,23 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
     return container
 
 
-def _resources(spec: TrainingJobSpec, gpus: int) -> dict[str, dict[str, str]]:
-    """Requests equal limits: a pod that trains is neither squeezed nor evicted for what it did not ask for."""
+def _resources(spec: TrainingJobSpec, site: Site, gpus: int) -> dict[str, dict[str, str]]:
+    """Requests equal limits: a pod that trains is neither squeezed nor evicted for what it did not ask for.
+
+    Of disk a pod that names none requests little, since most need little, and has the limit of the site.
+    """
     asked = {"cpu": spec.resources.cpu, "memory": spec.resources.memory, names.GPU: gpus or None}
     amounts = {name: str(quantity) for name, quantity in asked.items() if quantity is not None}
-    return {"requests": amounts, "limits": dict(amounts)} if amounts else {}
+    requests, limits = dict(amounts), dict(amounts)
+    if limit := spec.resources.disk or site.disk:
+        limits[names.DISK] = _with_checkpoints(limit, spec)
+        requests[names.DISK] = _with_checkpoints(spec.resources.disk or _LITTLE_DISK, spec)
+    return {"requests": requests, "limits": limits} if limits else {}
+
+
+def _with_checkpoints(disk: int | str, spec: TrainingJobSpec) -> str:
+    """Add the ephemeral checkpoint volume, which the kubelet counts against the limit of the pod."""
+    kept = spec.checkpoint.volume
+    if kept is None or kept.ephemeral is None:
+        return str(disk)
+    return str(int(amount(disk) + amount(kept.ephemeral)))

@@ -14,6 +14,7 @@ POD_KEYS = "torchyard.dev/pod-keys"  # on the Lease
 TRAINER = "trainer"
 AGENT = "agent"
 GPU = "nvidia.com/gpu"
+DISK = "ephemeral-storage"
 
 AGENT_ZIPAPP = "/torchyard-agent.pyz"  # in the agent's image
 ROOT = "/torchyard"

@@ -22,6 +22,8 @@ class Site(Struct, frozen=True, kw_only=True):
     token_seconds: int = 3600
     run_as: int | None = NON_ROOT
     """uid and gid of every process; None: the cluster gives them out itself, as OpenShift does."""
+    disk: str = ""
+    """Disk that a pod may fill if its job does not say; empty: as much as there is."""
     lost_node_seconds: int = 30
     """How long a pod stays bound to a node that is not ready or not reachable."""
     scheduling_gates: tuple[str, ...] = ()
