@@ -59,13 +59,13 @@ async def test_a_gang_of_which_one_pod_finds_no_room_says_so_and_gives_the_other
     limit = {"pendingTimeout": "8s"}
     partial = {**GANG, **LARGE, "nodes": 3}
     await played.jobs.submit("partial", **partial, health=limit, scheduling=_there(played))
-    status = await played.jobs.until("partial", lambda now: now["reason"] == "InsufficientMemory")
+    status = await played.jobs.until("partial", lambda now: now["reason"] == "ClusterTooSmall")
     assert status["state"] == "Pending"
-    assert "a pod needs 400Gi, the largest node has 1024.0Gi, of which jobs leave at most 224.0Gi" in status["message"]
+    assert "it needs 1,200.0 GiB (3 pods x 400.0 GiB), the 1 node it may use has 1,024.0 GiB" in status["message"]
     await played.jobs.submit("next", **GANG, **LARGE, scheduling=_there(played))
     status = await played.jobs.ends("partial")
     assert (status["state"], status["reason"]) == ("Failed", "PendingTimeout")
-    assert "InsufficientMemory" in status["message"]
+    assert "ClusterTooSmall" in status["message"]
     await _trains(played, "next", 1)
 
 
@@ -83,7 +83,7 @@ async def test_two_gangs_that_hold_what_the_other_one_needs_let_go_of_it_in_turn
     first = await _one_that_trains(played, gangs)
     (second,) = gangs.keys() - {first}
     (said, *_) = await played.jobs.announced(second, "GangIncomplete")
-    assert f"1 of 2 pods for 8s, InsufficientMemory: a pod needs {gangs[second]}" in said
+    assert f"1 of 2 pods for 8s, InsufficientMemory: it needs {2 * int(gangs[second][:-2])}.0 GiB (2 pods x" in said
     for name in (first, second):
         await _trains(played, name, 1)
         await _finish(played, name)

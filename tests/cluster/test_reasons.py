@@ -41,9 +41,9 @@ async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
     await jobs.make("persistentvolumeclaims", "unbound", spec=HUGE)
     control_plane = {"node-role.kubernetes.io/control-plane": ""}
     expected = {
-        "gpu": ({"nodes": 2, "gpusPerNode": 64}, "InsufficientGPU", "need 128, free at most"),
-        "cpu": ({"resources": {"cpu": "4000"}}, "InsufficientCPU", "a pod needs 4k, the largest node has"),
-        "memory": ({"resources": {"memory": "900Ti"}}, "InsufficientMemory", "a pod needs 900Ti, the largest node has"),
+        "gpu": ({"nodes": 2, "gpusPerNode": 64}, "ClusterTooSmall", "it needs 128 GPUs (2 pods x 64 GPUs)"),
+        "cpu": ({"resources": {"cpu": "4000"}}, "ClusterTooSmall", "it needs 4,000 CPU in one pod"),
+        "memory": ({"resources": {"memory": "900Ti"}}, "ClusterTooSmall", "it needs 921,600.0 GiB in one pod"),
         "selector": (
             {"scheduling": {"nodeSelector": {"zone": "nowhere"}}},
             "NoMatchingNode",

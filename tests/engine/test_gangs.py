@@ -233,3 +233,29 @@ def lose_one(world):
     world.vanish(world.at(2))
     world.settle()
     wait(world, 60)
+
+
+def test_a_gang_that_the_nodes_cannot_hold_says_so_once_and_is_seldom_tried_again():
+    world = part_placed()
+
+    def never_fits():
+        for uid, pod in world.pods.items():
+            if not pod.node:
+                world.pods[uid] = replace(pod, reason="ClusterTooSmall", message="it needs 32 GPUs, there are 24 GPUs")
+        world.settle()
+
+    never_fits()
+    for _ in range(8 * 60):  # eight hours
+        world.now += 60.0
+        world.settle()
+        world.finish_deletions()
+        world.start_pods()
+        never_fits()
+    sentence = (
+        "the job can never be scheduled on the nodes that there are (it needs 32 GPUs, there are 24 GPUs); ask for "
+        "less or add nodes; the pods start once there are enough"
+    )
+    assert [event.message for event in world.events if event.reason == "ClusterTooSmall"] == [sentence]
+    assert "GangIncomplete" not in {event.reason for event in world.events}
+    assert world.status.reason == "ClusterTooSmall"
+    assert len(world.created) <= 4 * (8 + 16), "each time twice as late, then twice an hour"

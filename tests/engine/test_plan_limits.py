@@ -122,7 +122,7 @@ def test_a_job_submitted_suspended_creates_nothing():
 
 def test_the_deadline_counts_from_the_first_start_across_suspends():
     world = World(1, active_deadline="1h").to_running()
-    assert plan(world.view()).requeue_after == 3599
+    assert plan(world.view()).requeue_after == 60, "then the message tells the age of the last step"
     world.edit(suspend=True)
     world.settle()
     world.now = START + 3600

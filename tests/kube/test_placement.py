@@ -12,6 +12,7 @@ from torchyard.cluster.kube import pods as kube_pods
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import Node
 from torchyard.cluster.kube.why import placement
+from torchyard.cluster.kube.why.capacity import OTHERS
 from torchyard.cluster.kube.why.placement import Demands
 
 CONTROL = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
@@ -48,34 +49,77 @@ def test_what_keeps_a_pod_off_the_nodes(nodes, reason, evidence):
     assert placement.reason(known, Demands(labels={})) == (reason, evidence)
 
 
+def other_job(number):
+    owner = {"kind": "TrainingJob", "name": "cvrp", "uid": "other-uid", "controller": True}
+    return {"ownerReferences": [{"apiVersion": "torchyard.dev/v1alpha1", **owner}], "name": f"cvrp-7-{number}"}
+
+
 @pytest.mark.parametrize(
-    ("requests", "short", "expected"),
+    ("gang", "short", "expected"),
     [
         (
-            {"cpu": "500m"},
-            "cpu",
-            "a pod needs 500m, the largest node has 2, of which jobs leave at most 0.5 free on one" + kube_pods.OTHERS,
-        ),
-        (
-            {"nvidia.com/gpu": "6"},
+            ({"nvidia.com/gpu": "8"}, 3),
             "nvidia.com/gpu",
-            "need 6, free at most 10, largest node 8" + kube_pods.OTHERS,
+            (
+                "ClusterTooSmall",
+                "it needs 24 GPUs (3 pods x 8 GPUs), the 2 nodes it may use have 16 GPUs, at most 8 GPUs on one",
+            ),
         ),
-        ({"nvidia.com/gpu": "9"}, "nvidia.com/gpu", "need 9, free at most 10, largest node 8"),
         (
-            {"cpu": "1500m"},
+            ({"nvidia.com/gpu": "9"}, 1),
+            "nvidia.com/gpu",
+            (
+                "ClusterTooSmall",
+                "it needs 9 GPUs in one pod, the 2 nodes it may use have 16 GPUs, at most 8 GPUs on one",
+            ),
+        ),
+        (
+            ({"nvidia.com/gpu": "8"}, 2),
+            "nvidia.com/gpu",
+            (
+                "InsufficientGPU",
+                "it needs 16 GPUs (2 pods x 8 GPUs), free are at most 10 GPUs, on one node at most 8 GPUs",
+            ),
+        ),
+        (
+            ({"nvidia.com/gpu": "6"}, 1),
+            "nvidia.com/gpu",
+            (
+                "InsufficientGPU",
+                "it needs 6 GPUs in one pod, free are at most 10 GPUs, on one node at most 8 GPUs" + OTHERS,
+            ),
+        ),
+        (
+            ({"cpu": "500m"}, 1),
             "cpu",
-            "a pod needs 1500m, the largest node has 2, of which jobs leave at most 0.5 free on one",
+            (
+                "InsufficientCPU",
+                "it needs 0.5 CPU in one pod, free are at most 1 CPU, on one node at most 0.5 CPU" + OTHERS,
+            ),
         ),
-        ({"cpu": "64"}, "cpu", "a pod needs 64, the largest node has 2, of which jobs leave at most 0.5 free on one"),
         (
-            {"memory": "3Gi"},
+            ({"cpu": "1500m"}, 1),
+            "cpu",
+            ("InsufficientCPU", "it needs 1.5 CPU in one pod, free are at most 1 CPU, on one node at most 0.5 CPU"),
+        ),
+        (
+            ({"cpu": "64"}, 1),
+            "cpu",
+            ("ClusterTooSmall", "it needs 64 CPU in one pod, the 2 nodes it may use have 4 CPU, at most 2 CPU on one"),
+        ),
+        (
+            ({"memory": "3Gi"}, 1),
             "memory",
-            "a pod needs 3Gi, the largest node has 4.0Gi, of which jobs leave at most 1.0Gi free on one",
+            (
+                "InsufficientMemory",
+                "it needs 3.0 GiB in one pod, free are at most 2.0 GiB, on one node at most 1.0 GiB",
+            ),
         ),
     ],
 )
-async def test_a_node_that_jobs_fill_is_not_said_to_have_room(tmp_path, monkeypatch, requests, short, expected):
+async def test_what_a_gang_lacks_its_own_pods_aside(tmp_path, monkeypatch, gang, short, expected):
+    """Another job holds 1.5 CPU and 3 GiB of each of two nodes, and 6 of the 8 GPUs of the second one."""
+    requests, pods = gang
     nodes = [node(name, cpu="2", memory="4Gi", **{names.GPU: "8"}) for name in "ab"]
 
     async def answer(_request):
@@ -85,6 +129,7 @@ async def test_a_node_that_jobs_fill_is_not_said_to_have_room(tmp_path, monkeypa
 
     def tell(number, requests, **changes):
         meta = {"uid": f"uid-{number}", "name": f"cvrp-0-{number}", "resourceVersion": str(next(versions))}
+        meta |= changes.pop("owner", {})
         trainer = {"name": "trainer", "image": "x", "resources": {"requests": requests}}
         spec = {"containers": [trainer]} | changes.pop("spec", {})
         known.put("team", text(pod(metadata=meta, spec=spec, **changes)))
@@ -95,10 +140,15 @@ async def test_a_node_that_jobs_fill_is_not_said_to_have_room(tmp_path, monkeypa
             api, (), made=lambda _pod: True, changed=lambda key, _after: told.append(key), gone=lambda _uid: None
         )
         for number, name in enumerate("ab"):
-            tell(number, {"cpu": "1500m", "memory": "3Gi", names.GPU: str(6 * number)}, spec={"nodeName": name})
+            theirs = {"cpu": "1500m", "memory": "3Gi", names.GPU: str(6 * number)}
+            tell(number + 10, theirs, spec={"nodeName": name}, owner=other_job(number))
+        for number in range(1, pods):  # those of the gang that found room
+            tell(number, requests, spec={"nodeName": "a"})
         told.clear()
-        tell(2, requests, status=unplaced(f"0/2 nodes are available: 2 Insufficient {short}. none"))
-        assert known.of("job-uid")[-1].reason == "", "said once it can be said whole"
+        tell(0, requests, status=unplaced(f"0/2 nodes are available: 2 Insufficient {short}. none"))
+        (seen,) = (each for each in known.of("job-uid") if not each.node)
+        assert seen.reason == "", "said once it can be said whole"
         await until(lambda: told)
-        assert known.of("job-uid")[-1].message == expected
+        (seen,) = (each for each in known.of("job-uid") if not each.node)
+        assert (seen.reason, seen.message) == expected
         await known._nodes.close()

@@ -27,6 +27,11 @@ _WAITING = (
     ("WaitingForAgents", "pods are running, their agents have not called in yet", ""),
     ("Unschedulable", "pods cannot be placed", "free resources or ask for less"),
     ("InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"),
+    (
+        "ClusterTooSmall",
+        "the job can never be scheduled on the nodes that there are",
+        "ask for less or add nodes; the pods start once there are enough",
+    ),
     ("InsufficientCPU", "no node has as much free CPU as a pod asks for", "free some or lower spec.resources.cpu"),
     (
         "InsufficientMemory",
@@ -50,10 +55,15 @@ _WAITING = (
     ("SchedulingGated", "the pods wait for a gang scheduler to let them in", ""),
     (
         "GangIncomplete",
-        "only a part of the gang found room, so it was let go of for others, and the gang is made anew in a moment",
+        "only some pods could be scheduled; they were released and the gang will be recreated shortly",
         "free resources, ask for less, or raise spec.scheduling.gangTimeout",
     ),
     ("VolumeNotBound", "a claim of the job has no volume yet", "see `kubectl describe pvc`"),
+    (
+        "VolumeInUse",
+        "a claim of the job may be mounted by a single pod and is in use",
+        "wait until that pod has ended, or use a claim with access mode ReadWriteMany",
+    ),
     (
         "VolumeElsewhere",
         "the volume of a claim is bound to nodes on which there is no room",
@@ -65,17 +75,17 @@ _WAITING = (
     (
         "ImagePullFailed",
         "the image cannot be pulled",
-        "give spec.image or spec.imagePullSecrets what is missing; suspend the job to change them",
+        "correct spec.image or add spec.imagePullSecrets; suspend the job to change them",
     ),
     (
         "AgentImagePullFailed",
         "the image that brings the agent into the pods cannot be pulled",
-        "name its registry's secret in spec.imagePullSecrets, or have the operator's --agent-image corrected",
+        "add the secret of its registry to spec.imagePullSecrets, or correct --agent-image of the operator",
     ),
     ("ContainerNotConfigured", "a container cannot be set up as asked", "see `kubectl describe pod`"),
     ("VolumeNotMounted", "a volume cannot be mounted", "see `kubectl describe pod`"),
     ("PodNotSetUp", "the node cannot set a pod up", "see `kubectl describe pod`"),
-    ("QuotaExceeded", "a quota of the namespace has no room", "free some or have it raised, the pods then start"),
+    ("QuotaExceeded", "a quota of the namespace is used up", "free some or raise it; the pods then start"),
     (
         "QuotaNeedsLimits",
         "a quota of the namespace asks for limits that the job does not give",
@@ -84,7 +94,7 @@ _WAITING = (
     ("LimitRangeExceeded", "a limit range of the namespace forbids what a pod asks for", "set spec.resources"),
     ("PodSecurityViolation", "the Pod Security level of the namespace forbids the pods", "ask who set that level"),
     ("AdmissionDenied", "an admission policy of the cluster forbids the pods", "ask who runs that policy"),
-    ("WebhookUnavailable", "an admission webhook of the cluster does not answer", "the job goes on once it does"),
+    ("WebhookUnavailable", "an admission webhook of the cluster does not answer", "the job continues once it does"),
     ("MissingServiceAccount", "spec.serviceAccountName does not exist", "create it or name another one"),
     ("MissingPriorityClass", "spec.scheduling.priorityClass does not exist", "create it or name another one"),
     ("MissingRuntimeClass", "the runtime class of the pods does not exist", "create it"),
@@ -92,8 +102,8 @@ _WAITING = (
     ("Forbidden", "the operator lacks a right that it needs", "grant it, as the chart's roles do"),
     (
         "NameConflict",
-        "a service that is not the job's has the name of its service",
-        "rename the job or delete that service",
+        "a pod of another owner has the name of a pod of the job",
+        "rename the job or delete that pod",
     ),
     ("PredecessorStopping", "pods of an earlier job of this name are still stopping", ""),
     (
@@ -104,7 +114,7 @@ _WAITING = (
     ("PodsReady", "every pod is ready", ""),
     ("PodsNotReady", "not every pod is ready", ""),
     ("BackingOff", "the next round waits after a failure", ""),
-    ("Admitted", "nothing holds the job back", ""),
+    ("Admitted", "the pods may be created", ""),
 )
 _RUNNING = (
     ("RoundOpened", "a round was opened", ""),
@@ -114,11 +124,11 @@ _RUNNING = (
         "workers were to start and have not reported yet",
         "they may still import, or not reach each other: see `torchyard logs`, and network policies between the pods",
     ),
-    ("Training", "steps are being made", ""),
+    ("Training", "the workers train", ""),
     (
         "StandingStill",
-        "no step was made for far longer than any took before",
-        "`torchyard stacks` shows where the ranks stand, spec.health.stall would end them",
+        "no step for far longer than any took before",
+        "`torchyard stacks` shows where the ranks are; spec.health.stall would end them",
     ),
     ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
@@ -149,8 +159,8 @@ _RUNNING = (
     ("ExportNotVerified", "the exported formats were not compared with the model", "set spec.export.verify to true"),
     ("ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"),
     ("Suspending", "the gang saves a checkpoint and stops", ""),
-    ("Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, lets it go on"),
-    ("Resumed", "the job goes on after a suspend", ""),
+    ("Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"),
+    ("Resumed", "the job continues after a suspend", ""),
     ("NotFinished", "the job is not over", ""),
     ("NotFailed", "the job has not failed", ""),
 )
@@ -188,12 +198,12 @@ _LOST = (
         "see `kubectl logs -c agent` of the pod",
     ),
     ("OOMKilled", "a pod used more memory than its limit", "raise spec.resources.memory or lower the micro-batch"),
-    ("AgentRestarted", "the agent of a pod was started anew", ""),
+    ("AgentRestarted", "the agent of a pod was restarted", ""),
 )
 _OVER = (
     ("StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"),
-    ("PendingTimeout", "pods were not placed in time", "free resources or raise spec.health.pendingTimeout"),
-    ("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again; its checkpoints are kept"),
+    ("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout"),
+    ("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again"),
     ("NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`"),
     ("MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"),
     ("RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"),
@@ -212,7 +222,7 @@ _OPERATOR = (
         "upgrade the operator, or correct it with `kubectl edit --subresource=status`",
     ),
     ("NotImplemented", "the spec asks for what this version does not do", "leave the field out"),
-    ("ReconcileFailed", "the controller failed on this job and tries again", "see the controller's log"),
+    ("ReconcileFailed", "the controller failed on this job and tries again", "see the log of the controller"),
     (
         "NameTaken",
         "a pod that is not the job's has the name of one of its pods, which gets another name",
@@ -223,7 +233,7 @@ _OPERATOR = (
         "a pod pretends to be the job's; it is left alone and none of its reports count",
         "find out who created it and delete it",
     ),
-    ("FolderNotWritable", "the folder of the run takes no writes", "free disk space, the run then goes on"),
+    ("FolderNotWritable", "the folder of the run cannot be written", "free disk space; the run then continues"),
     ("NotStalled", "the controller handles this job", ""),
 )
 _NEXT_STEPS = {

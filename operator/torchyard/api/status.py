@@ -12,7 +12,6 @@ from torchyard.api.forms import doc
 
 State = Literal[
     "Pending",
-    "Queued",
     "Starting",
     "Running",
     "Recovering",
@@ -167,13 +166,6 @@ class Artifact(StatusModel, frozen=True, kw_only=True):
     ] = None
 
 
-class Gang(StatusModel, frozen=True, kw_only=True):
-    """Who places the gang."""
-
-    enforced_by: Annotated[str, doc("native, kueue, volcano, coscheduling or none.")] = "none"
-    admitted: Annotated[bool, doc("Whether the queue let the gang in.")] = True
-
-
 class Rendezvous(StatusModel, frozen=True, kw_only=True):
     """The newest round as the engine persisted it before any agent was told: what a restarted operator goes on from."""
 
@@ -240,7 +232,6 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds, opened or not.")] = field(default_factory=list)
     artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
-    gang: Annotated[Gang | None, doc("Who places the gang.")] = None
     last_update_time: Annotated[str | None, doc("When this status was last written.")] = None
     start_time: Annotated[str | None, doc("When the first round opened.")] = None
     completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None

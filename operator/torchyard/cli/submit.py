@@ -8,6 +8,8 @@ from torchyard.cli.job_options import declare, options_of
 from torchyard.cli.output import emit, say
 from torchyard.cli.remote.place import place
 
+OF_USERS = ("name", "namespace", "labels", "annotations")
+
 
 def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
@@ -64,6 +66,8 @@ def command(
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
     document = job_document(job, with_status=False)
+    # A file that `kubectl get -o yaml` wrote also has what the server set; to create it anew that must not be there.
+    document["metadata"] = {name: value for name, value in document["metadata"].items() if name in OF_USERS}
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
         raise RefusalError(

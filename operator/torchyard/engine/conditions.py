@@ -14,7 +14,9 @@ from torchyard.api.times import rfc3339
 from torchyard.engine.wording import say
 
 MAX_MESSAGE = 1024
-OWN_WORDS = frozenset({"Ready", "Reconciling", "Progressing", "Failed", "Stalled"})  # the message of the status
+OWN_WORDS = frozenset(
+    {"Admitted", "Ready", "Reconciling", "Progressing", "Failed", "Stalled"}
+)  # the message of the status
 EXPORTS = "export/"  # how a trainer's report names what it exported
 # What no waiting will mend: somebody has to do something.
 STALLING = frozenset(
@@ -32,6 +34,17 @@ STALLING = frozenset(
         "UnreadableStatus",
     }
 )
+
+
+# What keeps pods from being created at all.
+NOT_ADMITTED = STALLING | {
+    "NamespaceTerminating",
+    "NotImplemented",
+    "PodInvalid",
+    "PredecessorStopping",
+    "QuotaExceeded",
+    "WebhookUnavailable",
+}
 
 
 def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
@@ -70,14 +83,15 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     state, over = status.state, status.state in TERMINAL_STATES
     idle = over or state in {"Suspended", "Terminating"}
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
-    admitted = state not in {"Suspending", "Suspended"}
+    held = "Suspended" if state in {"Suspending", "Suspended"} else status.reason
+    admitted = held != "Suspended" and held not in NOT_ADMITTED
     stalls = state == "Failed" or (not idle and status.reason in STALLING)
     serves = state in {"Running", "Suspended", "Succeeded"}
     changes = not (serves or stalls)
     return {
         "Ready": (serves and not stalls, status.reason or "Starting"),
         "Reconciling": (changes, (status.reason or "Starting") if changes else "NotReconciling"),
-        "Admitted": (admitted, "Admitted" if admitted else "Suspended"),
+        "Admitted": (admitted, "Admitted" if admitted else held),
         "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
         "Running": (state == "Running", (status.reason or "Training") if state == "Running" else "NotTraining"),
         "Progressing": (not idle, status.reason or "Starting"),

@@ -23,6 +23,9 @@ TAKEN_SPREAD = 97
 RELEASED = "GangIncomplete"  # why no pod stands until the pause is over: only a part of them found room
 
 
+FUTILE = "ClusterTooSmall"  # likewise, and no pause will help: the nodes cannot hold the gang
+
+
 class GangPlan(Struct, frozen=True, kw_only=True):
     """What the gang needs, and the status that must be written before it is done. `due`: when to look again."""
 
@@ -130,7 +133,8 @@ def _another(view: View, status: TrainingJobStatus) -> int:
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
     """Until when a gang that let go of its pods is not made anew; None: it did not, or the pause is over."""
     due = moment(status.rendezvous.next_round_time)
-    return due if status.reason == RELEASED and due is not None and view.now < due else None
+    released = status.reason == RELEASED or (status.reason == FUTILE and status.rendezvous.releases > 0)
+    return due if released and due is not None and view.now < due else None
 
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:

@@ -13,11 +13,10 @@ from torchyard.engine.moments import moment
 from torchyard.engine.progress import round_reports
 from torchyard.engine.view import View
 
-# A suspended job waits for somebody to let it run, as a queued one does.
+# A suspended job waits for its turn.
 BY_STATE = {
     "": "schedule",
     "Pending": "schedule",
-    "Queued": "queue",
     "Starting": "start",
     "Recovering": "recover",
     "Suspending": "save",
@@ -43,10 +42,18 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     due = view.now - created - math.fsum(seconds.values())
     if due <= 0:
         return status
-    kind = BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
+    kind = _kind(view, before)
     seconds[kind] = seconds.get(kind, 0.0) + due
     held = sum(pod.phase == "Running" for pod in view.pods) * view.job.spec.gpus_per_node
     return replace(status, goodput=_goodput(seconds), gpu_seconds=round(status.gpu_seconds + due * held, 3))
+
+
+def _kind(view: View, before: TrainingJobStatus) -> str:
+    if before.state == "Pending" and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
+        return "pull"  # every pod has its node, which pulls images and creates containers
+    if before.state == "Running" and before.reason == "StandingStill":
+        return "stalled"
+    return BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
 
 
 def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:

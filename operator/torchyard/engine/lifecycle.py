@@ -16,7 +16,7 @@ from torchyard.engine.agentless import stands
 from torchyard.engine.budget import Charge, charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.moments import moment, since
-from torchyard.engine.progress import running, silent_start_due, started
+from torchyard.engine.progress import running, silent_start_due, started, step_age
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
 from torchyard.engine.wording import next_step, say, told
@@ -40,9 +40,17 @@ def turn(view: View, status: TrainingJobStatus) -> Turn:
         return Turn(status=status)
     deadline = timeouts.deadline(view, status)
     if deadline is not None and view.now >= deadline:
-        return fail(view, status, "DeadlineExceeded", f"after {view.job.spec.active_deadline}")
+        advice = f"raise it and run the job again; {_kept(view, status)}"
+        return fail(view, status, "DeadlineExceeded", f"after {view.job.spec.active_deadline}", advice=advice)
     decided = _open_turn(view, status) if status.rendezvous.open else _closed_turn(view, status)
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
+
+
+def _kept(view: View, status: TrainingJobStatus) -> str:
+    """Return what is left of the job's work."""
+    if status.checkpoint is None:
+        return "no checkpoint was saved"
+    return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
 
 
 def fail(view: View, status: TrainingJobStatus, reason: str, evidence: str, *, advice: str = "") -> Turn:
@@ -82,15 +90,16 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
     silent, silence_due = timeouts.unheard(view, status)
     idle, idle_due = timeouts.workers_unheard(view, status) if state != "Running" else ("", None)
     reason, evidence = {"Running": running(view, status), "Recovering": "Recovering"}.get(state, "Starting"), ""
+    age_due: float | None = None
     events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
     if silent:
         reason, evidence = "AgentSilent", silent
     elif idle:
         reason, evidence = "WorkersSilent", idle
-    elif reason == "StandingStill":
-        evidence = f"none after step {status.progress.step}, since {status.progress.last_step_time}"
+    elif state == "Running":
+        evidence, age_due = step_age(view, status)
     status = told(status, state, reason, evidence)
-    times = (start_due, silent_start_due(view, status), silence_due, idle_due)
+    times = (age_due, start_due, silent_start_due(view, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
     return Turn(status=status, events=(*(events if begun else ()), *troubled(view.job.status, status)), due=due)
 
@@ -202,7 +211,7 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         return _charge_idle(view, status, died)
     late, pending_due = timeouts.pending(view, status)
     if late:
-        return fail(view, status, "PendingTimeout", late)
+        return fail(view, status, "PendingTimeout", late, advice=timeouts.pending_advice(view, status))
     emptied, part_due = release.let_go(view, status)
     if emptied is not None:
         status = emptied

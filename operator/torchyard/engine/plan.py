@@ -57,6 +57,8 @@ def plan(view: View) -> Plan:
         due += [gang.due] if gang.due is not None else []
         saving = status.rendezvous.open and status.state == "Suspending"
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
+    if status.state in TERMINAL_STATES or status.state == "Suspended":
+        status = replace(status, nodes=replace(status.nodes, ready=0))
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news, events = _write(before, status), _news(view, commands), (*decided.events, *_warned(before, status))
     alone = not deletes and not news

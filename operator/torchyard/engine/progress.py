@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.figures import span
 from torchyard.api.status import (
     MAX_METRICS,
     MAX_WARNING,
@@ -20,7 +21,7 @@ from torchyard.api.status import (
 from torchyard.api.times import rfc3339
 from torchyard.engine.advisories import advisories, devices
 from torchyard.engine.gang import seats, size
-from torchyard.engine.moments import since
+from torchyard.engine.moments import moment, since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
 from torchyard.engine.wording import say
 
@@ -29,6 +30,8 @@ AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
 SILENT_START_SECONDS = 30.0
 RETURN_SECONDS = 12.0  # how long agents may take to call a new operator: they try at least every ten
 MAX_NAME = 64
+# When a message tells the age of the last step: each of them is a write of the status.
+STEP_AGES = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, *(3600.0 * hours for hours in range(1, 49)))
 
 
 def round_reports(view: View, status: TrainingJobStatus) -> tuple[RankReport, ...]:
@@ -86,6 +89,19 @@ def running(view: View, status: TrainingJobStatus) -> str:
         return view.job.status.reason
     stepped = bool(status.attempts) and status.attempts[-1].end_step > status.attempts[-1].start_step
     return "Training" if stepped else "NoReports"
+
+
+def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return how long ago the last step was, in round figures and only if that is long; and when that changes."""
+    made = moment(status.progress.last_step_time)
+    if made is None or not round_reports(view, status):
+        return "", None
+    passed = [age for age in STEP_AGES if made + age <= view.now]
+    ahead = next((made + age for age in STEP_AGES if made + age > view.now), None)
+    if not passed:
+        return "", ahead
+    phase = f", rank 0 is in phase {status.progress.phase}" if status.progress.phase not in {"", "step"} else ""
+    return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
 
 
 def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:

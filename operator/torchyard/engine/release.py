@@ -15,13 +15,15 @@ from torchyard.api.durations import seconds
 from torchyard.api.figures import plural
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine.gang import RELEASED, pause_end, seats
+from torchyard.engine.gang import FUTILE, RELEASED, pause_end, seats
 from torchyard.engine.view import Pod, View
 from torchyard.engine.wording import told
 
 # The first one is longer than a scheduler takes to look again at a pod that it found no room for: 10 s. A gang that
 # lets go sooner than that is in a hurry.
 SHORTEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 30.0, 120.0
+# Where the nodes cannot hold the gang at all, only new nodes help: tried again seldom.
+LONGEST_FUTILE_PAUSE_SECONDS = 1800.0
 SPREAD = 0.25  # of the time limit: how much later than it at most
 
 
@@ -29,7 +31,8 @@ class Lack(Struct, frozen=True):
     """Why a part of the gang has no room, and since when."""
 
     since: float
-    why: str
+    reason: str
+    message: str
 
 
 def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
@@ -51,8 +54,11 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
     if view.now < due:
         return None, due
     limit = view.job.spec.scheduling.gang_timeout
-    evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {lack.why}"
     state: State = "Recovering" if status.state == "Recovering" else "Pending"
+    if lack.reason == FUTILE:
+        return told(_emptied(view, status, lack), state, FUTILE, lack.message), None
+    why = f"{lack.reason}: {lack.message}"
+    evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {why}"
     return told(_emptied(view, status, lack), state, RELEASED, evidence), None
 
 
@@ -63,7 +69,8 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobSt
     """
     meet = status.rendezvous
     first = min(max(_limit(view), SHORTEST_PAUSE_SECONDS), FIRST_PAUSE_SECONDS)
-    pause = min(first * 2.0 ** min(meet.releases, 8), LONGEST_PAUSE_SECONDS)
+    longest = LONGEST_FUTILE_PAUSE_SECONDS if lack.reason == FUTILE else LONGEST_PAUSE_SECONDS
+    pause = min(first * 2.0 ** min(meet.releases, 8), longest)
     meet = replace(
         meet,
         members=[""] * len(meet.members),
@@ -81,9 +88,9 @@ def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
     ]
     if short:
         oldest = min(short, key=lambda pod: (pod.created, pod.index))
-        return Lack(since=oldest.created, why=f"{oldest.reason}: {oldest.message}")
+        return Lack(since=oldest.created, reason=oldest.reason, message=oldest.message)
     if view.refusal is not None and not view.refusal.permanent:
-        return Lack(since=view.refusal.since, why=f"{view.refusal.reason}: {view.refusal.message}")
+        return Lack(since=view.refusal.since, reason=view.refusal.reason, message=view.refusal.message)
     return None
 
 

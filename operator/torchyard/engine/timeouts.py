@@ -6,6 +6,7 @@ from torchyard.engine.gang import seats
 from torchyard.engine.moments import moment, since
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
+from torchyard.engine.wording import next_step
 
 SILENT_AGENT_SECONDS = 30.0
 SILENT_WORKERS_SECONDS = 60.0
@@ -35,11 +36,25 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     if not waiting:
         return "", None
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
-    # Those that were let go of for want of room for the rest have waited, too.
+    # Those that were released for want of room for the rest have waited, too.
     waits = min(oldest.created, since(status.rendezvous.waiting_since, oldest.created))
     due = max(view.since, waits) + seconds(limit)
-    why = f"pod {oldest.name} waits for {limit}" + (f", {oldest.reason}: {oldest.message}" if oldest.reason else "")
-    return (why, None) if view.now >= due else ("", due)
+    return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
+
+
+def pending_advice(view: View, status: TrainingJobStatus) -> str:
+    """Return what to do about pods that did not start in time: what they wait for knows best."""
+    waiting = (pod.reason for pod in seats(view, status).values() if pod.phase == "Pending" and pod.reason)
+    step = next_step(view.refusal.reason if view.refusal is not None else next(waiting, ""))
+    return f"{step}, or raise spec.health.pendingTimeout" if step else ""
+
+
+def _what_for(pod: Pod) -> str:
+    if pod.reason:
+        return f"{pod.reason}: {pod.message}"
+    if pod.node:
+        return f"node {pod.node} pulls its images and creates its containers"
+    return "no scheduler has placed it yet"
 
 
 def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:

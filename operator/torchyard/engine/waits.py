@@ -3,7 +3,7 @@
 from torchyard.api.catalogue import CATALOGUE, WAITING
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.gang import pause_end, seats
+from torchyard.engine.gang import FUTILE, pause_end, seats
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 from torchyard.engine.wording import told
@@ -26,6 +26,8 @@ def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEve
     """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
     if now.reason == before.reason or now.reason not in (WAITING - ORDINARY) | {"StandingStill", "WorkersSilent"}:
         return ()
+    if now.reason == FUTILE and now.rendezvous.releases > 0:
+        return ()  # said before its pods were released for the first time, and true ever since
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 

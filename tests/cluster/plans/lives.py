@@ -102,7 +102,7 @@ async def wait(stage: Stage) -> None:
 
 async def crowd(stage: Stage) -> None:
     """No node is large enough, and somebody gives up."""
-    await stage.reason("InsufficientCPU")
+    await stage.reason("ClusterTooSmall")
     await stage.delete_job()
     await stage.gone()
 

@@ -51,7 +51,7 @@ def explain(job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], remo
     latest = list(events)[-MAX_EVENTS:]
     lines = [f"{clean(each.time)}  {clean(each.reason)}: {clean(each.message)}" for each in latest]
     found += _section("What happened last", lines)
-    waits = job.status.state in {"Pending", "Queued"}  # which has just been explained
+    waits = job.status.state == "Pending"  # which has just been explained
     following = (
         f"torchyard wait {job.metadata.name}{remote.flags} --for running" if waits else next_command(job, remote)
     )
@@ -65,7 +65,7 @@ def next_command(job: TrainingJob, remote: Remote) -> str:
         return f"torchyard resume {name}"
     if not state:
         return f"torchyard doctor{remote.flags}"
-    if state in {"Pending", "Queued"}:
+    if state == "Pending":
         return f"torchyard explain {name}"
     return f"torchyard logs {name}" + ("" if state in TERMINAL_STATES else " -f")
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 
 import msgspec
@@ -170,17 +170,6 @@ class Nodes:
         if not self._refused:
             self._refused = True
             _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)
-
-
-def free_gpus(nodes: Iterable[Node], used: Callable[[str], int]) -> tuple[int, int]:
-    """GPUs free on all these nodes and on the one with most, as far as we know: others may use some too.
-
-    Args:
-        nodes: that will do.
-        used: by our own pods, by name of the node.
-    """
-    free = [max(0, int(number(node.status.allocatable.gpu)) - used(node.metadata.name)) for node in nodes]
-    return sum(free), max(free, default=0)
 
 
 def number(quantity: str | float) -> Decimal:

@@ -13,11 +13,12 @@ from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.facts import Facts, read
 from torchyard.cluster.kube.informer import Informer
 from torchyard.cluster.kube.manifest import names
-from torchyard.cluster.kube.nodes import Nodes, free_gpus
-from torchyard.cluster.kube.objects import KubePod, Node, ResourceLimits
+from torchyard.cluster.kube.nodes import Nodes
+from torchyard.cluster.kube.objects import KubePod, Node
 from torchyard.cluster.kube.strays import Strays
 from torchyard.cluster.kube.stuck import Stuck
 from torchyard.cluster.kube.why import placement
+from torchyard.cluster.kube.why.capacity import Amount, Resource, Room, cores, gibibytes, gpus, room
 from torchyard.cluster.kube.why.placement import Demands
 from torchyard.engine.causes import DISPLACED
 from torchyard.engine.ports import Key
@@ -25,16 +26,15 @@ from torchyard.engine.view import Pod
 
 # A label that is ours alone: policies give pods a manager and other names of a team's liking.
 SELECTOR = names.JOB_UID
-GIB = 1024**3
 # Longer than an operator takes to close a round, with the API server away for a moment.
 VANISHED_SECONDS = 60.0
 BUSY_SECONDS = 8.0
 SOON_SECONDS = 0.2
-# Only pods of jobs are watched. Where these leave enough, it is others that do not.
-OTHERS = ", less what pods of others use"
-
-Amount = Callable[[ResourceLimits], str | float]
-"""Of one resource."""
+_RESOURCES = {
+    "InsufficientGPU": Resource(lambda amounts: amounts.gpu, gpus),
+    "InsufficientCPU": Resource(lambda amounts: amounts.cpu, cores),
+    "InsufficientMemory": Resource(lambda amounts: amounts.memory, gibibytes),
+}
 
 
 class Pods:
@@ -282,33 +282,27 @@ class Pods:
             reason, message = placement.reason(self._nodes.known, demands)
             return replace(pod, reason=reason, message=message) if reason else pod
         known = placement.admitting(self._nodes.known, demands)
-        if pod.reason == "InsufficientGPU":
-            waiting = [each for each in self._own(facts.job_uid) if each.pod.alive and not each.pod.node]
-            need = sum(int(nodes.number(each.asked.gpu)) for each in waiting)
-            free, largest = free_gpus(known, self._gpus_used)
-            others = OTHERS if nodes.number(asked.gpu) <= largest and need <= free else ""
-            return replace(pod, message=f"need {need}, free at most {free}, largest node {largest}{others}")
-        if pod.reason == "InsufficientCPU":
-            said = self._room(asked, known, lambda amounts: amounts.cpu, lambda cores: f"{cores.normalize():f}")
-        else:
-            said = self._room(asked, known, lambda amounts: amounts.memory, lambda size: f"{size / GIB:.1f}Gi")
-        return replace(pod, message=said)
+        resource = _RESOURCES.get(pod.reason)
+        if resource is None:
+            return pod
+        gang = [each for each in self._own(facts.job_uid) if each.pod.alive and not each.pod.deleting]
+        capacity = self._capacity(facts.job_uid, known, resource.of)
+        code, message = room(resource, nodes.number(resource.of(asked)), len(gang), capacity)
+        return replace(pod, reason=code or pod.reason, message=message)
 
-    def _room(self, asked: ResourceLimits, known: Iterable[Node], of: Amount, shown: Callable[[Decimal], str]) -> str:
-        """What a pod needs, what the largest of these nodes has, and what jobs leave free: others may use some too."""
-        has = [(nodes.number(of(node.status.allocatable)), node.metadata.name) for node in known]
-        most = max((size for size, _ in has), default=Decimal(0))
-        free = max((max(Decimal(0), size - self._used(name, of)) for size, name in has), default=Decimal(0))
-        left = "" if shown(most) == shown(free) else f", of which jobs leave at most {shown(free)} free on one"
-        others = OTHERS if nodes.number(of(asked)) <= free else ""
-        return f"a pod needs {of(asked)}, the largest node has {shown(most)}{left}{others}"
+    def _capacity(self, job_uid: str, known: Iterable[Node], of: Amount) -> list[Room]:
+        """What each of these nodes has, and what the pods of other jobs leave of it."""
+        return [
+            Room(has, max(Decimal(0), has - self._used(node.metadata.name, of, besides=job_uid)))
+            for node in known
+            for has in [nodes.number(of(node.status.allocatable))]
+        ]
 
-    def _used(self, node: str, of: Amount) -> Decimal:
+    def _used(self, node: str, of: Amount, *, besides: str) -> Decimal:
         there = self._on_node.get(node, {}).values()
-        return sum((nodes.number(of(facts.asked)) for facts in there if facts.pod.alive), Decimal(0))
-
-    def _gpus_used(self, node: str) -> int:
-        return int(self._used(node, lambda amounts: amounts.gpu))
+        return sum(
+            (nodes.number(of(each.asked)) for each in there if each.pod.alive and each.job_uid != besides), Decimal(0)
+        )
 
 
 def _is_well(pod: Pod) -> bool:

@@ -46,7 +46,7 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
         return "Unschedulable", _short(message)
     rank, code, _ = max(known, key=lambda each: each[0])
     chosen = [fault for each, _, fault in known if each == rank]
-    if code in {"VolumeNotBound", "VolumeElsewhere"}:
+    if code in {"VolumeNotBound", "VolumeElsewhere", "VolumeInUse"}:
         return code, ", ".join(claims) or chosen[0].what
     return code, _evidence(code, chosen, message)
 
@@ -84,6 +84,8 @@ def _judge(fault: Fault) -> tuple[int, str] | None:
 
 
 def _volume(what: str) -> str:
+    if "ReadWriteOncePod" in what:
+        return "VolumeInUse"
     if "node affinity" in what:
         return "VolumeElsewhere"
     return "InsufficientResource" if "max volume count" in what else "VolumeNotBound"

@@ -1,0 +1,159 @@
+"""Each message in the situation that produces it: situation -> what a user reads."""
+
+import pytest
+from msgspec.structs import replace
+from tests.support.engine.scenarios import condition, fail, recover
+from tests.support.engine.world import World
+
+from torchyard.api.spec_reliability import Health, Restart
+from torchyard.engine.view import Refusal
+
+
+def pending(reason="", message="", node=""):
+    """A job of one pod that waits for longer than its time limit."""
+    world = World(1, health=Health(pending_timeout="10m"))
+    world.settle()
+    uid = world.at(0)
+    world.pods[uid] = replace(world.pods[uid], reason=reason, message=message, node=node)
+    world.now += 601
+    world.settle()
+    return world
+
+
+def refused(reason, message):
+    world = World(1, health=Health(pending_timeout="10m"))
+    world.room = 0
+    world.refusal = Refusal(reason=reason, message=message, since=world.now, until=world.now + 1e6)
+    world.settle()
+    world.now += 601
+    world.settle()
+    return world
+
+
+RAISE = "raise spec.health.pendingTimeout"
+
+
+FIX_IMAGE = "correct spec.image or add spec.imagePullSecrets; suspend the job to change them"
+
+
+@pytest.mark.parametrize(
+    ("world", "evidence", "advice"),
+    [
+        (lambda: pending(node="n1"), "node n1 pulls its images and creates its containers", ""),
+        (lambda: pending("ImagePullFailed", "not found: x:1", "n1"), "ImagePullFailed: not found: x:1", FIX_IMAGE),
+        (lambda: pending("InsufficientGPU", "it needs 8"), "InsufficientGPU: it needs 8", "free some or ask for less"),
+        (pending, "no scheduler has placed it yet", ""),
+        (lambda: refused("QuotaExceeded", "team"), "QuotaExceeded: team", "free some or raise it; the pods then start"),
+    ],
+    ids=["pulls its image", "image not there", "no room", "not placed", "quota"],
+)
+def test_pods_that_did_not_start_in_time(world, evidence, advice):
+    ended = world()
+    assert (ended.status.state, ended.status.reason) == ("Failed", "PendingTimeout")
+    assert ended.status.message.startswith("the pods did not start in time (")
+    assert f"10m, {evidence}); {advice}{', or ' if advice else ''}{RAISE}" in ended.status.message
+
+
+@pytest.mark.parametrize(
+    ("saved", "stays", "message"),
+    [
+        (True, True, "its checkpoint of step 5 is kept"),
+        (True, False, "note that its files go with its pods, spec.checkpoint.volume names no claim"),
+        (False, True, "no checkpoint was saved"),
+    ],
+)
+def test_a_deadline_says_what_is_left_of_the_work(saved, stays, message):
+    world = World(1, active_deadline="1h").to_running()
+    world.files_stay = stays
+    world.advance_training(4, save=saved)
+    world.settle()
+    world.now += 3600
+    world.settle()
+    assert world.status.message == (
+        f"spec.activeDeadline is over (after 1h); raise it and run the job again; {message}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        (59, "the workers train"),
+        (61, "the workers train (the last step, 6, was made more than 1m ago)"),
+        (301, "the workers train (the last step, 6, was made more than 5m ago)"),
+        (7300, "the workers train (the last step, 6, was made more than 2h ago)"),
+    ],
+)
+def test_the_message_of_a_job_that_trains_carries_the_age_of_its_last_step(seconds, message):
+    world = World(1).to_running()
+    world.advance_training(5)
+    world.settle()
+    world.now += seconds
+    world.agents[world.at(0)] = replace(world.agents[world.at(0)], seen=world.now)
+    world.settle()
+    assert world.status.message == message
+
+
+def test_a_rank_that_evaluates_is_said_to():
+    world = World(1).to_running()
+    uid = world.at(0)
+    (report,) = world.agents[uid].reports
+    world.agents[uid] = replace(world.agents[uid], reports=(replace(report, phase="eval"),))
+    world.now += 121
+    world.settle()
+    assert "was made more than 2m ago, rank 0 is in phase eval" in world.status.message
+
+
+@pytest.mark.parametrize(
+    "reason", ["QuotaExceeded", "AdmissionDenied", "WebhookUnavailable", "MissingServiceAccount", "Forbidden"]
+)
+def test_a_job_whose_pods_are_rejected_is_not_admitted(reason):
+    world = World(1)
+    world.refusal = Refusal(reason=reason, message="why", since=world.now, until=world.now + 1e6)
+    world.settle()
+    admitted = condition(world, "Admitted")
+    assert (admitted.status, admitted.reason) == ("False", reason)
+    assert "(why)" in admitted.message
+
+
+def test_a_job_whose_pods_wait_for_room_is_admitted():
+    world = World(1)
+    world.room = 0
+    world.settle()
+    assert (world.status.reason, condition(world, "Admitted").status) == ("InsufficientGPU", "True")
+
+
+@pytest.mark.parametrize("code", [0, 64])
+def test_a_finished_job_has_no_nodes_ready(code):
+    world = World(1).to_running()
+    world.end_workers(world.at(0), code)
+    world.settle()
+    assert (world.status.nodes.desired, world.status.nodes.ready) == (1, 0)
+
+
+def test_where_time_went_names_pulls_and_standstills():
+    world = World(1)
+    world.settle()
+    world.place()
+    world.settle()
+    world.now += 30
+    world.settle()
+    world.start_pods()
+    world.settle()
+    assert world.status.goodput.seconds["pull"] == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (1, "see `torchyard logs`"),
+        (74, "check free space and health of the checkpoint volume"),
+        (137, "check the memory of the node"),
+    ],
+)
+def test_the_end_of_a_budget_gives_the_advice_of_its_last_cause(code, advice):
+    world = World(1, restart=Restart(no_progress_limit=1)).to_running()
+    for number in range(2):
+        fail(world, 0, code, exception="Error", message=f"number {number}")
+        recover(world, 1)
+    assert world.status.reason == "NoProgress"
+    assert world.status.message.endswith(f"; {advice}")
