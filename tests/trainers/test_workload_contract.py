@@ -1,6 +1,8 @@
 """What a workload of a newcomer's own gives, and how it is refused: in one sentence, with the code of a wrong job."""
 
 import json
+import subprocess
+import sys
 
 import char_lm
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchyard_trainers
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Checkpoint, Config, Evaluation, Parallelism, Trainer
 from torchyard_trainers.core.exits import ConfigError
@@ -106,6 +109,16 @@ class Stateful(nn.Linear):
             loss(lambda right: LossOutput(right.loss, {"loss": right.loss})),
             "returned 'loss', which the loop itself",
         ),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss + 3, {})),
+            "returned 3 as the loss of samples whose weights are",
+        ),
+        (
+            "loss",
+            loss(lambda right: LossOutput(right.loss, {"right": right.loss * 0 + 0.5})),
+            "returned 0.5 as right of samples whose weights are all 0; return sums over the samples",
+        ),
         ("after_step", gives(None), "returned nothing (None); return a dict"),
         ("evaluate", gives(None), "returned nothing (None); return a dict"),
         ("evaluate", gives(0.5), "returned 0.5; return a dict"),
@@ -129,9 +142,58 @@ def test_what_the_loop_cannot_use_is_refused_where_it_comes_in(monkeypatch, meth
     assert says in str(refused.value)
 
 
+def test_a_statistic_and_a_metric_of_the_evaluation_have_different_names(monkeypatch):
+    monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: LossOutput(right.loss, {"accuracy": right.loss})))
+    monkeypatch.setattr(char_lm.CharLm, "evaluate", gives({"accuracy": 0.5}))
+    with pytest.raises(ConfigError) as refused:
+        tried(made())
+    says = "CharLm.evaluate: returned 'accuracy', which is also a statistic of loss; name one of them evalAccuracy, say"
+    assert str(refused.value) == says
+
+
+def test_checking_the_weights_changes_no_random_number_and_no_buffer(monkeypatch):
+    """A checked workload trains with the same bits as the class itself."""
+
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+            self.register_buffer("passes", torch.zeros(()))
+
+        def forward(self, ids):
+            self.passes += 1
+            return self.weight * torch.rand(len(ids))
+
+    def noisy(_, session, batch):
+        return LossOutput((session.parallel.forward(batch.ids) * batch.weights).sum(), {})
+
+    monkeypatch.setattr(char_lm.CharLm, "loss", noisy)
+    model, world = Noisy(), World(0, 1, 0, CPU, grouped=False)
+    session = Session(
+        Parallel("single", model, model),
+        Precision("fp32", CPU, sharded=False),
+        world,
+        Reporter(None, rank=0, local_rank=0, round_number=0),
+        None,
+    )
+    batch = MicroBatch(torch.arange(4), torch.ones(4))
+    torch.manual_seed(7)
+    found = made().loss(session, batch).loss
+    torch.manual_seed(7)
+    assert torch.equal(found, torch.rand(4).sum())
+    assert model.passes == 1
+
+
+def test_the_public_names_import_no_torch():
+    code = "import sys, torchyard_trainers; print('torch' in sys.modules, torchyard_trainers.read.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.split() == ["False", "read"]
+    assert torchyard_trainers.Workload is Workload
+
+
 def test_statistics_of_other_names_are_refused(monkeypatch):
     """They are summed up by their place."""
-    names = iter(["first", "second"])
+    names = iter(["without weights", "first", "second"])
     monkeypatch.setattr(char_lm.CharLm, "loss", loss(lambda right: LossOutput(right.loss, {next(names): right.loss})))
     work = made()
     tried(work)

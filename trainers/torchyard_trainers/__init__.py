@@ -1,1 +1,25 @@
-"""TorchYard's trainers: programs for torchrun, configured by environment variables."""
+"""TorchYard's trainers: programs for torchrun, configured by environment variables.
+
+A custom workload needs only the names below; importing this package does not import torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchyard_trainers.core.parameters import read
+    from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
+
+__all__ = ["LossOutput", "MicroBatch", "Session", "Workload", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "read":
+        from torchyard_trainers.core import parameters
+
+        return parameters.read
+    from torchyard_trainers.core import workload
+
+    return getattr(workload, name)

@@ -11,7 +11,9 @@ from numbers import Real
 from types import new_class
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import LBFGS, Optimizer
 
 from torchyard_trainers.core.config import Config
@@ -128,6 +130,9 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         return self._metrics("begin", found)
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        if not vars(self).get("_weighted"):
+            vars(self)["_weighted"] = True
+            self._check_weights(session, batch)
         with _casting(session):
             found = super().loss(session, batch)
         if not isinstance(found, LossOutput):
@@ -148,6 +153,26 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             what = f"returned the statistics {', '.join(statistics)} after {', '.join(names)}"
             raise self._error("loss", what, "return the same names in every call")
         return LossOutput(loss, {name: value.detach() for name, value in statistics.items()})
+
+    def _check_weights(self, session: Session, batch: MicroBatch) -> None:
+        """Compute the loss once with all weights 0: any result but 0 is not a weighted sum, and would train wrongly.
+
+        A loss over pairs of samples is not checked: it may be undefined without any sample.
+        """
+        if self.mixes_samples:
+            return
+        device = batch.weights.device
+        generators = torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda")
+        with generators, session.parallel.buffers.kept(), _casting(session):
+            found = super().loss(session, batch._replace(weights=torch.zeros_like(batch.weights)))
+        if not isinstance(found, LossOutput) or not isinstance(found.statistics, Mapping):
+            return  # the call that follows raises the error
+        for name, value in {"the loss": found.loss, **found.statistics}.items():
+            if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.shape != ():
+                continue
+            if value.item() != 0:
+                what = f"returned {value.item():.4g} as {name} of samples whose weights are all 0"
+                raise self._error("loss", what, "return sums over the samples, each times its weight, and no means")
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         with _casting(session):
@@ -205,8 +230,12 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
 
     def _metrics(self, method: str, found: Any) -> dict[str, float]:
         numbers = {}
+        statistics = vars(self).get("_statistics", ())
         for name, value in _mapping(type(self).__name__, method, found).items():
             self._named(method, name)
+            if name in statistics:  # the two curves would become one
+                fix = f"name one of them eval{name[0].upper()}{name[1:]}, say"
+                raise self._error(method, f"returned {name!r}, which is also a statistic of loss", fix)
             try:
                 numbers[name] = _float(value)
             except TypeError:

@@ -90,7 +90,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             reporter.made_step(done, work.total_steps, values, pace, epochs(work, done))
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
-            stops, score = totals.flags["preempt"], agreed(work.score(found), world)
+            stops, score = totals.flags["preempt"], agreed(work.score(found) if found else None, world)
             if totals.flags["saved"]:
                 saver.wait()
             if stops or totals.flags["save"] or saver.is_best(score):

@@ -109,7 +109,7 @@ class Workload(Protocol):
         return {}
 
     def score(self, _metrics: Mapping[str, float]) -> float | None:
-        """Return a score from the metrics of `after_step`, lower is better; None if nothing was measured."""
+        """Return a score from the metrics of `after_step`, lower is better; None if they hold no evaluation."""
         return None
 
     def state(self) -> dict[str, Any]:
