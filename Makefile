@@ -22,6 +22,8 @@ CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
   $(CLUSTER_TEST) -n 2 --dist worksteal -m "not alone" tests/cluster tests/chart || failed=$$?; \
   $(CLUSTER_TEST) -m alone tests/cluster || failed=$$?; exit $$failed'
 
+MINUTES ?= 10
+
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -50,6 +52,9 @@ check: $(INSTALLED) ## lint, format, types, import contracts
 
 test-unit: $(INSTALLED) ## unit and property tests
 	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m "not e2e and not learning and not cluster"
+
+fuzz: $(INSTALLED) ## attackers' input, mutated, for MINUTES (10) minutes; a short run is part of test-unit
+	TORCHYARD_FUZZ_MINUTES=$(MINUTES) $(BIN)/pytest -q tests/fuzz
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
 	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m e2e
@@ -107,4 +112,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit test-e2e test-cluster test-cluster-if-built test-learning faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean
+.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean
