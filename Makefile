@@ -15,12 +15,16 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # A process of tests for each core: they share nothing but the machine.
 PARALLEL := -n logical --maxprocesses 8
-# A real cluster has moments nobody wrote a test for: one second try, and the run says so and shows the first.
-CLUSTER_TEST := $(BIN)/pytest -q --reruns 1 -raR
-# Two at a time, since most of them wait for the cluster; then, one after the other, those that break or change all of it.
+# Where the time of a tier goes; `make test-times` reads it.
+TIMES := build/times
+# Four at a time, since most of them wait for the cluster; then, one after the other, those that break or change all of it.
 CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
-  $(CLUSTER_TEST) -n 2 --dist worksteal -m "not alone" tests/cluster tests/chart || failed=$$?; \
-  $(CLUSTER_TEST) -m alone tests/cluster || failed=$$?; exit $$failed'
+  $(BIN)/pytest -q -n 4 --dist worksteal --junit-xml=$(TIMES)/cluster.xml -m "not alone" tests/cluster tests/chart || failed=$$?; \
+  $(BIN)/pytest -q --junit-xml=$(TIMES)/alone.xml -m alone tests/cluster || failed=$$?; exit $$failed'
+NO_CLUSTER := build/no-cluster
+# Seeds of each workload that must learn. With several, each test keeps all cores busy by itself.
+export SEEDS ?= 1
+LEARNERS := $(if $(filter 1,$(SEEDS)),$(PARALLEL) --dist worksteal)
 
 MINUTES ?= 10
 
@@ -42,7 +46,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it learned
 	@$(BIN)/torchyard demo
 
-test: check test-unit test-e2e test-cluster-if-built test-learning ## all that this machine can run, cheapest first
+# Cluster tests mostly wait, learning mostly computes and yields to them: they run at the same time.
+test: check test-unit test-e2e ## all that this machine can run, cheapest first
+	@$(MAKE) --no-print-directory -j 2 --output-sync=line test-cluster-if-built test-learning
+	@test ! -e $(NO_CLUSTER) || cat $(NO_CLUSTER)
 
 check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/ruff check .
@@ -51,16 +58,19 @@ check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/lint-imports
 
 test-unit: $(INSTALLED) ## unit and property tests
-	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m "not e2e and not learning and not cluster"
+	$(BIN)/pytest -q $(PARALLEL) --dist worksteal --junit-xml=$(TIMES)/unit.xml -m "not e2e and not learning and not cluster"
 
 fuzz: $(INSTALLED) ## attackers' input, mutated, for MINUTES (10) minutes; a short run is part of test-unit
 	TORCHYARD_FUZZ_MINUTES=$(MINUTES) $(BIN)/pytest -q tests/fuzz
 
 test-e2e: $(INSTALLED) ## real agents, torchrun launchers and trainers on this machine, failures injected
-	$(BIN)/pytest -q $(PARALLEL) --dist worksteal -m e2e
+	$(BIN)/pytest -q $(PARALLEL) --dist worksteal --junit-xml=$(TIMES)/e2e.xml -m e2e
 
-test-learning: $(INSTALLED) ## workloads that must really learn, three seeds each
-	$(BIN)/pytest -q -m learning
+test-learning: $(INSTALLED) ## workloads that must really learn; SEEDS=3 before a release and when a trainer changed
+	nice -n 19 $(BIN)/pytest -q $(LEARNERS) --junit-xml=$(TIMES)/learning.xml -m learning tests/learning
+
+test-times: $(INSTALLED) ## print where the time of the last test run went, by tier and the 30 slowest tests
+	@$(BIN)/python hack/test_times.py $(TIMES)
 
 test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one of KUBECONFIG, or kind on this machine
 	@$(PYTHON) hack/kind with $(CLUSTER_TESTS)
@@ -70,8 +80,9 @@ faults: $(INSTALLED) ## all fault plans against the operator on that cluster; PL
 
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)
-	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || \
-	  { code=$$?; [ $$code -eq 77 ] && echo "cluster tests are skipped" >&2 || exit $$code; }
+	@rm -f $(NO_CLUSTER)
+	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; mkdir -p build; \
+	  echo "all cluster tests are skipped: 'make kind-up' builds a cluster once (docs/testbed.md), or set KUBECONFIG" | tee $(NO_CLUSTER); }
 
 kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)
 	@$(PYTHON) hack/kind up
@@ -112,4 +123,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean
+.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean

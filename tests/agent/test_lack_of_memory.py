@@ -78,10 +78,10 @@ def group():
     try:
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"no control group can be made here: {error.strerror}")
+        pytest.skip(f"no control group can be made here ({error.strerror}): run as root, on Linux")
     try:
         if not (folder / limit).exists():
-            pytest.skip(f"{mount} does not limit memory")
+            pytest.skip(f"{mount} does not limit memory: mount control groups with their memory controller")
         (folder / limit).write_text(str(LIMIT))
         yield folder
     finally:

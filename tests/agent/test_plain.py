@@ -30,7 +30,7 @@ def interpreters():
             continue
         if version and tuple(map(int, version.split("."))) >= (3, 9) and version != f"3.{sys.version_info.minor}":
             found.setdefault(version, str(path))
-    missing = pytest.mark.skip(reason="no other Python >= 3.9 on this machine")
+    missing = pytest.mark.skip(reason="no other Python >= 3.9 on PATH: install one (pyenv, uv python install)")
     return sorted(found.items()) or [pytest.param("", "", marks=missing)]
 
 

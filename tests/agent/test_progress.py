@@ -162,7 +162,7 @@ def test_progress_calls_without_the_token_or_of_the_wrong_form_are_refused(node)
         assert error.value.code == code
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="transformers.Trainer needs accelerate")
+@pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="no accelerate: pip install torchyard[trainers]")
 def test_a_stock_hugging_face_trainer_reports_step_total_loss_and_percent_by_itself(node, script):
     program = """
 import torch

@@ -43,7 +43,10 @@ def test_no_key_and_no_word_of_helm_is_in_it(written):
         assert "elm" not in str(document["metadata"])
 
 
-@pytest.mark.skipif(ssl.OPENSSL_VERSION_INFO < (3,), reason="the command of the documentation is for OpenSSL 3")
+@pytest.mark.skipif(
+    ssl.OPENSSL_VERSION_INFO < (3,),
+    reason="OpenSSL below 3: use a Python with a newer one",
+)
 def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
     text = (ROOT / "docs/installation.md").read_text()
     (command,) = re.findall(r"^    (openssl req (?:.*\\\n)+.*)$", text, re.MULTILINE)
@@ -51,7 +54,7 @@ def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
     try:
         subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     except FileNotFoundError:
-        pytest.skip("no openssl on this machine")
+        pytest.skip("no openssl on PATH (Debian, Ubuntu: apt-get install openssl)")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     own = {"torchyard-intake-tls": {"ca.crt": (tmp_path / "tls.crt").read_bytes()}}

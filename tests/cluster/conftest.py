@@ -35,20 +35,6 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def pytest_runtest_setup(item):
-    item.stash[FAILED] = False  # a second try has evidence of its own
-
-
-def pytest_terminal_summary(terminalreporter):
-    """A test that passed at its second try shows why it failed at the first: something is wrong, if only seldom."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"{report.nodeid} failed at its first try")
-        terminalreporter.line(report.longreprtext)
-        for title, text in report.sections:
-            terminalreporter.section(title, "-")
-            terminalreporter.line(text[-3000:])
-
-
 @pytest.fixture(scope="session")
 def kubeconfig() -> str:
     """The file that KUBECONFIG names; without it there is no cluster to test on."""

@@ -17,9 +17,7 @@ NAMESPACE = "torchyard-system"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchyard/kind/programs"
 HELM = shutil.which("helm") or next(map(str, sorted(_CACHE.glob("helm-*/helm"))), None)
 
-needs_helm = pytest.mark.skipif(
-    HELM is None, reason="no helm on PATH, and none in the cache: `make kind-up` builds one"
-)
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm on PATH or in the cache: `make kind-up` builds one")
 
 
 def helm(*arguments, values):

@@ -40,7 +40,7 @@ def exported(folder, form, **given):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_policy_leaves_as_a_graph(tmp_path, form, model):
     if form == "onnx":
-        pytest.importorskip("onnxscript", reason="no onnxscript here: install torchyard[export]")
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
     manifest = json.loads((exported(tmp_path, form, model=model) / "manifest.json").read_text())
     assert manifest["verified"]["policy"]["sameChoices"] >= 0.999
     assert manifest["programs"]["policy"]["inputs"]["xy"]["shape"] == ["cases", 11, 2]

@@ -167,7 +167,7 @@ def disk(yard, request):
     yard.checkpoints.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", request.param, "none", yard.checkpoints]
     if subprocess.run(mount, check=False).returncode:
-        pytest.skip("mounting a disk takes privileges")
+        pytest.skip("a disk cannot be mounted here: run as root, on Linux")
     yield
     subprocess.run(["umount", "--lazy", yard.checkpoints], check=True)
 

@@ -62,7 +62,7 @@ def reporter():
 def test_a_format_computes_what_the_model_computes_on_all_recorded_inputs(bundle, tmp_path, name):
     form = FORMATS[name]
     for package in form.packages:
-        pytest.importorskip(package)
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install torchyard[export]")
     facts = form.write(bundle, tmp_path)
     found = form.verify(bundle, tmp_path, facts)
     if name == "safetensors":
@@ -78,7 +78,7 @@ def test_a_format_computes_what_the_model_computes_on_all_recorded_inputs(bundle
 )
 def test_a_graph_of_other_weights_does_not_pass(bundle, tmp_path, write, verify):
     if write is graph.write_onnx:
-        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install torchyard[export]")
     write(bundle, tmp_path)
     with torch.no_grad():
         bundle.programs["policy"].module.output.weight.mul_(1.01)

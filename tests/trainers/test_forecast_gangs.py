@@ -55,15 +55,15 @@ def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, str
 
 
 @pytest.mark.parametrize(
-    ("strategy", "world", "params", "within"),
+    ("strategy", "world", "params"),
     [
-        ("ddp", 2, {"width": 256, "evalEpisodes": 4}, 0.02),  # where the acting policy is renewed
-        ("ddp", 2, {"width": 64, "evalEpisodes": 600}, 0.02),  # where it is evaluated
-        ("fsdp", 2, {"width": 256, "evalEpisodes": 4}, 0.1),  # once 7 % off beside other work, why is not known
+        ("ddp", 2, {"width": 256, "evalEpisodes": 4}),  # where the acting policy is renewed
+        ("ddp", 2, {"width": 64, "evalEpisodes": 600}),  # where it is evaluated
+        ("fsdp", 2, {"width": 256, "evalEpisodes": 4}),
     ],
 )
-def test_what_follows_a_rollout_is_what_it_takes_in_a_gang(yard, strategy, world, params, within):
+def test_what_follows_a_rollout_is_what_it_takes_in_a_gang(yard, strategy, world, params):
     sizes = {**POLE, "params": {**POLE["params"], **params}}
     options = {"precision": "fp32", "microBatchSize": 4}
     usage = told(strategy, (world, world), options, sizes)
-    assert usage.total == pytest.approx(taken(yard, sizes, strategy, world, options, steps=9), rel=within)
+    assert usage.total == pytest.approx(taken(yard, sizes, strategy, world, options, steps=9), rel=0.02)

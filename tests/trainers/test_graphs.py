@@ -24,11 +24,10 @@ from torchyard_trainers.cvrp.task import Cvrp
 from torchyard_trainers.vecrl import params as playing
 from torchyard_trainers.vecrl.task import VecRL
 
+NO_GPU = "no CUDA GPU: run `pytest tests/trainers` where there is one"
 DEVICES = [
     "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: graphs need one")
-    ),
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)),
 ]
 
 

@@ -70,7 +70,7 @@ def test_the_peak_is_that_of_the_work_since_the_start():
     assert 60 * 1024**2 < memory.peak() - before < 80 * 1024**2
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: its allocator holds a process to a fraction")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: run `pytest tests/trainers` where there is one")
 def test_a_gpu_refuses_what_is_beyond_its_fraction():
     device = torch.device("cuda", 0)
     total = torch.cuda.mem_get_info(device)[1]

@@ -115,7 +115,7 @@ def test_a_compiled_rollout_is_the_rollout(environment):
     assert torch.equal(compiled.advantage, again.advantage)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: a CUDA graph needs one")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: run `pytest tests/trainers` where there is one")
 @pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
 def test_a_rollout_replayed_as_a_graph_is_the_rollout(environment):
     plain, compiled, again = compiled_and_plain(environment, torch.device("cuda"))

@@ -48,7 +48,7 @@ def opened(tmp_path):
 @pytest.mark.parametrize("given", [{}, SNAKE, SNAKE | {"model": "cnn", "policies": "independent"}])
 def test_a_policy_leaves_as_a_graph_too(tmp_path, form, given):
     if form == "onnx":
-        pytest.importorskip("onnxscript", reason="no onnxscript here: install torchyard[export]")
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
     manifest = json.loads((exported(tmp_path, form, **given) / "manifest.json").read_text())
     assert manifest["verified"]["policy"]["sameChoices"] >= 0.999
     assert manifest["programs"]["policy"]["inputs"]["observation"]["shape"][0] == "cases"

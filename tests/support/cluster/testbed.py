@@ -2,9 +2,9 @@
 
 Any cluster can carry the other tests; what breaks nodes needs `make kind-up`:
 
-    why = bed.skip()
+    why = testbed.skip()
     if why: pytest.skip(why)
-    worker = bed.workers()[0]
+    worker = testbed.workers()[0]
     with worker.repaired_afterwards():
         worker.disconnect()
 """

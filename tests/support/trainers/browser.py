@@ -15,8 +15,7 @@ import pytest
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(
     BROWSER is None,
-    reason="no browser here: exported pages run in chromium, chromium-browser or google-chrome on PATH"
-    " (Debian, Ubuntu: apt-get install chromium)",
+    reason="no chromium, chromium-browser or google-chrome on PATH (Debian, Ubuntu: apt-get install chromium)",
 )
 
 

@@ -5,5 +5,5 @@ import shutil
 import pytest
 
 needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="no C++ compiler here: install g++ to compile on a CPU"
+    shutil.which("g++") is None, reason="no C++ compiler on PATH (Debian, Ubuntu: apt-get install g++)"
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 from little_lm import LittleLm, Sizes
+from settled import OneThread, Settled
+from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers import registry
@@ -55,6 +57,7 @@ def measure(sizes, strategy, options, steps, file):
 
     settings = convert(options, Parallelism, at="parallelism")
     work = make(sizes, settings)
+    c10d.ProcessGroupGloo = OneThread
     with join("cpu", needs_group=strategy != "single") as world:
         model = work.build()
         precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
@@ -71,7 +74,7 @@ def measure(sizes, strategy, options, steps, file):
             tracker.track_external(model, optimizer, *state)
         loss = work.loss
         work.loss = lambda *given: (tracker.reset_mod_stats(), loss(*given))[1]
-        with tracker:
+        with tracker, Settled():
             for step in range(steps):
                 totals = optimize(work, session, optimizer, step, {})
                 if step + 1 < steps:
