@@ -26,9 +26,15 @@ _OWN_FAULT = re.compile(
     r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC|EADDRINUSE",
     re.IGNORECASE,
 )
+_TRACEBACK = re.compile(r"(  \+ Exception Group )?Traceback \(most recent")
+_MEMBER = re.compile(r"^    \| (?P<text>[A-Za-z_][\w.]*(?:: .*)?)$")
+_GROUP_END = re.compile(r"^    \+-{36,}$")
+_MEMBERS = 3
+_LINES_AFTER = 20  # as many as an attempt shows of the output
+_FATAL = "Fatal Python error: "
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
 _LAST_LINE = re.compile(
-    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Failed|Timeout))(?:: (?P<message>.*))?$"
+    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Interrupt|Exit|Warning|Failed|Timeout))(?:: (?P<message>.*))?$"
 )
 
 
@@ -118,16 +124,42 @@ def describe(code: int) -> str:
 
 
 def from_lines(lines: List[str]) -> Dict[str, Any]:
-    """Exception, message and traceback read from the last output of a Python program; empty if there is none."""
-    start = next((i for i in range(len(lines) - 1, -1, -1) if lines[i].startswith("Traceback (most recent")), None)
+    """Exception, message and traceback at the end of a Python program's output; empty if there is none.
+
+    A traceback that other output follows for longer was handled: it did not end the program.
+    """
+    starts = (index for index in range(len(lines) - 1, -1, -1) if _TRACEBACK.match(lines[index]))
+    start = next(starts, None)
     if start is None:
         return {}
+    bar = "  | " if "+ Exception Group" in lines[start] else ""
     for index in range(start + 1, len(lines)):
-        match = _LAST_LINE.match(lines[index])
+        match = _LAST_LINE.match(lines[index][len(bar) :]) if lines[index].startswith(bar) else None
         if match:
-            return {
-                "exception": match["type"],
-                "message": match["message"] or "",
-                "traceback": "\n".join(lines[start : index + 1]),
-            }
+            end, message = index, match["message"] or ""
+            if bar:
+                end = next((at for at in range(index + 1, len(lines)) if _GROUP_END.match(lines[at])), index)
+                members = [found for line in lines[index + 1 : end] if (found := _MEMBER.match(line))]
+                shown = "; ".join(member["text"] for member in members[:_MEMBERS])
+                message = f"{message}: {shown}" if shown else message
+            if len(lines) - 1 - end > _LINES_AFTER:
+                return {}
+            traceback = "\n".join(lines[start : end + 1])
+            return {"exception": match["type"], "message": message, "traceback": traceback}
     return {}
+
+
+def from_crash(text: str) -> Dict[str, Any]:
+    """Message and stack of what faulthandler wrote as the process was killed; empty if it wrote nothing."""
+    lines = text.splitlines()
+    start = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith(_FATAL)), None)
+    if start is None:
+        return {}
+    kept: List[str] = []
+    for line in lines[start:]:
+        if "torchyard_agent" in line or (kept and line.startswith("Extension modules:")):
+            break
+        kept.append(line)
+    frames = (line.strip() for line in kept if line.startswith("  File "))
+    at = next(frames, "")
+    return {"message": lines[start] + (f", at {at}" if at else ""), "traceback": "\n".join(kept)}

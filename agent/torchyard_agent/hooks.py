@@ -56,6 +56,7 @@ def install() -> None:
     env[OWNER] = owner
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
     register_stacks(run_dir)
+    _catch_crashes(run_dir)
     _chain_excepthook()
     _count_steps(run_dir)
 
@@ -68,6 +69,18 @@ def register_stacks(run_dir: Path) -> None:
     except (OSError, RuntimeError, AttributeError):
         return
     register_stacks.file = file  # type: ignore[attr-defined]
+
+
+def _catch_crashes(run_dir: Path) -> None:
+    """Have a fatal signal write the stack of its thread to `crash.<pid>.txt`, unless the program has asked for it."""
+    if faulthandler.is_enabled():  # by PYTHONFAULTHANDLER
+        return
+    try:
+        file = (run_dir / f"crash.{os.getpid()}.txt").open("w", encoding="utf-8")
+        faulthandler.enable(file=file, all_threads=False)
+    except (OSError, RuntimeError, AttributeError):
+        return
+    _catch_crashes.file = file  # type: ignore[attr-defined]
 
 
 def write_failure(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:

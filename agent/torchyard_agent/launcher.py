@@ -84,7 +84,10 @@ class Launch:
         refusal = _cannot_start(args)
         if refusal:
             return self.refuse(NOT_FOUND, refusal)
-        if self.forks and _can_fork(args, entrypoint):
+        cold = _why_cold(args, entrypoint) if self.forks else None
+        if cold:
+            self.notice(f"warm start is off: {cold}")
+        if self.forks and not cold:
             multiprocessing.SubprocessContext = context_class(multiprocessing.SubprocessContext, self.forks)
         else:
             arguments = exec_arguments(self.spec, [entrypoint, *arguments])
@@ -126,7 +129,7 @@ class Launch:
             "rdzv_endpoint": "",
             "rdzv_id": f"{self.spec['job']}-{self.spec['round']}",
             "standalone": False,
-            "max_restarts": 0,  # restarts are rounds: the operator opens them
+            "max_restarts": self.spec["round"] - 1,  # all of them are used: the operator opens rounds instead
             "redirects": "0",
             "tee": "0",
             "log_dir": str(self.run_dir / "elastic"),
@@ -141,6 +144,10 @@ class Launch:
         from torch.distributed.elastic.agent.server import api
 
         class Agent(base):  # type: ignore[misc]
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                self._remaining_restarts = 0
+
             def _start_workers(self, group: Any) -> Any:
                 started = super()._start_workers(group)
                 launch.pids = dict(self._pcontext.pids())
@@ -164,6 +171,10 @@ class Launch:
     def announce(self, pids: Dict[int, int]) -> None:
         """Tell the agent who the workers are: `workers.json`, global rank to process id."""
         write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
+
+    def notice(self, text: str) -> None:
+        """Leave a notice for the agent: `notice.launcher.json`."""
+        write_json(self.run_dir / "notice.launcher.json", {"notices": [text]})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
         """Return whether to leave the others alone for now: those that ended had saved; a save ends on all ranks."""
@@ -255,11 +266,40 @@ def _config(args: Any, *, warm: bool) -> Any:
     return config, entrypoint, arguments
 
 
-def _can_fork(args: Any, entrypoint: str) -> bool:
-    """Whether a fork of this process can be what the command line asks for; a fresh interpreter always can."""
-    if args.no_python or entrypoint != sys.executable:  # PYTHON_EXEC names another one
-        return False
-    return getattr(args, "numa_binding", None) is None and not args.training_script.endswith((".pyc", ".pyo"))
+def _why_cold(args: Any, entrypoint: str) -> Optional[str]:
+    """Return why a fork of the zygote cannot be what the command line asks for; None: it can."""
+    if args.no_python:
+        return "--no-python runs a program that is not Python"
+    if entrypoint != sys.executable:
+        return f"PYTHON_EXEC names another interpreter, {entrypoint}"
+    if getattr(args, "numa_binding", None) is not None:
+        return "--numa-binding binds a process before torch is imported"
+    if args.module:
+        return _shadowing(Path.cwd())
+    script = Path(args.training_script)
+    if script.is_dir():
+        return _shadowing(script)
+    if pkgutil.get_importer(str(script)) is not None or script.suffix in {".pyc", ".pyo"}:
+        return f"{script} is not a source file"
+    return _shadowing(script.resolve().parent)
+
+
+def _shadowing(folder: Path) -> Optional[str]:
+    """Return which module of `folder`, first on the program's path, hides one that the zygote has imported."""
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    for entry in sorted(folder.iterdir()):
+        name = entry.name.partition(".")[0]
+        if name not in sys.modules or not (entry.name.endswith(suffixes) or (entry / "__init__.py").exists()):
+            continue
+        spec = getattr(sys.modules[name], "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if spec is None or origin is None or not spec.has_location:
+            continue  # built into the interpreter: no file hides it
+        if folder.resolve() not in Path(origin).resolve().parents:
+            return f"{entry} hides the module `{name}` of {origin}, which is already imported"
+    return None
 
 
 def _cannot_start(args: Any) -> Optional[str]:

@@ -26,6 +26,7 @@ from torchyard_agent.warm import python_code
 KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
+_CRASH_BYTES = 16 * 1024
 _SIGNALS = 128  # exit codes above it are those of signals
 HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
@@ -281,9 +282,20 @@ class RoundRun:
             if printed:
                 known.update(printed)
                 known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
+        if cause["exception"] is None and cause["code"] > 128:
+            known.update(self._crash(cause))
         if failure.is_sigkill({**cause, **known}) and self.memory.killed_about(cause["time"]):
             known.update(outOfMemory=True, message=self.memory.describe())
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
+
+    def _crash(self, cause: Dict[str, Any]) -> Dict[str, Any]:
+        """What faulthandler wrote: into our file, or into the log if the program itself has enabled it."""
+        path = self.settings.run_dir / f"crash.{cause['pid']}.txt"
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            found = failure.from_crash(file.read(_CRASH_BYTES))
+            if found:
+                return found
+        return failure.from_crash("\n".join(self._log(cause["rank"]).lines))
 
     def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:
         return self._log(cause["rank"] if cause else self.ranks[0]).last(_LAST_LINES, _LAST_BYTES)
@@ -294,7 +306,7 @@ class RoundRun:
 
 def _clean(run_dir: Path) -> None:
     """Remove what the round before left: a flag or a report of another round must not speak for this one."""
-    patterns = ("report.*.json", "saved.*", "failure.*json", "stacks.*.txt", "workers.json", "preempt")
+    patterns = ("report.*.json", "saved.*", "failure.*json", "stacks.*.txt", "crash.*.txt", "workers.json", "preempt")
     for path in (path for pattern in patterns for path in run_dir.glob(pattern)):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -82,6 +82,48 @@ def test_exception_and_message_are_read_from_output_when_the_program_left_no_fil
     assert failure.from_lines(["all is well"]) == {}
 
 
+def test_a_traceback_that_other_output_follows_for_long_was_handled():
+    lines = ["Traceback (most recent call last):", "ValueError: tried again", *["step"] * 20]
+    assert failure.from_lines(lines)["message"] == "tried again"
+    assert failure.from_lines([*lines, "one more"]) == {}
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 1, in <module>
+  |     raise ExceptionGroup("many", [ValueError("one"), TypeError("two")])
+  | ExceptionGroup: many (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: one
+    +---------------- 2 ----------------
+    | TypeError: two
+    +------------------------------------
+""".splitlines()
+
+
+def test_a_group_of_exceptions_is_named_with_its_members():
+    found = failure.from_lines(["before", *GROUP])
+    assert (found["exception"], found["message"]) == (
+        "ExceptionGroup",
+        "many (2 sub-exceptions): ValueError: one; TypeError: two",
+    )
+    assert found["traceback"] == "\n".join(GROUP)
+
+
+def test_a_crash_is_told_by_the_frames_of_the_program():
+    frames = [
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
+        '  File "train.py", line 2 in f',
+    ]
+    ours = ['  File "/x/torchyard_agent/worker.py", line 30 in run', '  File "<string>", line 1 in <module>']
+    text = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1 (most recent call first):", *frames]
+    assert failure.from_crash("\n".join([*text, *ours, "", "Extension modules: torch._C (total: 1)"])) == {
+        "message": f"Fatal Python error: Segmentation fault, at {frames[0].strip()}",
+        "traceback": "\n".join(text),
+    }
+    assert failure.from_crash("killed") == {}
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -132,3 +132,36 @@ path, data = {str(path)!r}, b"step,loss\\n" * 1000
     ended = node.ended()
     assert ended["code"] == 0, (ended, node.log())
     assert read(path.read_bytes()) == b"step,loss\n" * 1000
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(0)", "ctypes.CDLL(None).exit(0)", "os.execv('/bin/true', ['true'])", "sys.exit(os.fork() and 0)"]
+)
+def test_a_rank_that_ends_with_0_in_its_own_way_has_succeeded(node, script, end):
+    node.run(procs=2, program=script(f"import ctypes, os, sys\nif os.environ['RANK'] == '0':\n    {end}\n"))
+    ended = node.ended()
+    assert (ended["code"], ended["failure"]) == (0, None)
+
+
+def test_a_crash_leaves_the_stack_of_the_program(node, script):
+    path = script("import ctypes\ndef crashes():\n    ctypes.string_at(0)\ncrashes()\n")
+    node.run(program=path)
+    found = node.ended()["failure"]
+    assert found["code"] == 139
+    assert found["message"].startswith("Fatal Python error: Segmentation fault, at File ")
+    assert f'File "{path}", line 3 in crashes' in found["traceback"]
+    assert "torchyard_agent" not in found["traceback"]
+    assert node.log() == "", "as under plain torchrun, which shows nothing"
+
+
+def test_an_exception_that_cannot_be_printed_is_reported(node, script):
+    node.run(program=script("class Broken(Exception):\n    def __str__(self):\n        return 1 / 0\nraise Broken\n"))
+    found = node.ended()["failure"]
+    assert (found["exception"], found["message"]) == ("__main__.Broken", "<str() of Broken failed>")
+    assert "raise Broken" in found["traceback"]
+
+
+def test_a_restarted_program_can_count_its_restarts(node, script):
+    node.run(program=script("import os\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"))
+    assert node.ended()["code"] == 0
+    assert node.log() == f"{node.round - 1}\n"

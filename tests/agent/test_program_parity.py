@@ -97,6 +97,7 @@ ENDS = {
     "killed": script("import os\nprint('out')\nos.kill(os.getpid(), 9)\n"),
     "SIGTERM": script("import os\nprint('out')\nos.kill(os.getpid(), 15)\n"),
     "abort": script("import os\nos.abort()\n"),
+    "segmentation fault": script("import ctypes\nctypes.string_at(0)\n"),
     "its own signal handler": script(
         "import os, signal, sys\nsignal.signal(15, lambda *_: sys.exit('handled'))\nos.kill(os.getpid(), 15)\n"
     ),
@@ -145,6 +146,19 @@ if child == 0:
 print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """),
 }
+PEER = """
+import os, sys, torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+batches = DataLoader(torch.ones(2 + dist.get_rank(), 2), num_workers=1)
+for step, batch in enumerate(batches):
+    model(batch).sum().backward()
+    print("step", step, flush=True)
+    if step == 1 and dist.get_rank() == 1:
+        sys.stderr = open(os.devnull, "w")  # which words gloo has for a lost peer depends on the moment
+"""
 WORKERS = """
 import multiprocessing, os, sys
 def work(number):
@@ -186,6 +200,14 @@ PROGRAMS = {
         },
         ("NAME", "x"),
     ),
+    "module of the standard library's name": Program(
+        {
+            "train.py": "import queue, calendar\nprint(queue.mine, calendar.mine)\n",
+            "queue.py": "mine = 1",
+            "calendar.py": "mine = 2",
+        }
+    ),
+    "one rank ends before its peer": Program({"train.py": PEER}, procs=2, modes=("plain", "warm")),
     **ENDS,
     **METHODS,
 }

@@ -83,6 +83,7 @@ class Program:
     args: tuple[str, ...] = ("NAME/train.py",)
     procs: int = 1
     env: dict[str, str] = field(default_factory=dict)
+    modes: tuple[str, ...] = MODES
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def behaviours(programs: dict[str, Program], folder: Path) -> dict[str, dict[str
 def differences(plain: dict[str, Behaviour], ours: dict[str, Behaviour]) -> str:
     """Unified diffs of the programs that behaved otherwise than under plain torchrun."""
     parts = []
-    for name, expected in plain.items():
-        found = ours[name]
+    for name, found in ours.items():
+        expected = plain[name]
         if found != expected:
             diff = difflib.unified_diff(_lines(expected), _lines(found), "plain torchrun", "ours", lineterm="", n=1)
             parts.append("\n".join([f"{name}:", *diff]))
@@ -143,7 +144,7 @@ def _runs(programs, folder, ports):
     python.write_text(PYTHON.format(python=sys.executable))
     python.chmod(0o755)
     for name, program in programs.items():
-        for mode in MODES:
+        for mode in program.modes:
             logs = folder / "logs" / name / mode
             logs.mkdir(parents=True)
             ports.append(ReservedPort())
