@@ -33,9 +33,7 @@ _MEMBERS = 3
 _LINES_AFTER = 20  # as many as an attempt shows of the output
 _FATAL = "Fatal Python error: "
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
-_LAST_LINE = re.compile(
-    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|ExceptionGroup|Interrupt|Exit|Warning|Failed|Timeout))(?:: (?P<message>.*))?$"
-)
+_LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
 
 def is_secondary(exception: Optional[str], message: str, code: int, *, classified: bool = False) -> bool:
@@ -134,7 +132,8 @@ def from_lines(lines: List[str]) -> Dict[str, Any]:
         return {}
     bar = "  | " if "+ Exception Group" in lines[start] else ""
     for index in range(start + 1, len(lines)):
-        match = _LAST_LINE.match(lines[index][len(bar) :]) if lines[index].startswith(bar) else None
+        line = lines[index][len(bar) :] if lines[index].startswith(bar) else ""
+        match = _LAST_LINE.match(line)  # the frames before it are indented
         if match:
             end, message = index, match["message"] or ""
             if bar:

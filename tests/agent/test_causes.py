@@ -80,6 +80,8 @@ def test_exception_and_message_are_read_from_output_when_the_program_left_no_fil
         "traceback": "\n".join(lines[1:4]),
     }
     assert failure.from_lines(["all is well"]) == {}
+    for name in ("Exception", "Problem", "a.b.StopIteration"):
+        assert failure.from_lines(["Traceback (most recent call last):", "  File", name])["exception"] == name
 
 
 def test_a_traceback_that_other_output_follows_for_long_was_handled():
