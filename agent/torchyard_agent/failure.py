@@ -6,7 +6,7 @@ import re
 import signal
 from typing import Any, Dict, Iterable, List, Optional
 
-from torchyard_agent.files import head, is_number, is_text, is_whole, tail
+from torchyard_agent.files import ends, head, is_number, is_text, is_whole
 
 PEER_LOST = 76
 _TRACEBACK_BYTES = 4000
@@ -88,13 +88,13 @@ def record(
 
 
 def bounded(failure: Dict[str, Any]) -> Dict[str, Any]:
-    """The failure with its texts cut to what a request has room for: the head of each, of the traceback the end."""
+    """The failure with its texts cut to what a request has room for: the head of each, of the traceback both ends."""
     exception, phase = failure["exception"], failure["phase"]
     return {
         **failure,
         "exception": exception and head(exception, _WORD_BYTES),
         "message": head(failure["message"], _MESSAGE_BYTES),
-        "traceback": tail(failure["traceback"], _TRACEBACK_BYTES),
+        "traceback": ends(failure["traceback"], _TRACEBACK_BYTES),
         "phase": phase and head(phase, _WORD_BYTES),
     }
 

@@ -52,3 +52,10 @@ def head(text: str, size: int) -> str:
 def tail(text: str, size: int) -> str:
     """The end of `text` that fits into `size` bytes of UTF-8."""
     return text[-size:].encode("utf-8", "replace")[-size:].decode("utf-8", "ignore")
+
+
+def ends(text: str, size: int) -> str:
+    """Return a text whose middle is left out where it does not fit: a traceback begins and ends with what matters."""
+    if len(text.encode("utf-8", "replace")) <= size:
+        return text
+    return head(text, size // 3) + "\n  ...\n" + tail(text, size - size // 3 - 7)

@@ -87,7 +87,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
     """Leave `failure.<rank>.json`, unless the program has already said better why it ends."""
     import traceback
 
-    from torchyard_agent.files import write_json
+    from torchyard_agent.files import ends, write_json
 
     env = os.environ
     rank = env.get("RANK") or env.get("NODE_RANK") or "0"
@@ -99,7 +99,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
         "rank": int(rank),
         "exception": name,
         "message": _message(error)[:2000],
-        "traceback": "".join(traceback.format_exception(kind, error, trace))[-8000:],
+        "traceback": ends("".join(traceback.format_exception(kind, error, trace)), 8000),
         "time": time.time(),
     }
     try:

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional
 from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.curves import Axis, Curves
+from torchyard_agent.digest import digest
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
@@ -205,7 +206,8 @@ class RoundRun:
         if not overdue:
             return False
         written = dump.stacks(self.settings.run_dir)
-        found = verdict(overdue, {rank: written.get(pid, "") for rank, pid in pids.items()}, running)
+        stacks = {rank: written.get(pid, "") for rank, pid in pids.items()}
+        found = verdict(overdue, stacks, running, world=len(self.ranks) * int(self.spec["nodes"]))
         if found.secondary and self.standstill.wait_for_others():
             return False
         self.hung = found
@@ -241,13 +243,14 @@ class RoundRun:
         elif code == 0 and self._incomplete():
             code = 1
             cause = self._own_record(code, f"the workers ended with 0 but left no {self.settings.completion_file}")
+        cause = cause and self._completed(cause)
         return {
             "round": self.number,
             "code": code,
             "saved": saved,
             "asked": asked,
             "time": time.time(),
-            "failure": cause and self._completed(cause),
+            "failure": cause,
             "lines": self._lines(cause),
         }
 
@@ -298,7 +301,11 @@ class RoundRun:
         return failure.from_crash("\n".join(self._log(cause["rank"]).lines))
 
     def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:
-        return self._log(cause["rank"] if cause else self.ranks[0]).last(_LAST_LINES, _LAST_BYTES)
+        log = self._log(cause["rank"] if cause else self.ranks[0])
+        last = log.last(_LAST_LINES, _LAST_BYTES)
+        if cause is None or not cause["traceback"] or self.hung is not None:
+            return last
+        return digest(cause["traceback"], list(log.lines) or last, _LAST_LINES)
 
     def _log(self, rank: int) -> RankLog:
         return next((log for log in self.logs if log.rank == rank), self.logs[0])

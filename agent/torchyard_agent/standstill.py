@@ -104,16 +104,19 @@ class Hung(NamedTuple):
     stacks: str
 
 
-def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]]) -> Hung:
+def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]], *, world: int) -> Hung:
     """Which of the ranks that stand still is the cause: one that does not wait for others, if there is one.
 
     Args:
         overdue: seconds without progress by rank; not empty.
         stacks: of all threads, by rank.
         reports: newest report of each rank.
+        world: ranks of the gang; one alone waits for nobody, also in its backward pass.
     """
     steps = {report["rank"]: report["step"] for report in reports}
     places = {rank: place(stacks.get(rank, "")) for rank in overdue}
+    if world == 1:
+        places = {rank: found._replace(waits=False) for rank, found in places.items()}
     rank = min(overdue, key=lambda each: (places[each].waits, steps.get(each, 0), each))
     frame, waits = places[rank]
     where = f", at {frame}" if frame else ""

@@ -78,10 +78,10 @@ def test_the_place_is_the_users_own_and_the_main_threads():
 def test_the_cause_is_the_one_that_waits_for_nobody_then_the_one_behind():
     reports = [report(0, 8), report(1, 8), report(2, 7)]
     overdue = {0: 31.0, 1: 30.0, 2: 30.4}
-    found = verdict(overdue, {0: WAITING, 1: READING, 2: WAITING}, reports)
+    found = verdict(overdue, {0: WAITING, 1: READING, 2: WAITING}, reports, world=3)
     assert (found.rank, found.secondary, found.stacks) == (1, False, READING)
     assert found.message == "no step for 30 s after step 8, at data.py:12 in read_batch"
-    found = verdict(overdue, {0: WAITING, 1: WAITING, 2: WAITING}, reports)
+    found = verdict(overdue, {0: WAITING, 1: WAITING, 2: WAITING}, reports, world=3)
     assert (found.rank, found.secondary) == (2, True)
     assert found.message == "no step for 30 s after step 7, at train.py:40 in main, waiting for other ranks"
 
@@ -126,3 +126,10 @@ def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
     assert "all_reduce" in node.log(0)
     node.run(2, procs=2)
     assert node.ended()["code"] == 0
+
+
+def test_a_rank_that_is_alone_waits_for_nobody():
+    (report,) = [{"rank": 0, "step": 7}]
+    found = verdict({0: 60.0}, {0: WAITING}, [report], world=1)
+    assert not found.secondary
+    assert "waiting for other ranks" not in found.message

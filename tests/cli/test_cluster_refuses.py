@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from aiohttp import web
 from tests.cli.conftest import EXAMPLES
-from tests.support.cli.cluster import cluster, objects
+from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kube.api_server import refused
 
 from torchyard.cli.errors import RefusalError
@@ -120,6 +120,55 @@ async def test_a_job_comes_from_stdin(torchyard):
         process = torchyard.start("submit", "-", "-n", "team", "-o", "json", stdin=subprocess.PIPE)
         shown, said = await asyncio.to_thread(process.communicate, job)
     assert (process.returncode, '"name": "x"' in shown) == (0, True), said
+
+
+async def test_what_kubectl_printed_can_be_submitted_again(torchyard):
+    """The server answers 500 to a resourceVersion in an object that it is to create."""
+    sent = []
+
+    async def answer(request):
+        sent.append(await request.json())
+        return web.json_response(sent[-1])
+
+    printed = "uid: u-1, resourceVersion: '7', generation: 2, creationTimestamp: '2026-11-21T06:55:50Z', labels: {a: b}"
+    job = f"apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{name: x, {printed}}}\n"
+    (torchyard.folder / "kept.yaml").write_text(job + "spec: {script: pass}\nstatus: {state: Running}\n")
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "submit", "kept.yaml", "-n", "team")
+    assert done.returncode == 0, done.stderr
+    assert [each["metadata"] for each in sent] == [{"name": "x", "labels": {"a": "b"}, "namespace": "team"}]
+
+
+async def test_the_doctor_is_not_content_where_every_pod_is_rejected(torchyard):
+    message = "an admission policy of the cluster forbids the pods (no team label); ask who runs that policy"
+    admitted = {"type": "Admitted", "status": "False", "reason": "AdmissionDenied", "message": message}
+
+    def answer(request):
+        if request.path.endswith("/trainingjobs"):
+            return web.json_response({"items": [{**JOB, "status": {"state": "Pending", "conditions": [admitted]}}]})
+        return web.json_response({"items": [], "resources": [], "status": {"allowed": True}, "spec": {"versions": []}})
+
+    done = await asked(torchyard, answer, "doctor", "-n", "team")
+    assert done.returncode == 1
+    assert f"no pod of job cvrp is created: {message}" in done.stdout + done.stderr
+    assert "`torchyard explain cvrp -n team`" in done.stdout + done.stderr
+
+
+async def test_an_explanation_gives_the_advice_of_the_message_with_the_name_of_the_job(torchyard):
+    message = "rounds in a row ended without progress (3 rounds); see `torchyard logs`"
+
+    def answer(request):
+        if request.path.endswith("/events"):
+            return web.json_response({"items": []})
+        if request.path.endswith("/cvrp"):
+            attempts = [{"round": 1, "reason": "Suspended"}, {"round": 2, "reason": "Completed"}]
+            status = {"state": "Failed", "reason": "NoProgress", "message": message, "attempts": attempts}
+            return web.json_response({**JOB, "status": status})
+        return objects(request, pods=0)
+
+    done = await asked(torchyard, answer, "explain", "cvrp", "-n", "team")
+    assert "What to do:\n  see `torchyard logs cvrp -n team`\n" in done.stdout
+    assert "Failures so far" not in done.stdout, "no round failed"
 
 
 REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n team")

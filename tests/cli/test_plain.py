@@ -9,6 +9,7 @@ from tests.support.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, 
 
 from torchyard.cli.picture import Picture
 from torchyard.cli.plain import PlainView
+from torchyard.cluster.local.run import Event
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +60,17 @@ def test_a_warning_is_said_once_and_its_control_characters_are_gone() -> None:
     assert [line for line in said if "Warning" in line] == [
         "06:57:00 Warning WorkerFailed: Rank 1 on cvrp-0-1 was killed (exit 137)."
     ]
+
+
+def test_how_a_job_failed_is_left_to_the_lines_after_the_view() -> None:
+    event = Event(time="2026-11-21T07:00:00Z", type="Warning", reason="NoProgress", message=FAILED.status.message)
+    said = lines(Picture(FAILED, NOW, events=[event]))
+    assert len(said) == 1
+    assert FAILED.status.message not in said[0]
+
+
+def test_a_failure_is_said_once_by_its_event() -> None:
+    event = Event(time="2026-11-21T07:00:00Z", type="Warning", reason="X", message="Round 1 ended: it broke; fix it")
+    status = msgspec.structs.replace(RUNNING.status, state="Recovering", reason="X", message="it broke; fix it")
+    said = lines(Picture(msgspec.structs.replace(RUNNING, status=status), NOW, events=[event]))
+    assert [line.count("it broke") for line in said] == [1, 0]

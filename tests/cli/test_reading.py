@@ -65,7 +65,7 @@ def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
         "20 steps at risk",
         "WorkerFailed",
         "rank 1 on cvrp-0-1 (local-1), exit 137",
-        "last lines of rank 1",
+        "rank 1, round",
         "step 50 loss 2.1",
         str(torchyard.run_folder("cvrp") / "checkpoints"),
         "next: torchyard logs cvrp -f",

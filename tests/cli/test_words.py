@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.api.figures import figure, span
-from torchyard.cli.words import clean, clip, measure, rate, size
+from torchyard.cli.words import addressed, clean, clip, measure, rate, size
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,19 @@ def test_a_metric_has_the_unit_of_its_name(name: str, value: float, read: str) -
 def test_a_clipped_text_says_so() -> None:
     assert clip("abcdef", 4) == "abc…"
     assert clip("abcd", 4) == "abcd"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "read"),
+    [
+        ("see `torchyard logs`", "", "see `torchyard logs cvrp`"),
+        ("see `torchyard logs`", " -n team", "see `torchyard logs cvrp -n team`"),
+        ("`torchyard stacks` shows", " -n team --context c", "`torchyard stacks cvrp -n team --context c` shows"),
+        ("see `kubectl describe pvc`", " -n team", "see `kubectl describe pvc -n team`"),
+        ("see `kubectl logs -c agent` of the pod", " -n team", "see `kubectl logs -n team -c agent` of the pod"),
+        ("see `kubectl describe node`", " -n team", "see `kubectl describe node`"),
+        ("`torchyard validate` names every fault", " -n team", "`torchyard validate` names every fault"),
+    ],
+)
+def test_a_command_of_a_sentence_can_be_typed_as_it_stands(text: str, flags: str, read: str) -> None:
+    assert addressed(text, "cvrp", flags) == read

@@ -112,6 +112,15 @@ WAITING = {
         "VolumeElsewhere",
         "runs",
     ),
+    "another pod holds a claim for a single pod": (
+        pod(
+            status=unplaced(
+                nodes("4 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")
+            )
+        ),
+        "VolumeInUse",
+        "runs",
+    ),
     "the node has all the volumes it can take": (
         pod(status=unplaced(nodes("2 node(s) exceed max volume count, 2 node(s) had untolerated taint(s)"))),
         "InsufficientResource",

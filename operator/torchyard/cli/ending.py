@@ -8,7 +8,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.fetchable import Fetchable, fetchable
 from torchyard.cli.picture import learned
-from torchyard.cli.words import clean, size
+from torchyard.cli.words import addressed, clean, size
 from torchyard.cluster.local.folder import RunFolder
 
 MAX_LINES = 20
@@ -40,7 +40,7 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
                 f"{name} is stopped; `torchyard resume {name}` goes on"]  # fmt: skip
     if state == "Failed":
         return [
-            f"{name} failed: {clean(job.status.message)}",
+            f"{name} failed: {addressed(clean(job.status.message), name)}",
             *last_lines(job),
             f"more: `torchyard status {name}`, `torchyard logs {name}`",
         ]
@@ -64,5 +64,5 @@ def last_lines(job: TrainingJob) -> list[str]:
         if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != "Preempted":
             who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
             lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
-            return [f"last lines of {who}, round {attempt.round}:", *lines]
+            return [f"{who}, round {attempt.round}:", *lines]
     return []

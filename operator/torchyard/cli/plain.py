@@ -3,6 +3,7 @@
 import sys
 from typing import TextIO
 
+from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.picture import Picture, progress_words, unix
 from torchyard.cli.words import clean, clock
 from torchyard.cluster.local.run import Event
@@ -11,7 +12,10 @@ PROGRESS_EVERY = 10.0  # seconds between lines while nothing but the step change
 
 
 class PlainView:
-    """Writes lines to a stream (stderr unless given); draws nothing twice."""
+    """Writes lines to a stream (stderr unless given); says each fact once.
+
+    How a job ended is left to the lines after the view.
+    """
 
     def __init__(self, stream: TextIO | None = None, every: float = PROGRESS_EVERY) -> None:
         self.stream = stream or sys.stderr
@@ -21,14 +25,19 @@ class PlainView:
         self.last_line = float("-inf")
         self.last_words: list[str] = []
         self.warned: set[Event] = set()
+        self.told = ""  # the newest warning
 
     def show(self, picture: Picture) -> None:
         """Print what is new in `picture`."""
         status = picture.job.status
+        over = status.state in TERMINAL_STATES
         for event in picture.events:
             if event.type == "Warning" and event not in self.warned:
                 self.warned.add(event)
-                self.say(unix(event.time) or picture.now, f"Warning {clean(event.reason)}: {clean(event.message)}")
+                if over and event.message == status.message:
+                    continue
+                self.told = clean(event.message)
+                self.say(unix(event.time) or picture.now, f"Warning {clean(event.reason)}: {self.told}")
         if picture.notice and picture.notice != self.notice:
             self.notice = picture.notice
             self.say(picture.now, picture.notice)
@@ -38,7 +47,8 @@ class PlainView:
         words = progress_words(picture.job)
         if moved != self.shown:
             self.shown = moved
-            self.progress(picture, words, clean(status.message))
+            message = clean(status.message)
+            self.progress(picture, words, "" if over or (message and message in self.told) else message)
         elif picture.now - self.last_line >= self.every and words != self.last_words:
             self.progress(picture, words)
 

@@ -18,7 +18,7 @@ from torchyard.cli.picture import age, headline, interrupted, progress_words, st
 from torchyard.cli.processes import PodProcesses
 from torchyard.cli.ranks import Rank
 from torchyard.cli.runs import Run
-from torchyard.cli.words import clean, clip, size
+from torchyard.cli.words import addressed, clean, clip, size
 
 MAX_PODS = 16
 
@@ -56,10 +56,10 @@ def detached_sentence(job: TrainingJob, training: bool) -> str:
     return f"{what}: a failure would not be restarted now; `torchyard resume {job.metadata.name}` reattaches."
 
 
-def head(job: TrainingJob, controlled: bool, now: float, detached: str = "") -> RenderableType:
+def head(job: TrainingJob, controlled: bool, now: float, detached: str = "", *, flags: str = "") -> RenderableType:
     """Return `cvrp  Running` and the sentence; `detached`: the sentence of a run whose pods live without control."""
     state, reason = state_word(job, controlled, bool(detached)), job.status.reason
-    sentence = clean(job.status.message)
+    sentence = addressed(clean(job.status.message), job.metadata.name, flags)
     if interrupted(job, controlled):
         safe = "; its newest checkpoint is safe" if job.status.checkpoint is not None else ""
         reason, sentence = "", detached or f"Its processes are gone{safe}."

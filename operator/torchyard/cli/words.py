@@ -11,6 +11,10 @@ from torchyard.api.texts import ESCAPES
 CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+_OWN_COMMAND = re.compile(r"`torchyard (explain|logs|resume|stacks|status)`")
+_KUBECTL = re.compile(r"`kubectl (describe pod|describe pvc|logs)( [^`]*)?`")
+
+
 def clean(line: str) -> str:
     """One line of foreign text without escape sequences and control characters.
 
@@ -20,6 +24,18 @@ def clean(line: str) -> str:
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
     return CONTROLS.sub("", ESCAPES.sub("", line))
+
+
+def addressed(text: str, name: str, flags: str = "") -> str:
+    """Return a sentence whose commands can be typed as they stand: with the name of the job and where it is.
+
+    Args:
+        text: from the catalogue, in which commands name no job.
+        name: of the job.
+        flags: of a job on a cluster, as ` -n team`; empty: it is on this machine.
+    """
+    text = _OWN_COMMAND.sub(lambda found: f"`torchyard {found[1]} {name}{flags}`", text)
+    return _KUBECTL.sub(lambda found: f"`kubectl {found[1]}{flags}{found[2] or ''}`", text)
 
 
 def size(count: float) -> str:

@@ -4,6 +4,7 @@ A worker is hung if the main thread's counter (`report.py`) does not change for 
 longest time of the phase so far, so that a slow run is not mistaken for a hung one.
 """
 
+import os
 import sys
 import threading
 import time
@@ -91,7 +92,8 @@ def hung(facts: dict[str, Any], seconds: float) -> HungError:
     """Return the error; a rank that waits for others in a collective is not the cause."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]  # noqa: SLF001 - documented, for debuggers
     stack = traceback.extract_stack(frame)
-    waits = any(place in stack[-1].filename for place in _MEETING_PLACES)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    waits = not alone and any(place in stack[-1].filename for place in _MEETING_PLACES)
     where = ", waiting for other ranks" if waits else ""
     text = f"no progress for {seconds:.0f} s in phase {facts['phase']} after step {facts['step']}{where}"
     return HungError(text, phase=facts["phase"], step=facts["step"], stack="".join(stack.format()), secondary=waits)

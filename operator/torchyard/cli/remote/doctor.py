@@ -9,15 +9,19 @@ import msgspec
 from torchyard.api.crd import crd
 from torchyard.api.figures import plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
+from torchyard.api.status import TERMINAL_STATES
+from torchyard.cli.remote import jobs
 from torchyard.cli.remote.findings import Finding, Leader
 from torchyard.cli.remote.intake_probe import reach
 from torchyard.cli.remote.session import Remote
+from torchyard.cli.words import addressed
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.cluster.kube.manifest.names import GPU
 from torchyard.cluster.kube.manifest.placement import GPU_PRODUCT
 
 Document = dict[str, Any]
 LEADER = "torchyard.dev/leader"
+MAX_HELD = 3
 NO_RIGHT = "your rights do not reach that far"
 
 # (verb, group, resource): what whoever submits jobs needs in a namespace, and what the operator needs everywhere.
@@ -69,9 +73,32 @@ async def examine(remote: Remote, *, pod: bool) -> AsyncIterator[Finding]:
         yield await _rights(remote, "the operator", OPERATORS, user, remote.namespace)
     async for finding in _gpus(remote):
         yield finding
+    async for finding in _rejected(remote):
+        yield finding
     for leader in ours[:1] if pod else ():
         for finding in await reach(remote, leader):
             yield finding
+
+
+async def _rejected(remote: Remote) -> AsyncIterator[Finding]:
+    """Yield the jobs of the namespace whose pods the API server does not create: nothing else looks wrong then."""
+    try:
+        documents = await jobs.get_all(remote, everywhere=False)
+    except (NotFound, Rejected):
+        return  # which has just been said
+    held = [
+        (job, admitted)
+        for job in map(jobs.typed, documents)
+        if job.status.state not in {*TERMINAL_STATES, "Suspending", "Suspended"}
+        for admitted in job.status.conditions
+        if (admitted.type, admitted.status) == ("Admitted", "False")
+    ]
+    for job, admitted in held[:MAX_HELD]:
+        name = job.metadata.name
+        what = addressed(admitted.message, name, remote.flags)
+        yield Finding("wrong", f"no pod of job {name} is created: {what}", f"`torchyard explain {name}{remote.flags}`")
+    if len(held) > MAX_HELD:
+        yield Finding("wrong", f"likewise {plural(len(held) - MAX_HELD, 'other job')} of {remote.namespace}")
 
 
 async def _resource(remote: Remote) -> AsyncIterator[Finding]:

@@ -14,7 +14,7 @@ from torchyard.cli.output import say
 from torchyard.cli.picture import Picture, learned, record
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.session import Remote
-from torchyard.cli.words import clean
+from torchyard.cli.words import addressed, clean
 from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.local.run import Event
 from torchyard.engine.ports import Unavailable
@@ -49,7 +49,7 @@ def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
         return [learned(job), f"next: torchyard fetch {name}{flags}"]
     if state == "Failed":
         more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
-        return [f"{name} failed: {clean(job.status.message)}", *last_lines(job), more]
+        return [f"{name} failed: {addressed(clean(job.status.message), name, remote.flags)}", *last_lines(job), more]
     return [f"{name} is suspended; `torchyard resume {name}{flags}` goes on from its newest checkpoint"]
 
 

@@ -13,7 +13,7 @@ from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.ending import last_lines
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.show import attempts, cause_words, facts, head
-from torchyard.cli.words import clean
+from torchyard.cli.words import addressed, clean
 from torchyard.cluster.local.run import Event
 from torchyard.engine.view import Pod
 
@@ -24,7 +24,7 @@ QUIET = frozenset({"Running", "Succeeded", "Suspended"})
 
 def status(job: TrainingJob, pods: Sequence[Pod], remote: Remote, now: float) -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, pods, what to type next."""
-    parts: list[RenderableType] = [head(job, True, now), Text(), facts(job, True, (), now)]
+    parts: list[RenderableType] = [head(job, True, now, flags=remote.flags), Text(), facts(job, True, (), now)]
     if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
     said = last_lines(job) if job.status.state != "Succeeded" else []
@@ -40,10 +40,10 @@ def explain(job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], remo
     """Why the job is where it is, from the verdict down to the evidence, each line one fact."""
     found = [f"{job.metadata.name} in {remote.where} is {job.status.state or 'not yet looked at'}."]
     if job.status.message:
-        found.append(clean(job.status.message))
+        found.append(addressed(clean(job.status.message), job.metadata.name, remote.flags))
     elif not job.status.state:
         found.append(f"No operator has looked at it: `torchyard doctor{remote.flags}` says whether one runs.")
-    found += _section("What to do", _advice(job))
+    found += _section("What to do", [addressed(step, job.metadata.name, remote.flags) for step in _advice(job)])
     found += _section("Failures so far", _failures(job))
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
     found += _section("Pods", [_pod_line(pod, now) for pod in troubled[:MAX_PODS]])
@@ -75,6 +75,9 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _advice(job: TrainingJob) -> list[str]:
+    _, _, own = clean(job.status.message).rpartition("); ")
+    if own and own != clean(job.status.message):
+        return [own]  # the message may know better than the catalogue what to do
     known = CATALOGUE.get(job.status.reason)
     return [known.next_step] if known is not None and known.next_step else []
 

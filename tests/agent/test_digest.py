@@ -1,0 +1,56 @@
+"""What is shown of a failure first: the exception and the program's own frames, not those of libraries."""
+
+from torchyard_agent.digest import digest
+
+LIBRARY = "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py"
+DEEP = [f'  File "{LIBRARY}", line {number}, in _call_impl\n    return forward_call(*args)' for number in range(30)]
+TRACE = [
+    "Traceback (most recent call last):",
+    '  File "/work/train.py", line 40, in <module>',
+    "    main()",
+    "    ~~~~^^",
+    '  File "/work/train.py", line 31, in main',
+    "    loss = model(batch)",
+    *"\n".join(DEEP).split("\n"),
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 2x2)",
+]
+
+
+def test_the_users_frames_come_first_and_output_before_the_error_stays():
+    assert digest("", ["epoch 1", "loss 0.3", *TRACE], 20) == [
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 2x2)",
+        '  File "/work/train.py", line 31, in main',
+        "    loss = model(batch)",
+        '  File "/work/train.py", line 40, in <module>',
+        "    main()",
+        "  (30 more frames, most of libraries: see the log)",
+        "output before that:",
+        "epoch 1",
+        "loss 0.3",
+    ]
+
+
+def test_a_traceback_that_is_not_in_the_log_is_taken_from_the_failure_file():
+    found = digest("\n".join(TRACE), ["epoch 1"], 20)
+    assert found[1] == '  File "/work/train.py", line 31, in main'
+
+
+def test_of_several_exceptions_the_last_one_is_shown():
+    handled = ["Traceback (most recent call last):", '  File "/work/a.py", line 1, in f', "KeyError: 1", ""]
+    found = digest(
+        "", [*handled, "During handling of the above exception, another exception occurred:", "", *TRACE], 20
+    )
+    assert found[0].startswith("RuntimeError: mat1")
+
+
+def test_without_a_frame_of_the_program_the_last_lines_are_shown():
+    only = ["Traceback (most recent call last):", *DEEP[0].split("\n"), "RuntimeError: inside"]
+    for output in (only, ["killed"], [f"line {number}" for number in range(50)]):
+        assert digest("", output, 20) == output[-20:]
+
+
+def test_lines_and_their_number_are_bounded():
+    long = ["Traceback (most recent call last):", '  File "/work/train.py", line 1, in f', f"ValueError: {'x' * 9999}"]
+    found = digest("", ["before"] * 90 + long, 20)
+    assert len(found) == 20
+    assert max(map(len, found)) <= 200
