@@ -102,6 +102,15 @@ kind-down: ## delete it; what was built stays cached
 manifests: $(INSTALLED) ## write the installation as plain YAML into dist/, for people without Helm
 	@$(BIN)/python hack/manifests.py dist
 
+sbom: $(INSTALLED) ## bills of materials (CycloneDX) of the wheel and the images, into dist/
+	@$(BIN)/python hack/sbom.py dist
+
+audit: $(INSTALLED) ## look for known vulnerabilities of everything that is pinned; asks the package index
+	@$(BIN)/python hack/audit.py
+
+release: $(INSTALLED) ## everything that a release publishes, into dist/; IMAGES=operator=sha256:...,trainer=sha256:...
+	@IMAGES="$(IMAGES)" $(BIN)/python hack/release.py
+
 generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
 	$(BIN)/python hack/generate.py
 
@@ -123,4 +132,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests generate lock format clean
+.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean

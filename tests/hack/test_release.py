@@ -1,0 +1,111 @@
+"""What a release says of itself: its parts, where they come from, and that somebody looked at them."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"hack_{name}", ROOT / f"hack/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "hack"))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "hack"))
+    return module
+
+
+audit, release, sbom = load("audit"), load("release"), load("sbom")
+LOCK = """\
+aiohttp==3.14.5 \\
+    --hash=sha256:1111111111111111111111111111111111111111111111111111111111111111
+colorama==0.4.6 ; sys_platform == 'win32' \\
+    --hash=sha256:2222222222222222222222222222222222222222222222222222222222222222
+Ruamel_Yaml==1.0 \\
+    --hash=sha256:3333333333333333333333333333333333333333333333333333333333333333
+"""
+
+
+def sound(name, version="1.0"):
+    return {"name": name, "version": version, "vulns": []}
+
+
+@pytest.mark.parametrize(
+    ("found", "faults"),
+    [
+        ([], ["aiohttp 3.14.5 was not audited", "ruamel-yaml 1.0 was not audited"]),
+        ([sound("aiohttp", "3.14.5"), sound("ruamel.yaml")], []),
+        ([sound("aiohttp", "3.14.5"), {"name": "ruamel-yaml", "skip_reason": "unknown"}], ["was not audited: unknown"]),
+        (
+            [sound("ruamel-yaml"), sound("aiohttp", "3.14.5") | {"vulns": [{"id": "PYSEC-1", "fix_versions": ["4"]}]}],
+            ["aiohttp 3.14.5 has PYSEC-1, fixed in 4"],
+        ),
+    ],
+)
+def test_an_audit_fails_for_a_vulnerability_and_for_whatever_it_did_not_look_at(found, faults):
+    said = audit.judge(audit.packages(LOCK), found)
+    assert all(any(fault in each for each in said) for fault in faults)
+    assert bool(said) == bool(faults)
+
+
+def test_an_audit_of_nothing_fails(tmp_path):
+    assert audit.judge([], []) == ["it pins no package: nothing was audited"]
+    (tmp_path / "empty.lock").write_text("")
+    done = subprocess.run(
+        [sys.executable, ROOT / "hack/audit.py", tmp_path / "empty.lock"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "nothing" in done.stderr
+
+
+def test_the_whole_lock_is_seen():
+    text = (ROOT / "requirements.lock").read_text()
+    assert len(audit.packages(text)) == sum("==" in line for line in text.splitlines()) > 100
+
+
+@pytest.mark.parametrize("name", ["wheel", *sbom.IMAGES])
+def test_a_bill_of_materials_is_valid_and_names_what_is_installed(tmp_path, name):
+    sbom.main(tmp_path)
+    text = (tmp_path / f"torchyard-{name}.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    listed = defaultdict(list)
+    for part in document["components"]:
+        listed[part["name"]].append(part)
+    for lock in sbom.IMAGES.get(name, (None, ()))[1]:
+        for package, version, _ in audit.packages((ROOT / lock).read_text()):
+            assert any(part["version"] == version and part["hashes"] for part in listed[package])
+    if name in ("operator", "trainer"):
+        assert listed["docker.io/library/python" if name == "operator" else "docker.io/nvidia/cuda"][0]["hashes"]
+    if name == "wheel":
+        assert {"aiohttp", "kopf", "torch"} <= listed.keys()
+        assert "pytest" not in listed
+
+
+def test_a_release_names_its_images_by_digest():
+    values = (ROOT / "charts/torchyard/values.yaml").read_text()
+    digest = f"sha256:{'a' * 64}"
+    read = yaml.safe_load(release.with_digests(values, {"operator": digest, "trainer": digest}))
+    assert read["image"]["digest"] == digest
+    assert read["trainerImage"] == f"ghcr.io/torchyard/trainer@{digest}"
+    with pytest.raises(ValueError, match="is not a digest"):
+        release.with_digests(values, {"operator": "latest"})
+
+
+def test_provenance_names_every_artefact_the_commit_and_the_locks():
+    said = release.statement({"x.whl": "1" * 64}, {"operator": f"sha256:{'2' * 64}"}, "3" * 40)
+    assert [each["digest"]["sha256"][0] for each in said["subject"]] == ["1", "2"]
+    commit, *locks = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert commit["digest"] == {"gitCommit": "3" * 40}
+    assert {each["uri"] for each in locks} >= {"requirements.lock", "images/operator.lock"}
