@@ -15,6 +15,7 @@ from torchyard_agent import dump, environment, install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.settings import Settings
+from torchyard_agent.titles import name_process
 
 BAD_CONFIGURATION = 64
 _LOG_BYTES = 8 << 20
@@ -36,6 +37,7 @@ def main() -> None:
         settings = settings_module.read(sys.argv[1:], os.environ)
     except ValueError as error:
         _refuse(str(error), os.environ)
+    name_process("ty-agent")
     _log_to(settings)
     _make_checkpoint_folder(os.environ)
     code = Agent(settings).run()

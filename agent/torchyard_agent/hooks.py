@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Optional, Sequence, Type
 
+from torchyard_agent.titles import name_process
+
 OWNER = "TORCHYARD_HOOKS_OWNER"
 _MEMBERS = 3
 
@@ -55,6 +57,7 @@ def install() -> None:
         return
     env[OWNER] = owner
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
+    name_process(f"ty-rank-{env.get('RANK') or env.get('NODE_RANK') or '0'}")
     register_stacks(run_dir)
     _catch_crashes(run_dir)
     _chain_excepthook()

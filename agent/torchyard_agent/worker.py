@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional
 from torchyard_agent import hooks, interpreter_end
 from torchyard_agent.forks import Command
 from torchyard_agent.process import stand_before_others
+from torchyard_agent.titles import name_process
 
 # Where `python -c` in the zygote imports this package from; a program finds it at the end of its PYTHONPATH.
 _LOCATION = str(Path(__file__).parent.parent)
@@ -30,6 +31,7 @@ _LOCATION = str(Path(__file__).parent.parent)
 def run(command: Command) -> NoReturn:
     """Become `command` (`python -u SCRIPT ARGS` or `python -u -m MODULE ARGS`); never returns."""
     _become_worker(command.env)
+    name_process(f"ty-rank-{os.environ['RANK']}", command.argv)
     code = _exit_code_of(_prepared(command.argv))  # with no name: a reference would keep the program's objects alive
     if code is None:
         interpreter_end.finish(0)

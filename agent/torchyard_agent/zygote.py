@@ -20,6 +20,7 @@ from typing import Any, Dict, List, NoReturn, Optional
 from torchyard_agent import interpreter_end, launcher, worker
 from torchyard_agent.forks import Forked, fork_ahead
 from torchyard_agent.process import die_with_parent, reaped, release_file_pages, thread_count
+from torchyard_agent.titles import name_process
 
 # torch._dynamo takes a second, and the first optimizer step of every program imports it.
 _ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim", "torch._dynamo")
@@ -29,6 +30,7 @@ def main() -> None:
     """Serve the agent on the socket whose descriptor is the first argument; the others are modules to import."""
     agent = socket.socket(fileno=int(sys.argv[1]))
     die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    name_process("ty-warm")
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -51,6 +53,7 @@ def main() -> None:
     forks, command = fork_ahead(int(spec["procs"]))
     if command is not None:
         worker.run(command)
+    name_process("ty-launcher", ["torchyard-launcher", spec_path])
     _launch(spec, forks)
 
 

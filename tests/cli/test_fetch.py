@@ -98,7 +98,7 @@ def test_without_a_path_what_can_be_fetched_is_listed_with_its_size(torchyard, m
         ["export/web", "262", "B", "3", "files"],
         ["metrics.jsonl", "12", "B"],
     ]
-    assert listed.stderr == "next: torchyard fetch cartpole export/web -o web\n"
+    assert listed.stderr == "next: torchyard fetch cartpole export/web\n"
 
 
 def test_where_nothing_was_written_the_listing_says_so(torchyard):

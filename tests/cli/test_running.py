@@ -268,7 +268,7 @@ def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchya
     stdout, stderr = resumed.communicate(timeout=60)
     assert (resumed.returncode, stdout) == (0, "end\n"), stderr
     assert "loop succeeded" in stderr
-    assert "next: torchyard fetch loop end -o end" in stderr
+    assert "next: torchyard fetch loop end" in stderr
     assert Path(f"/proc/{worker}").exists() is False
 
 

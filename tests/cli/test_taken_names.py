@@ -45,7 +45,7 @@ def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(
     assert ending(SUCCEEDED, folder) == [
         learned,
         f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB)",
-        "next: torchyard fetch cvrp export/web -o web",
+        "next: torchyard fetch cvrp export/web",
     ]
 
 

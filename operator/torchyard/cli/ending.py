@@ -32,7 +32,7 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     if state == "Succeeded":
         made = fetchable(folder.checkpoints)
         first = next((one.path for one in made if one.path.startswith("export/")), made[0].path if made else "")
-        following = f"torchyard fetch {name} {first} -o {Path(first).name}" if made else f"torchyard logs {name}"
+        following = f"torchyard fetch {name} {first}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == "Suspended":
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""

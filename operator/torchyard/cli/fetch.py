@@ -90,8 +90,7 @@ def _list(name: str, context: str | None, namespace: str | None) -> int:
     for one in found:
         count = f"  {plural(one.files, 'file')}" if one.is_folder else ""
         print(f"{clean(one.path):<{width}}  {size(one.bytes):>8}{count}")
-    path = found[0].path
-    say(f"next: torchyard fetch {name} {path}{place_flags(context, namespace)} -o {Path(path).name}")
+    say(f"next: torchyard fetch {name} {found[0].path}{place_flags(context, namespace)}")
     return SUCCEEDED
 
 

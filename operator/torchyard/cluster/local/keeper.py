@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -23,6 +24,7 @@ def main(folder: str, lock: int, command: list[str]) -> int:
     """Run `command` as the pod's first process; returns its exit code, 128 + signal if a signal ended it."""
     os.set_inheritable(lock, False)  # only the keeper holds the lock
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_NAME, b"ty-keeper")
     keeper = os.getpid()
     agent = os.fork()
     if agent == 0:
@@ -52,7 +54,7 @@ def _become(command: list[str], keeper: int) -> None:
     os._exit(127)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     import ctypes  # noqa: PLC0415 - slow, and whoever asks for `stat_fields` needs none
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,48 @@
+"""Names that processes go by in `ps`, `top` and `nvidia-smi`: a fork would go by the command line of its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Optional, Sequence, Tuple
+
+_PR_SET_NAME = 15
+_MOST_NAME = 15  # bytes, as the kernel has it
+_ARG_START = 47  # index in /proc/self/stat, counted from 0
+
+
+def name_process(name: str, command: Optional[Sequence[str]] = None) -> None:
+    """Set the name of this process, and the command line that it is listed with; do nothing where that cannot be done.
+
+    Args:
+        name: what `ps -o comm` and `top` show, cut to 15 bytes.
+        command: what `ps aux`, `pgrep -f` and `nvidia-smi` show, cut to the length of the command line that this
+            process was started with: it is written over that one.
+    """
+    try:
+        import ctypes
+    except ImportError:  # an interpreter without libffi
+        return
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        buffer = ctypes.create_string_buffer(name.encode()[:_MOST_NAME])
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, buffer, 0, 0, 0)
+        place = _own_command_line() if command is not None else None
+        if command is not None and place is not None:
+            start, size = place
+            ctypes.memmove(start, b"\0".join(map(os.fsencode, command))[: size - 1].ljust(size, b"\0"), size)
+
+
+def _own_command_line() -> Optional[Tuple[int, int]]:
+    """Return address and size of the command line in memory; None where they are hidden or no writable memory."""
+    text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+    fields = ["", "", *text[text.rfind(")") + 2 :].split()]  # pid and name, which may hold anything, are left out
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+    if not 0 < start < end:
+        return None
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        addresses, access, *_ = line.split()
+        low, high = (int(each, 16) for each in addresses.split("-"))
+        if low <= start and end <= high:
+            return (start, end - start) if access.startswith("rw") else None
+    return None

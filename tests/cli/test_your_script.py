@@ -1,0 +1,37 @@
+"""The page "Your own script in ten minutes": its script runs, reports, is killed and goes on from its checkpoint."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine, eventually
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-script.md"
+
+
+@pytest.mark.e2e
+def test_the_script_of_the_page_reports_and_goes_on_from_its_checkpoint(torchyard: CommandLine) -> None:
+    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (torchyard.folder / "train.py").write_text(script)
+    run = torchyard.start("run", "train.py", "--nodes", "2", "-o", "json", "--", "--lr", "0.02", "--steps", "100000000")
+    folder = torchyard.run_folder("train")
+    eventually((folder / "checkpoints" / "checkpoint.pt").exists, 120)
+    (worker,) = re.findall("rank 1 ([0-9]+)", torchyard("status", "train").stdout)
+    assert "train.py" in Path(f"/proc/{worker}/cmdline").read_text()
+    assert Path(f"/proc/{worker}/comm").read_text() == "ty-rank-1\n"
+    os.kill(int(worker), signal.SIGKILL)
+    eventually(lambda: "resumed after step" in torchyard("logs", "train").stdout, 120)
+    eventually(lambda: b'"Running"' in (folder / "status.json").read_bytes(), 120)
+    run.send_signal(signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=120)
+    status = json.loads(stdout)["status"]
+    assert (run.returncode, status["state"]) == (75, "Suspended"), stderr
+    assert re.search(r"^\[rank 0\] step [0-9]+/100000000 loss 0\.[0-9]+$", stderr, re.MULTILINE)
+    assert re.search(r"^\[rank 1\] resumed after step [0-9]+$", stderr, re.MULTILINE)
+    assert status["progress"]["totalSteps"] == 100_000_000
+    assert status["checkpoint"]["step"] > 0
+    assert 0 <= status["metrics"]["loss"] < 10
+    assert "checkpoint.pt" in torchyard("fetch", "train").stdout
