@@ -76,7 +76,7 @@ def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
 
 
 def test_a_rank_that_saved_as_it_was_asked_to_is_not_quoted_as_one_that_failed(torchyard: CommandLine) -> None:
-    cause = {"rank": 0, "exitCode": 75, "class": "Evicted", "lines": ["asked to stop: step 100 is saved"]}
+    cause = {"rank": 0, "exitCode": 75, "class": "Preempted", "lines": ["asked to stop: step 100 is saved"]}
     attempts = [{"round": 1, "reason": "Evicted", "cause": cause}, {"round": 2}]
     torchyard.record("cvrp", {**status_document(RUNNING.status), "attempts": attempts})
     text = torchyard("status", "cvrp").stdout
