@@ -5,6 +5,7 @@ Threads only carry: the sync client, the local HTTP server, NVML and the echo of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -17,7 +18,8 @@ from torchyard_agent.command import classify, torchrun_interpreter
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
-from torchyard_agent.process import become_subreaper, catches
+from torchyard_agent.process import become_subreaper
+from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import from_kubeflow, trimmed
 from torchyard_agent.rounds import Move, Standing, next_move
 from torchyard_agent.settings import Settings
@@ -29,7 +31,7 @@ from torchyard_agent.workers import Workers
 PREEMPTED, TERMINATED = 75, 143
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
-_FORWARDED = (signal.SIGHUP, signal.SIGUSR1)
+_FORWARDED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class Agent:
         settings = self.settings
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, *_FORWARDED))
+        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, *_FORWARDED))
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
         token = secrets.token_hex(16)
@@ -121,11 +123,9 @@ class Agent:
         for number in self.wakeup.signals():
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminate()
-            elif number == signal.SIGUSR2:
-                logger.info("stacks:\n%s", dump.dump(self.settings.run_dir, self.workers.pids()))
             else:
-                for pid in self.workers.pids().values():
-                    if catches(pid, number):
+                for pid in handlers(number, self.workers.pids().values(), self.settings.run_dir):
+                    with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
 
     def _terminate(self) -> None:

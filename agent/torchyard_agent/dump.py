@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any, Dict, List
 
 from torchyard_agent.files import read_json
+from torchyard_agent.hooks import STACKS_SIGNAL
 from torchyard_agent.process import catches, is_alive
 from torchyard_agent.standstill import place
 
@@ -46,16 +46,16 @@ def listed(run_dir: Path) -> List[Dict[str, Any]]:
 
 
 def stacks(run_dir: Path) -> Dict[int, str]:
-    """Ask every process that left `stacks.<pid>.txt` for its stacks; what each wrote, by process id.
+    """Ask every process that left `stacks.<pid>.txt` for its stacks; return what each wrote, by process id.
 
-    A process without a handler for SIGUSR2 is never signalled: the signal would end it.
+    A process without our handler is never signalled: the signal would end it.
     """
     files = {int(path.name.split(".")[1]): path for path in run_dir.glob("stacks.*.txt")}
     asked: Dict[int, int] = {}
     for pid, path in files.items():
-        if is_alive(pid) and catches(pid, signal.SIGUSR2):
+        if is_alive(pid) and catches(pid, STACKS_SIGNAL):
             asked[pid] = path.stat().st_size
-            os.kill(pid, signal.SIGUSR2)
+            os.kill(pid, STACKS_SIGNAL)
     _await({files[pid]: size for pid, size in asked.items()})
     written = {pid: files[pid].read_bytes()[size:].decode("utf-8", "replace") for pid, size in asked.items()}
     return {pid: _without_our_frames(text) for pid, text in written.items()}

@@ -32,6 +32,10 @@ _GROUP_END = re.compile(r"^    \+-{36,}$")
 _MEMBERS = 3
 _LINES_AFTER = 20  # as many as an attempt shows of the output
 _FATAL = "Fatal Python error: "
+# What a launcher raises because a process that it started has failed.
+_WRAPPERS = re.compile(
+    r"(^|\.)(CalledProcessError|ChildFailedError|ProcessExitedException|ProcessRaisedException|BrokenProcessPool)$"
+)
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
@@ -45,6 +49,19 @@ def is_secondary(exception: Optional[str], message: str, code: int, *, classifie
     return bool(_SECONDARY_TYPES.search(exception)) or (
         exception.rpartition(".")[2] == "RuntimeError" and bool(_SECONDARY_TEXT.search(message))
     )
+
+
+def is_wrapper(exception: Any) -> bool:
+    """Return whether an exception only says that another process has failed."""
+    return isinstance(exception, str) and bool(_WRAPPERS.search(exception))
+
+
+def unwrapped(found: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a failure with the exception of the process that failed, where a launcher quotes its traceback."""
+    if not is_wrapper(found.get("exception")):
+        return found
+    inner = from_lines(str(found.get("message") or "").splitlines())
+    return {**found, **inner} if inner else found
 
 
 def is_sigkill(failure: Dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Callable, List
 
-from torchyard_agent.process import die_with_parent, is_alive, kill_descendants, signal_groups
+from torchyard_agent.process import catches, descendants, die_with_parent, is_alive, kill_descendants, signal_groups
 
 GRACE_SECONDS = 5.0
 _PARENT_DIED = signal.SIGUSR1
@@ -49,9 +49,13 @@ def _guard(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> Non
 
 
 def end_workers(pids: List[int], grace: float = GRACE_SECONDS) -> None:
-    """SIGTERM to the groups of `pids`, SIGKILL to what is left of them after `grace` seconds."""
+    """Send SIGTERM to the groups of `pids`, and SIGKILL to what is left of them after `grace` seconds.
+
+    A shell without a trap ends at once. What it has started gets the same time if it has a handler for SIGTERM.
+    """
+    below = [each for pid in pids for each in descendants(pid) if catches(each, signal.SIGTERM)]
     signal_groups(pids, signal.SIGTERM)
     deadline = time.monotonic() + grace
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+    while any(map(is_alive, (*pids, *below))) and time.monotonic() < deadline:
         time.sleep(0.005)
     signal_groups(pids, signal.SIGKILL)

@@ -1,11 +1,13 @@
-"""What a worker carries without knowing: stacks on SIGUSR2, a failure file, and a count of its optimizer steps.
+"""What a worker carries without knowing: stacks on a signal, a failure file, and a count of its optimizer steps.
 
-Installed by `sitecustomize` in a worker that was executed, and by the warm worker itself in one that was forked.
-Nothing here may break a user's program: every step gives up silently where it cannot work.
+Installed by `sitecustomize` in every Python that a worker is or starts, and by the warm worker itself in one that was
+forked. Nothing here may break a user's program: every step gives up silently where it cannot work.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import faulthandler
 import importlib.abc
 import importlib.machinery
@@ -13,14 +15,17 @@ import os
 import signal
 import sys
 import time
-import weakref
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Callable, Optional, Sequence, Type
+from typing import Any, Callable, Optional, Sequence, Set, Type
 
 from torchyard_agent.titles import name_process
 
-OWNER = "TORCHYARD_HOOKS_OWNER"
+WORKER = "TORCHYARD_HOOKS_WORKER"
+# A real-time signal, which neither programs nor schedulers use; SIGUSR1 and SIGUSR2 belong to the program.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 11
+_QUOTED = 8000
+_MOST_FAILURES = 100  # files of one pod and round: a driver may start programs that fail for ever
 _MEMBERS = 3
 
 SITECUSTOMIZE = '''"""First on PYTHONPATH: installs the TorchYard agent's hooks, then runs the user's own file."""
@@ -47,29 +52,42 @@ if _spec is not None and _spec.loader is not None:
 '''
 
 
+_started = 0.0  # when this process began, unix seconds
+
+
 def install() -> None:
-    """Install everything, once per worker: programs a worker starts inherit its environment but are not workers."""
+    """Install everything in a worker; in a Python that a worker starts, what it needs once it imports torch.
+
+    A driver, a shell or another launcher may start the program that trains. Whatever else they start in Python, and
+    that may be much, is left alone but for its excepthook.
+    """
     env = os.environ
     if env.get("TORCHYARD_HOOKS", "1") == "0" or "TORCHYARD_ROUND" not in env or "TORCHYARD_RUN_DIR" not in env:
         return
-    owner = f"{env['TORCHYARD_ROUND']}/{env.get('LOCAL_RANK', '')}"
-    if env.get(OWNER) == owner:
-        return
-    env[OWNER] = owner
+    global _started  # noqa: PLW0603 - one a process
+    _started = time.time()
+    nested = env.get(WORKER) == env["TORCHYARD_ROUND"]
+    env[WORKER] = env["TORCHYARD_ROUND"]
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
-    name_process(f"ty-rank-{env.get('RANK') or env.get('NODE_RANK') or '0'}")
+    _chain_excepthook()
+    if not nested:
+        _mark(run_dir)
+    _when_imported("torch.optim.optimizer", lambda module: _watch(module, run_dir, nested=nested))
+
+
+def _mark(run_dir: Path) -> None:
+    """Make this process one that is found, asked for its stacks, and heard when it crashes."""
+    name_process(f"ty-rank-{os.environ.get('RANK') or os.environ.get('NODE_RANK') or '0'}")
     register_stacks(run_dir)
     _catch_crashes(run_dir)
-    _chain_excepthook()
-    _count_steps(run_dir)
 
 
 def register_stacks(run_dir: Path) -> None:
-    """Have SIGUSR2 append the stacks of all threads to `stacks.<pid>.txt`, even while C++ holds the main thread."""
+    """Append the stacks of all threads to `stacks.<pid>.txt` at each STACKS_SIGNAL, even while C++ is running."""
     try:
         file = (run_dir / f"stacks.{os.getpid()}.txt").open("w", encoding="utf-8")
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
-    except (OSError, RuntimeError, AttributeError):
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
+    except (OSError, RuntimeError, AttributeError, ValueError):
         return
     register_stacks.file = file  # type: ignore[attr-defined]
 
@@ -86,22 +104,47 @@ def _catch_crashes(run_dir: Path) -> None:
     _catch_crashes.file = file  # type: ignore[attr-defined]
 
 
+def _watch(module: ModuleType, run_dir: Path, *, nested: bool) -> None:
+    if nested:
+        _mark(run_dir)
+        for kind in ("stacks", "crash"):
+            _remove_at_exit(run_dir / f"{kind}.{os.getpid()}.txt")
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is not None:
+        register(_StepCounter(run_dir))
+
+
+def _remove_at_exit(path: Path) -> None:
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    atexit.register(remove)
+
+
 def write_failure(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """Leave `failure.<rank>.json`, unless the program has already said better why it ends."""
+    """Leave `failure.<rank>.<pid>.json`. What the program itself says, in `failure.<rank>.json`, is preferred."""
     import traceback
 
     from torchyard_agent.files import ends, write_json
 
     env = os.environ
     rank = env.get("RANK") or env.get("NODE_RANK") or "0"
-    path = Path(env["TORCHYARD_RUN_DIR"]) / f"failure.{rank}.json"
-    if path.exists():
+    run_dir = Path(env["TORCHYARD_RUN_DIR"])
+    path = run_dir / f"failure.{rank}.{os.getpid()}.json"
+    if sum(1 for _ in run_dir.glob("failure.*.json")) >= _MOST_FAILURES:
         return
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     document = {
         "rank": int(rank),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "started": _started,
         "exception": name,
-        "message": _message(error)[:2000],
+        "message": _told(error),
         "traceback": ends("".join(traceback.format_exception(kind, error, trace)), 8000),
         "time": time.time(),
     }
@@ -109,6 +152,15 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
         write_json(path, document)
     except OSError:
         return
+
+
+def _told(error: BaseException) -> str:
+    """Return the beginning of a message; of one that quotes a traceback the end, where the quoted exception is."""
+    text = _message(error)
+    if "Traceback (most recent call last):" not in text:
+        return text[:2000]
+    quoted = text[text.rindex("Traceback (most recent call last):") :]
+    return quoted if len(quoted) <= _QUOTED else quoted[:100] + "\n" + quoted[-_QUOTED:]
 
 
 def _message(error: BaseException) -> str:
@@ -135,51 +187,71 @@ def _chain_excepthook() -> None:
     sys.excepthook = hook
 
 
-def _count_steps(run_dir: Path) -> None:
-    def installed(module: ModuleType) -> None:
-        register = getattr(module, "register_optimizer_step_post_hook", None)
-        if register is not None:
-            register(_StepCounter(run_dir))
-
-    loaded = sys.modules.get("torch.optim.optimizer")
+def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    loaded = sys.modules.get(name)
     if loaded is not None:
-        installed(loaded)
+        then(loaded)
     else:
-        sys.meta_path.insert(0, _AfterImport("torch.optim.optimizer", installed))
+        sys.meta_path.insert(0, _AfterImport(name, then))
 
 
 class _StepCounter:
-    """Counts the steps of the first optimizer seen: a turn of several (a GAN, actor and critic) is one step."""
+    """Counts steps of this process. Each optimizer's step is a sign of life; a turn of several is one step.
+
+    A turn ends when an optimizer steps again: those of a GAN, or of actor and critic, take turns, and where one is used
+    after the other each of its steps is a turn.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.pid = os.getpid()
-        self.optimizer: Callable[[], Any] = lambda: None
+        self.pid = 0
+        self.turn: Set[int] = set()
         self.writer: Any = None
         self.observe: Callable[[Any], None] = lambda _optimizer: None
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        first = self.optimizer()
-        if first is None:
-            self.optimizer = weakref.ref(optimizer)
-        elif first is not optimizer:
-            return
-        if self.writer is None:
-            if os.getpid() != self.pid:
-                return
-            self._start()
+        if os.getpid() != self.pid:  # also in a fork, which counts for itself
+            self._start(optimizer)
         self.observe(optimizer)
-        document = self.writer.document
-        self.writer.document = dict(document, step=document["step"] + 1, counter=document["counter"] + 1)
+        document = dict(self.writer.document, counter=self.writer.document["counter"] + 1)
+        if id(optimizer) in self.turn or not self.turn:
+            self.turn = {id(optimizer)}
+            document.update(step=document["step"] + 1, roundSteps=document["roundSteps"] + 1)
+        else:
+            self.turn.add(id(optimizer))
+        self.writer.document = document
 
-    def _start(self) -> None:
+    def _start(self, optimizer: Any) -> None:
         from torchyard_agent import observation, progress
 
         self.observe = observation.observed().step
+        self.pid, self.turn = os.getpid(), set()
         self.writer = progress.ReportWriter(self.run_dir, dict(os.environ), yields=True)
-        self.writer.document.update(phase="step", phaseSince=time.time())
+        before = _steps_before(optimizer)
+        self.writer.document.update(phase="step", phaseSince=time.time(), roundSteps=0, step=before or 0)
+        if before is None:
+            self.writer.document["fromStart"] = True
         progress.silence_with(self.writer.stop)
         self.writer.start()
+        mark = self.run_dir / f"steps.{self.pid}"
+        with contextlib.suppress(OSError):
+            mark.touch()
+        _remove_at_exit(mark)
+
+
+def _steps_before(optimizer: Any) -> Optional[int]:
+    """Return how many steps an optimizer had made before its first one here, as a restored state says.
+
+    None: it keeps no count, as SGD, so that nothing is known.
+    """
+    try:
+        cuda: Any = sys.modules["torch"].cuda
+        if cuda.is_initialized() and cuda.is_current_stream_capturing():
+            return None
+        counts = (state["step"] for state in optimizer.state.values() if "step" in state)
+        return max(0, int(next(counts)) - 1)
+    except Exception:  # noqa: BLE001 - any class may call itself an optimizer
+        return None
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
-from torchyard_agent import failure, gpu_check, guard
-from torchyard_agent.files import read_json, write_json
+from torchyard_agent import evidence, failure, gpu_check, guard
+from torchyard_agent.files import write_json
 from torchyard_agent.forks import Forked, context_class
 from torchyard_agent.process import die_with_parent, stand_before_others
 
@@ -221,8 +221,8 @@ class Launch:
                 self.note(rank, process.local_rank, process.exitcode, time.time())
         failures = []
         for rank, facts in self.exits.items():
-            found = read_json(self.run_dir / f"failure.{rank}.json")
-            failures.append(failure.record(rank=rank, found=found, **facts))
+            known = evidence.found(self.run_dir, rank, facts["pid"], facts["time"], alone=False)
+            failures.append(failure.record(rank=rank, found=known, **facts))
         cause = failure.first_cause(failures)
         code = cause["code"] if cause else 1
         self._write(code, failures)

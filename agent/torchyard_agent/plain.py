@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List
 
-from torchyard_agent import failure, gpu_check, guard
-from torchyard_agent.files import read_json, write_json
+from torchyard_agent import evidence, failure, gpu_check, guard
+from torchyard_agent.files import is_whole, write_json
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.process import die_with_parent, stand_before_others
 
@@ -52,9 +52,9 @@ def run(spec: Dict[str, Any]) -> int:
     guard.give_way()
     failures = []
     if code:
-        found = read_json(run_dir / f"failure.{rank}.json")
-        failures.append(
-            failure.record(rank=rank, local_rank=0, pid=process.pid, code=code, time=time.time(), found=found)
-        )
+        now = time.time()
+        found = evidence.found(run_dir, rank, process.pid, now, alone=True)
+        cause = found["rank"] if found is not None and is_whole(found.get("rank")) else rank
+        failures.append(failure.record(rank=cause, local_rank=0, pid=process.pid, code=code, time=now, found=found))
     write(code, failures)
     return code

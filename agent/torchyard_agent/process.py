@@ -71,19 +71,41 @@ def release_file_pages() -> None:
                 _libc("madvise", start, end - start, _MADV_DONTNEED)
 
 
-def descendants(root: int) -> List[int]:
-    """Every living process below `root`, children before grandchildren."""
-    children: Dict[int, List[int]] = {}
+def children() -> Dict[int, List[int]]:
+    """Return the living children of every process of this machine, or of this container."""
+    found: Dict[int, List[int]] = {}
     for entry in Path("/proc").iterdir():
         fields = _stat(int(entry.name)) if entry.name.isdigit() else []
         if fields and fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
+            found.setdefault(int(fields[1]), []).append(int(entry.name))
+    return found
+
+
+def descendants(root: int) -> List[int]:
+    """Return every living process below `root`, children before grandchildren."""
+    below = children()
     found: List[int] = []
     front = [root]
     while front:
-        front = [child for pid in front for child in children.get(pid, ())]
+        front = [child for pid in front for child in below.get(pid, ())]
         found += front
     return found
+
+
+def is_python(pid: int) -> bool:
+    """Return whether `pid` runs an interpreter of Python."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    except OSError:
+        return False
+
+
+def is_spawned(pid: int) -> bool:
+    """Return whether `multiprocessing` started `pid` as a fresh interpreter."""
+    try:
+        return b"multiprocessing" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def is_alive(pid: int) -> bool:
@@ -131,12 +153,13 @@ def catches(pid: int, sig: int) -> bool:
 
 
 def signal_groups(leaders: Iterable[int], sig: int) -> None:
-    """Send `sig` to each leader and to the process group it leads."""
+    """Send `sig` once to the process group of each leader, or to a leader that has no group yet."""
     for pid in leaders:
         assert pid > 1, f"{pid} stands for more than one process"
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(pid, sig)
+                break  # one that does not lead a group yet is signalled alone; a second signal often means "now"
 
 
 def kill_descendants(root: int, spare: Iterable[int] = ()) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from torchyard_agent import observation
-from torchyard_agent.files import write_json
+from torchyard_agent.files import read_json, write_json
 
 INTERVAL = 1.0
 _RATE_WINDOW = 30.0
@@ -65,7 +65,7 @@ class ReportWriter:
         with self._lock:
             if self._stop.is_set() or os.getpid() != self.pid:
                 return
-            if self.yields and _identity(self.path) != self._written:
+            if self.yields and _identity(self.path) != self._written and not self._inherits():
                 self._stop.set()
                 return
             now = time.time()
@@ -78,6 +78,13 @@ class ReportWriter:
             except OSError:
                 return  # a full scratch volume must not end a training run
             self._written = _identity(self.path)
+
+    def _inherits(self) -> bool:
+        """Return whether the file belongs to a process that has ended: a driver may start programs one by one."""
+        if self._written is not None:
+            return False
+        pid = (read_json(self.path) or {}).get("pid")
+        return isinstance(pid, int) and pid > 0 and not Path(f"/proc/{pid}").exists()
 
     def _rate(self, now: float, step: int) -> Optional[float]:
         steps = self._steps

@@ -38,7 +38,7 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
     "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
     "warnings": lambda value: isinstance(value, list),
     "artifacts": lambda value: isinstance(value, list),
-    "saves": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("saves", "fromStart"), lambda value: isinstance(value, bool)),
 }
 
 
@@ -98,6 +98,8 @@ def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Di
     joined = {**base, **extra, "metrics": {**base.get("metrics", {}), **extra.get("metrics", {})}}
     if "step" in joined:
         joined["step"] = max(base.get("step", 0), extra.get("step", 0))
+    if "step" in extra:
+        joined.pop("fromStart", None)
     return joined if "step" in joined else None
 
 
@@ -169,5 +171,6 @@ class Reports:
             report = join(file, extra)
             if report is not None:
                 rank = self._first_rank + local_rank
-                found.append({"round": self._round, "rank": rank, "localRank": local_rank, "phase": "step", **report})
+                # Below a plain command another launcher may count ranks: this pod is one member all the same.
+                found.append({"round": self._round, "phase": "step", **report, "rank": rank, "localRank": local_rank})
         return found

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
@@ -18,7 +18,8 @@ from torchyard_agent.digest import digest
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
-from torchyard_agent.process import catches, is_alive
+from torchyard_agent.process import is_alive
+from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import Reports, from_patterns
 from torchyard_agent.settings import Settings
 from torchyard_agent.standstill import Hung, Standstill, verdict
@@ -95,7 +96,8 @@ class RoundRun:
         self.cold = False
         self.preempted = False
         self.asked = False
-        self.signalled = False
+        self.signalled: Set[int] = set()  # process ids that were sent SIGTERM to save
+        self.save_asked = 0.0  # unix seconds of the request to save; 0: there was none
         self.save_deadline: Optional[float] = None
         self.kill_deadline: Optional[float] = None
         self._next_look = 0.0
@@ -176,16 +178,24 @@ class RoundRun:
 
         A program that hears neither has nothing to wait for.
         """
-        self.preempted = True
+        self.preempted, self.save_asked = True, time.time()
         (self.settings.run_dir / "preempt").touch()
         self.reports.read()
-        if not any(report.get("saves") for report in self.reports.all()):
-            for pid in (pid for pid in self.workers().values() if catches(pid, signal.SIGTERM)):
-                self.signalled = True
+        self.ask_by_signal()
+        self.save_deadline = now + (seconds if self.signalled or self._answers_by_file() else 0.0)
+
+    def ask_by_signal(self) -> None:
+        """Send SIGTERM to each process that can save and has not got it yet: a shell may have started its next one."""
+        if self._answers_by_file():
+            return
+        for pid in handlers(signal.SIGTERM, self.workers().values(), self.settings.run_dir):
+            if pid not in self.signalled:
+                self.signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-            seconds = seconds if self.signalled else 0.0
-        self.save_deadline = now + seconds
+
+    def _answers_by_file(self) -> bool:
+        return any(report.get("saves") for report in self.reports.all())
 
     def saved(self) -> bool:
         """Whether every local rank has answered a request to save."""
@@ -230,7 +240,8 @@ class RoundRun:
         code = int(written.get("code", failure.exit_code(status)))
         cause = written.get("failure")
         saved = self.saved()
-        asked = saved or ((self.asked or self.signalled) and not (cause and cause["code"] != SAVED))
+        after = bool(self.signalled) and (cause is None or cause["time"] >= self.save_asked)
+        asked = saved or after or (self.asked and not (cause and cause["code"] != SAVED))
         if self.hung is not None:
             code, cause, asked = HUNG, self._record_of(self.hung), False
         elif code and saved:
@@ -252,7 +263,18 @@ class RoundRun:
             "time": time.time(),
             "failure": cause,
             "lines": self._lines(cause),
+            **self._answer(int(written.get("code", failure.exit_code(status)))),
         }
+
+    def _answer(self, code: int) -> Dict[str, Any]:
+        """Return what came of a request to save: the program ended by itself, was killed, or could not hear it."""
+        if not self.save_asked or self.saved():
+            return {}
+        if self.kill_deadline is None:
+            how = "ended"
+        else:
+            how = "killed" if self.signalled or self._answers_by_file() else "deaf"
+        return {"answer": how, "answerSeconds": round(time.time() - self.save_asked, 1), "answerCode": code}
 
     def _incomplete(self) -> bool:
         marker = self.settings.completion_file
@@ -313,7 +335,16 @@ class RoundRun:
 
 def _clean(run_dir: Path) -> None:
     """Remove what the round before left: a flag or a report of another round must not speak for this one."""
-    patterns = ("report.*.json", "saved.*", "failure.*json", "stacks.*.txt", "crash.*.txt", "workers.json", "preempt")
+    patterns = (
+        "report.*.json",
+        "saved.*",
+        "failure.*json",
+        "stacks.*.txt",
+        "steps.*",
+        "crash.*.txt",
+        "workers.json",
+        "preempt",
+    )
     for path in (path for pattern in patterns for path in run_dir.glob(pattern)):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -88,6 +88,7 @@ class Workers:
             logger.warning("round %d: %s", run.number, run.hung.message if run.hung else "")
             self.stop(now)
         if run.save_deadline is not None and run.kill_deadline is None:
+            run.ask_by_signal()
             if run.saved():
                 run.save_deadline = min(run.save_deadline, now + _LEAVE_SECONDS)  # they leave by themselves
                 if not run.still_leaving():

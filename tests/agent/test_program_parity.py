@@ -31,7 +31,7 @@ print([path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH",
 for stream in (sys.stdin, sys.stdout, sys.stderr):
     print(type(stream), stream.name, stream.mode, stream.encoding, stream.errors, type(stream.buffer), stream.isatty())
 print(sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout is sys.__stdout__, repr(sys.stdin.read()))
-print({each: signal.getsignal(each) for each in signal.valid_signals() if each not in (9, 19, signal.SIGUSR2)})
+print({each: signal.getsignal(each) for each in signal.valid_signals() if each not in (9, 19, signal.SIGRTMIN + 11)})
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.set_wakeup_fd(-1), os.umask(0), os.nice(0))
 print({name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")})
 print(multiprocessing.get_start_method(allow_none=True), multiprocessing.current_process().name)

@@ -49,23 +49,30 @@ def test_the_longest_pod_name_fits_a_dns_label():
 
 @pytest.mark.parametrize("code", [64, 65, 66, 67, 126, 127])
 def test_trying_again_cannot_help(code):
-    assert meaning(code).permanent
+    assert meaning(code, classified=True).permanent
 
 
 def test_a_saved_preemption_costs_nothing():
-    assert not meaning(75).counted
-    assert not meaning(75).permanent
+    assert not meaning(75, classified=True).counted
+    assert not meaning(75, classified=True).permanent
 
 
 @given(st.integers(min_value=-300, max_value=1000))
 def test_every_exit_code_has_a_meaning_with_a_catalogued_reason(code):
-    assert meaning(code).reason in CATALOGUE
+    assert meaning(code, classified=True).reason in CATALOGUE
 
 
 def test_signals_are_named_by_number():
-    assert "signal 6" not in meaning(134).sentence
-    assert meaning(128 + 31).sentence == "a worker was killed by signal 31"
-    assert meaning(3).sentence == "a worker ended with exit code 3"
+    assert "signal 6" not in meaning(134, classified=True).sentence
+    assert meaning(128 + 31, classified=True).sentence == "a worker was killed by signal 31"
+    assert meaning(3, classified=True).sentence == "a worker ended with exit code 3"
+    assert meaning(193, classified=True).sentence == "a worker ended with exit code 193"
+
+
+@pytest.mark.parametrize("code", [*range(64, 77), 126, 127])
+def test_a_number_of_the_table_means_nothing_where_nobody_vouches_for_it(code):
+    assert meaning(code, classified=False).reason == "WorkerFailed"
+    assert not meaning(code, classified=False).permanent
 
 
 def test_reasons_are_camel_case_and_have_a_cause():
@@ -79,4 +86,4 @@ def test_a_reason_reads_as_cause_evidence_next_step():
     assert say("WorkerFailed", "rank 1 of cvrp-0-1: ValueError: x") == (
         "a worker raised an exception (rank 1 of cvrp-0-1: ValueError: x); see `torchyard logs`"
     )
-    assert say("Suspending") == "the gang saves a checkpoint and stops"
+    assert say("Suspending") == "the workers are asked to save a checkpoint and to stop"

@@ -108,6 +108,46 @@ def test_a_suspend_waits_for_no_member_that_never_heard_of_the_round():
     assert (world.status.state, world.status.restarts.total) == ("Suspended", 0)
 
 
+ENDED = {"answer": "ended", "answer_seconds": 8.2, "answer_code": 0}
+KILLED = {"answer": "killed", "answer_seconds": 30.1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (ENDED, "ended by itself with exit code 0, 8 s after SIGTERM"),
+        (KILLED, "had not ended 30 s after it was asked to save, and was killed"),
+        ({"answer": "deaf"}, "does not handle SIGTERM, so it was ended without a save"),
+        ({"answer": "<b>"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_suspend_says_how_the_program_answered_and_claims_no_save(answer, said):
+    world = World(2).to_running()
+    world.answer = answer
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    assert world.status.state == "Suspended"
+    assert (said or "(the program has reported no checkpoint);") in world.status.message
+    assert ("; the program" in world.status.message) == bool(said)
+
+
+def test_steps_that_are_counted_from_the_start_of_a_later_round_are_called_so():
+    world = World(1).to_running()
+    fail(world)
+    recover(world, 1)
+    world.agents = {
+        uid: replace(agent, reports=tuple(replace(report, from_start=True) for report in agent.reports))
+        for uid, agent in world.agents.items()
+    }
+    world.settle()
+    says = "counted from the start of this round: the program does not say at which step it resumed"
+    assert says in world.status.message
+    assert "counted from" not in World(1).to_running().status.message
+
+
 def test_without_on_preempt_a_suspend_just_stops():
     world = World(1, checkpoint=Checkpoint(on_preempt=False)).to_running()
     world.edit(suspend=True)

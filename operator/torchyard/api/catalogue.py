@@ -158,7 +158,7 @@ _RUNNING = (
     ("ExportVerified", "every exported format was read back and computes what the model computes", ""),
     ("ExportNotVerified", "the exported formats were not compared with the model", "set spec.export.verify to true"),
     ("ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"),
-    ("Suspending", "the gang saves a checkpoint and stops", ""),
+    ("Suspending", "the workers are asked to save a checkpoint and to stop", ""),
     ("Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"),
     ("Resumed", "the job continues after a suspend", ""),
     ("NotFinished", "the job is not over", ""),

@@ -144,6 +144,7 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     end_time: Annotated[str | None, doc("When it closed; absent while open.")] = None
     reason: Annotated[str, doc("Why it ended, a catalogue code.")] = ""
     cause: Annotated[Cause | None, doc("First cause.")] = None
+    answer: Annotated[str, doc("How a program that reports no saves answered when it was asked to save and stop.")] = ""
     counted: Annotated[bool, doc("Charged to the restart budget.")] = False
     start_step: Annotated[int, doc("Step the round resumed from.")] = 0
     end_step: Annotated[int, doc("Newest step it reported.")] = 0

@@ -13,14 +13,16 @@ from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import stands
+from torchyard.engine.answers import answer
 from torchyard.engine.budget import Charge, charge
 from torchyard.engine.causes import Outcome
 from torchyard.engine.moments import moment, since
-from torchyard.engine.progress import running, silent_start_due, started, step_age
+from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
 from torchyard.engine.wording import next_step, say, told
 
+FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
 # Before a pod that cost nothing is replaced, if it did not live for longer.
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
@@ -98,6 +100,8 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
         reason, evidence = "WorkersSilent", idle
     elif state == "Running":
         evidence, age_due = step_age(view, status)
+        if counts_anew(view, status):
+            evidence = "; ".join(filter(None, (evidence, FROM_START)))
     status = told(status, state, reason, evidence)
     times = (age_due, start_due, silent_start_due(view, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
@@ -184,7 +188,16 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
         return Turn(status=told(status, "Suspending", "Suspending"), events=events, due=(due,))
-    return Turn(status=told(rounds.close_clean(view, status, "Suspended"), "Suspending", "Suspending"), events=events)
+    said = answer(view, status)
+    status = rounds.close_clean(view, status, "Suspended", answer=said)
+    if said:
+        events = (*events, EmitEvent(type="Normal", reason="Suspending", message=say("Suspending", said)))
+    return Turn(status=told(status, "Suspending", "Suspending", said), events=events)
+
+
+def _answered(status: TrainingJobStatus) -> str:
+    """Return how the workers of the newest round answered when they were asked to save."""
+    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == "Suspended" else ""
 
 
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
@@ -276,14 +289,16 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
         return Turn(status=told(status, "Suspending", "Suspending"), events=events if begins else ())
     if status.state == "Suspended":
         return Turn(status=status)
-    saved = f"checkpoint of step {status.checkpoint.step}" if status.checkpoint is not None else "no checkpoint"
+    saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
+    if status.checkpoint is not None:
+        saved = f"checkpoint of step {status.checkpoint.step}"
     if status.checkpoint is not None and not view.files_stay:
         # What it makes from the first step on is progress again.
         anew = replace(status.restarts, best_step=0, no_progress=0)
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
     members = [""] * len(status.rendezvous.members)
     status = replace(
-        told(status, "Suspended", "Suspended", saved),
+        told(status, "Suspended", "Suspended", "; ".join(filter(None, (saved, _answered(status))))),
         # The next gang has new names: what is still being taken down cannot be mistaken for it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),

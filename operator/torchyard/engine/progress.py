@@ -104,6 +104,12 @@ def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
 
 
+def counts_anew(view: View, status: TrainingJobStatus) -> bool:
+    """Return whether steps of a later round are counted from 0, since nothing says at which one the program resumed."""
+    reports = round_reports(view, status)
+    return status.round > 1 and bool(reports) and reports[0].from_start
+
+
 def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """The status with what the agents say: progress, metrics, throughput, checkpoint, GPUs, nodes."""
     reports = round_reports(view, status)

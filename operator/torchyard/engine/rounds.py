@@ -155,7 +155,7 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
     return replace(status, restarts=bill.restarts, nodes=nodes), bill
 
 
-def close_clean(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
+def close_clean(view: View, status: TrainingJobStatus, reason: str, answer: str = "") -> TrainingJobStatus:
     """The status with the round closed for a reason that costs nothing: completion, suspend, an end of the job."""
     attempt = status.attempts[-1] if status.attempts else None
     end_step = newest_step(view, status)
@@ -164,6 +164,7 @@ def close_clean(view: View, status: TrainingJobStatus, reason: str) -> TrainingJ
         status,
         end_time=attempt.end_time if attempt is not None and attempt.end_time else rfc3339(view.now),
         reason=reason,
+        answer=answer,
         end_step=end_step,
         steps_gained=max(0, (end_step if reason == "Completed" else durable) - (attempt.start_step if attempt else 0)),
     )

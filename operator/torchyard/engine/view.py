@@ -63,7 +63,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     classified: bool = False  # the agent or a failure file says that `code` is one of the table of exit codes
 
 
-class RoundExit(Struct, frozen=True, kw_only=True):
+class RoundExit(Struct, frozen=True, kw_only=True, rename="camel"):
     """How a round ended in one pod."""
 
     round: int
@@ -71,6 +71,9 @@ class RoundExit(Struct, frozen=True, kw_only=True):
     saved: bool = False
     asked: bool = False
     time: float = 0.0
+    answer: str = ""  # to a request to save, of a program that says nothing itself: ended, killed or deaf
+    answer_seconds: float = 0.0  # from the request to the end
+    answer_code: int = 0  # exit code of the program
     failure: Failure | None = None
     lines: tuple[str, ...] = ()
 
@@ -91,6 +94,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     phase_since: float = 0.0
     still_seconds: float = 0.0  # without progress, where its agent finds that unusual
     device: str = ""  # that it trains on, as `cuda:0 NVIDIA H100`; empty: it does not say
+    from_start: bool = False  # steps are counted from the program's start: nothing says where it resumed
     alone_seconds: float | None = None  # that it has made steps without a process group; None: it has one or is one
     metrics: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)

@@ -37,6 +37,7 @@ class _Report(Struct, rename="camel"):
     phase_since: float = 0.0
     still_seconds: float = 0.0
     device: Annotated[str, Meta(max_length=MAX_DEVICE)] = ""
+    from_start: bool = False
     alone_seconds: float | None = None
     metrics: Numbers = {}
     throughput: Numbers = {}
@@ -96,6 +97,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         phase_since=read.phase_since,
         still_seconds=read.still_seconds,
         device=read.device,
+        from_start=read.from_start,
         alone_seconds=read.alone_seconds,
         metrics=read.metrics,
         throughput=read.throughput,

@@ -109,8 +109,10 @@ def round_exit(raw: object) -> RoundExit | None:
     """How a round ended; None if it does not say which round and which code."""
     if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "code")):
         return None
-    read = _fields(raw, RoundExit, without=("failure", "lines"))
-    return msgspec.structs.replace(read, failure=_failure(raw.get("failure")), lines=_last_lines(raw.get("lines")))
+    read = _fields(raw, RoundExit, without=("failure", "lines", "answer"))
+    answer = line(raw.get("answer"), 32)
+    failure, lines_ = _failure(raw.get("failure")), _last_lines(raw.get("lines"))
+    return msgspec.structs.replace(read, failure=failure, lines=lines_, answer=answer)
 
 
 def gpu(raw: object) -> GpuReport | None:

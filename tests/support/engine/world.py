@@ -53,6 +53,7 @@ class World:
         self.training: dict[str, int] = {}
         self.steps: dict[str, int] = {}
         self.checkpoint: int | None = None
+        self.answer: dict[str, Any] = {}  # of programs that are asked to save and do not report saves
         self._ids = itertools.count(1)
 
     @property
@@ -212,7 +213,7 @@ class World:
         number = self.training.pop(uid, agent.round)
         failure = {"classified": True, **failure} if failure or (code and not asked) else {}
         why = Failure(code=code, time=self.now, **failure) if failure else None
-        ended = RoundExit(round=number, code=code, asked=asked, saved=saved, time=self.now, failure=why)
+        ended = RoundExit(round=number, code=code, asked=asked, saved=saved, time=self.now, failure=why, **self.answer)
         self.agents[uid] = replace(agent, state="ready", exit=ended, seen=self.now)
 
     def end_pod(self, uid: str, code: int, reason: str = "", message: str = "") -> None:
