@@ -2,10 +2,12 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.support.engine.scenarios import condition, fail, recover
-from tests.support.engine.world import World
+from tests.support.engine.scenarios import condition, fail, of, recover
+from tests.support.engine.world import START, World
 
 from torchyard.api.spec_reliability import Health, Restart
+from torchyard.engine.actions import WriteStatus
+from torchyard.engine.plan import plan
 from torchyard.engine.view import Refusal
 
 
@@ -157,3 +159,21 @@ def test_the_end_of_a_budget_gives_the_advice_of_its_last_cause(code, advice):
         recover(world, 1)
     assert world.status.reason == "NoProgress"
     assert world.status.message.endswith(f"; {advice}")
+
+
+def test_pods_whose_creation_is_not_answered_are_not_silent():
+    world = World(2)
+    world.apply(replace(world.step(), actions=()))
+    world.pods.clear()
+    for seconds, reason in ((1, "WaitingForPods"), (25, "PodsNotCreated")):
+        world.now = START + seconds
+        decided = plan(world.view())
+        (write,) = of(WriteStatus, decided) or [None]
+        if write is not None:
+            world.carry_out(write)
+        assert world.status.reason == reason
+    assert "an admission webhook may hang" in world.status.message
+    world.settle()
+    world.start_pods()
+    world.settle()
+    assert world.status.state == "Starting"

@@ -24,6 +24,11 @@ def say(code: str, evidence: str = "", *, advice: str = "") -> str:
 _WAITING = (
     ("JobCreated", "the job was accepted", ""),
     ("WaitingForPods", "pods are being created", ""),
+    (
+        "PodsNotCreated",
+        "the API server does not answer to the creation of the pods",
+        "an admission webhook may hang: see the log of the operator; the pods are created once it answers",
+    ),
     ("WaitingForAgents", "pods are running, their agents have not called in yet", ""),
     ("Unschedulable", "pods cannot be placed", "free resources or ask for less"),
     ("InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"),

@@ -22,6 +22,10 @@ ORDINARY = frozenset(
 )
 
 
+# Twice as long as an overloaded API server takes to answer, and a webhook that hangs does not.
+UNANSWERED_SECONDS = 20.0
+
+
 def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
     if now.reason == before.reason or now.reason not in (WAITING - ORDINARY) | {"StandingStill", "WorkersSilent"}:
@@ -59,7 +63,15 @@ def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, b
         return told(status, "Pending", "BackingOff", evidence)
     if running:
         return told(status, "Starting", "AgentSilent" if silent else "WaitingForAgents", silent or evidence)
-    return told(status, "Pending", "WaitingForPods", evidence)
+    mute = _unanswered(view, status)
+    evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, and no reason why" if mute else evidence
+    return told(status, "Pending", "PodsNotCreated" if mute else "WaitingForPods", evidence)
+
+
+def _unanswered(view: View, status: TrainingJobStatus) -> bool:
+    """Whether pods of a new job were asked for some time ago and none is there: the request was not answered."""
+    first = status.round == 0 and status.rendezvous.releases == 0
+    return first and not view.pods and view.now - view.since >= UNANSWERED_SECONDS
 
 
 def _stopping(view: View, held: dict[int, Pod]) -> list[str]:

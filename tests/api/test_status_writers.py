@@ -1,0 +1,42 @@
+"""Every field, state and account that the status documents is set somewhere: what is never set is not documented."""
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from torchyard.api import status
+from torchyard.api.status import Goodput, State, StatusModel
+
+OPERATOR = Path(status.__file__).resolve().parents[1]
+WRITERS = [path for path in OPERATOR.rglob("*.py") if path.name != "status.py" or path.parent.name != "api"]
+TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in WRITERS if "cli" not in path.parts]
+SET = {
+    keyword.arg for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
+}
+TEXTS = {node.value for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+MODELS = [each for each in vars(status).values() if isinstance(each, type) and issubclass(each, StatusModel)]
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [(each.__name__, name) for each in MODELS for name in each.__struct_fields__]
+)
+def test_a_field_has_a_writer(model, field):
+    assert field in SET
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_a_state_is_taken(state):
+    assert state in TEXTS
+
+
+def test_every_account_of_time_is_kept():
+    (doc,) = (
+        each.type.__metadata__[0].description for each in msgspec.structs.fields(Goodput) if each.name == "seconds"
+    )
+    kinds = set(re.findall(r"\b[a-z]+\b", doc.partition(":")[0]))
+    assert kinds >= {"productive", "pull", "stalled"}
+    assert kinds <= TEXTS
