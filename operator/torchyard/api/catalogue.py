@@ -29,7 +29,7 @@ _WAITING = (
         "the API server does not answer to the creation of the pods",
         "an admission webhook may hang: see the log of the operator; the pods are created once it answers",
     ),
-    ("WaitingForAgents", "pods are running, their agents have not called in yet", ""),
+    ("WaitingForAgents", "pods are running, their agents have not connected yet", ""),
     ("Unschedulable", "pods cannot be placed", "free resources or ask for less"),
     ("InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"),
     (
@@ -51,12 +51,16 @@ _WAITING = (
     ),
     (
         "TopologyNotMet",
-        "no node that is free is as close to the others as spec.scheduling.topology requires",
+        "no free node is as close to the others as spec.scheduling.topology requires",
         "free one, label the nodes, or ask for topology.preferred",
     ),
-    ("Untolerated", "nodes that would do have a taint", "tolerate it in spec.scheduling.tolerations or remove it"),
-    ("NodesCordoned", "nodes that would do take no new pods", "uncordon one"),
-    ("NodesNotReady", "nodes that would do are not ready", "see `kubectl describe node`; the pods start once one is"),
+    (
+        "Untolerated",
+        "the nodes that match have a taint that the job does not tolerate",
+        "tolerate it in spec.scheduling.tolerations or remove it",
+    ),
+    ("NodesCordoned", "the nodes that match are cordoned", "uncordon one"),
+    ("NodesNotReady", "the nodes that match are not ready", "see `kubectl describe node`; the pods start once one is"),
     ("SchedulingGated", "the pods wait for a gang scheduler to let them in", ""),
     (
         "GangIncomplete",
@@ -126,7 +130,7 @@ _RUNNING = (
     ("Starting", "workers start and have not made a step yet", ""),
     (
         "WorkersSilent",
-        "workers were to start and have not reported yet",
+        "the workers have not reported yet",
         "they may still import, or not reach each other: see `torchyard logs`, and network policies between the pods",
     ),
     ("Training", "the workers train", ""),
@@ -202,7 +206,11 @@ _LOST = (
         "the agent could not be installed in a pod",
         "see `kubectl logs -c agent` of the pod",
     ),
-    ("OOMKilled", "a pod used more memory than its limit", "raise spec.resources.memory or lower the micro-batch"),
+    (
+        "OOMKilled",
+        "the kernel ended a process of a pod for lack of memory",
+        "raise spec.resources.memory or lower the micro-batch",
+    ),
     ("AgentRestarted", "the agent of a pod was restarted", ""),
 )
 _OVER = (
@@ -215,7 +223,7 @@ _OVER = (
     ("RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"),
 )
 _OPERATOR = (
-    ("PodInvalid", "the cluster refuses the pods as invalid", "correct the field that the message names"),
+    ("PodInvalid", "the API server rejects the pods as invalid", "correct the field that the message names"),
     (
         "InvalidSpec",
         "the spec breaks a rule",
@@ -253,6 +261,10 @@ _NEXT_STEPS = {
     "CommandNotFound": "check spec.command, spec.workingDir and that the image has the program",
     "HardwareSuspected": "repair what is named, or train on the CPU with spec.gpusPerNode: 0",
     "Killed": "check the memory of the node",
+    "WorkerHung": "`torchyard logs` has the stacks of the rank that hangs",
+    "PeerLost": "see `torchyard logs` of the rank that ended first",
+    "SegmentationFault": "see `torchyard logs` for the stacks; check compiled extensions and the driver",
+    "Aborted": "see `torchyard logs` for what aborted it",
 }
 
 ADVISORIES = frozenset({"RanksNotCommunicating", "GpusNotUsed"})

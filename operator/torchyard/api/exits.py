@@ -53,7 +53,7 @@ EXITS: dict[int, ExitMeaning] = {
     69: _retry("GpuOutOfMemory", "a GPU ran out of memory"),
     70: _retry("WorkerHung", "a worker stood still"),
     74: _retry("StorageFailed", "the checkpoint volume refused to work"),
-    75: _retry("Preempted", "the workers of a pod were told to stop", counted=False),
+    75: _retry("Preempted", "the workers of a pod were asked to stop", counted=False),
     76: _retry("PeerLost", "a worker lost the connection to another one"),
     126: _fail("CommandNotExecutable", "the command cannot be executed"),
     127: _fail("CommandNotFound", "the command or script does not exist"),
