@@ -39,12 +39,13 @@ def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(
     assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
     folder.checkpoints.mkdir()
     assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
+    (folder.checkpoints / "DONE").touch()
     (folder.checkpoints / "plot.png").write_bytes(bytes(2048))
     (folder.checkpoints / "export" / "web").mkdir(parents=True)
     (folder.checkpoints / "export" / "web" / "index.html").write_bytes(bytes(10))
     assert ending(SUCCEEDED, folder) == [
         learned,
-        f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB)",
+        f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB), DONE (0 B)",
         "next: torchyard fetch cvrp export/web",
     ]
 

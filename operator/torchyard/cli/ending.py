@@ -6,13 +6,14 @@ from pathlib import Path
 from torchyard.api.exits import EXITS
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
-from torchyard.cli.fetchable import Fetchable, fetchable
+from torchyard.cli.fetchable import EXPORT, Fetchable, fetchable
 from torchyard.cli.picture import learned
 from torchyard.cli.words import addressed, clean, size
 from torchyard.cluster.local.folder import RunFolder
 
 MAX_LINES = 20
 MAX_WRITTEN = 8
+INTERNAL = {"DONE", "latest", "micro-batch.json"}
 
 
 def exit_code(job: TrainingJob) -> int:
@@ -30,9 +31,8 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == "Succeeded":
-        made = fetchable(folder.checkpoints)
-        first = next((one.path for one in made if one.path.startswith("export/")), made[0].path if made else "")
-        following = f"torchyard fetch {name} {first}" if made else f"torchyard logs {name}"
+        made = sorted(fetchable(folder.checkpoints), key=lambda one: (_place(one), one.path))
+        following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == "Suspended":
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
@@ -47,6 +47,13 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     if not folder.path.exists():
         return [f"{name} was deleted while it ran"]
     return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
+
+
+def _place(one: Fetchable) -> int:
+    """Return how early something is named: what was made for others first, what only a resumed run reads last."""
+    if one.path.startswith(f"{EXPORT}/"):
+        return 0 if one.path.endswith("/web") else 1
+    return 2 if one.path == "final" else 4 if one.path in INTERNAL else 3
 
 
 def written(made: Sequence[Fetchable], root: Path) -> list[str]:
