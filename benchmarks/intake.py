@@ -40,7 +40,7 @@ async def serve(folder: Path, port: int) -> None:
     from torchyard.intake.server import Intake, application
     from torchyard.intake.signatures import Signatures
     from torchyard.intake.tls import server_context
-    from torchyard.intake.tokens import Tokens
+    from torchyard.intake.tokens import Member, Tokens
 
     tls = server_context(folder)
 
@@ -52,7 +52,8 @@ async def serve(folder: Path, port: int) -> None:
     async def review(_token: str, _audience: str) -> bytes:
         raise Unavailable("no token of the benchmark is in doubt")
 
-    tokens = Tokens(review, lambda uid: ("bench", uid), vouch=Signatures(get).vouch)
+    member = Member(namespace="bench", account="default")
+    tokens = Tokens(review, lambda _uid: member, vouch=Signatures(get).vouch)
     book = Book(time.time, interval=10.0, on_news=lambda _uid: None)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
@@ -137,10 +138,10 @@ async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.C
     operator = Operator(folder)
     await operator.start()
     print(f"\n{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate\n", flush=True)
-    fleet = Fleet(operator, arguments.agents, arguments.ranks, tls)
+    fleet = Fleet(operator, arguments.agents, arguments.ranks, tls, interval=arguments.interval)
     empty, cpu = operator.rss, operator.cpu
     await fleet.arrive()
-    await asyncio.sleep(15)
+    await asyncio.sleep(1.5 * arguments.interval)
     row("handshake and first sync, CPU", f"{(operator.cpu - cpu) / arguments.agents * 1e6:.0f} us")
     fleet.syncs, cpu, started = 0, operator.cpu, time.monotonic()
     await asyncio.sleep(arguments.seconds)
@@ -190,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--agents", type=int, default=8000)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--interval", type=float, default=10.0, help="seconds for which a poll of an agent is held")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--key", choices=("ecdsa", "rsa"), default="ecdsa")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)

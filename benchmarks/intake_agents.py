@@ -96,7 +96,7 @@ class Agent:
             "instance": self.instance,
             "sequence": self.sequence,
             "time": time.time(),
-            "wait": 10.0 if self.sequence > 1 else 0.0,
+            "wait": self.fleet.interval if self.sequence > 1 else 0.0,
             "revision": self.revision,
             "state": self.state,
             "round": int(self.state == "running"),
@@ -185,8 +185,9 @@ def report(rank: int, step: int) -> dict[str, object]:
 class Fleet:
     """All the agents."""
 
-    def __init__(self, operator: Port, agents: int, ranks: int, tls: ssl.SSLContext) -> None:
+    def __init__(self, operator: Port, agents: int, ranks: int, tls: ssl.SSLContext, *, interval: float) -> None:
         self.loop, self.operator, self.ranks, self.tls = asyncio.get_running_loop(), operator, ranks, tls
+        self.interval = interval
         self.connected = self.refused = self.syncs = 0
         self.over, self.tasks, self.odd = False, set(), []
         # More than this one process can shake hands with at once would time out here, not at the operator.

@@ -16,7 +16,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
     [
         ("events.py 20 1", ["| pod |", "| job |", "| agent |"]),
         ("plan.py 20", ["plan"]),
-        ("intake.py --agents 100 --seconds 12", ["memory a connection", "CPU a sync", "restart: all agents back"]),
+        (
+            "intake.py --agents 100 --interval 1 --seconds 3",
+            ["memory a connection", "CPU a sync", "restart: all agents back"],
+        ),
         ("restart.py 1", ["warm: kill -9 of a rank"]),
     ],
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",

@@ -76,7 +76,7 @@ async def test_a_missing_working_folder_ends_the_job_with_a_sentence(laptop):
 
 
 async def test_a_slow_but_healthy_step_restarts_nothing(laptop):
-    job = await laptop.run(script=STEPS.format(at_seven="time.sleep(30)"), **QUICK)
+    job = await laptop.run(script=STEPS.format(at_seven="time.sleep(12)"), **QUICK)
     assert job.status.state == "Succeeded", job.status.message
     assert job.status.restarts.total == 0
     assert job.status.progress.step == 9

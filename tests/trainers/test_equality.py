@@ -1,6 +1,8 @@
 """World size, strategy and accumulation never change the mathematics; a kill never changes a bit."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 from tests.support.trainers.compilers import needs_compiler
@@ -117,9 +119,10 @@ def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, calm, strategy
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Environment and time of runs that compile: the second one finds what the first made."""
-    return {"env": {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}, "seconds": 500}
+def compiled():
+    """Environment and time of runs that compile; what was compiled once is found again, also by the next test run."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return {"env": {"TORCHINDUCTOR_CACHE_DIR": str(home / "torchyard" / "inductor")}, "seconds": 500}
 
 
 @needs_compiler
