@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
+import uvloop
 from aiohttp import web
 
 from torchyard.app.page_server import Connections, PageLimits, served
@@ -83,3 +84,14 @@ def test_the_oldest_connection_of_the_busiest_address_goes_first():
     connections.remove("c", made["c1"])
     connections.remove("a", made["a1"])  # which is closed already
     assert len(connections) == 3
+
+
+def test_pages_are_served_on_the_loop_of_the_operator_and_closed_connections_are_forgotten():
+    """Transports of uvloop are no subclass of asyncio's."""
+
+    async def work():
+        async with served(pages(), 0, host="127.0.0.1", limits=PageLimits(connections_per_address=2)) as port:
+            return [await ask(port, "127.0.0.1") for _ in range(8)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in runner.run(work()))

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Hashable
+from typing import cast
 
 from aiohttp import web
 from msgspec import Struct
@@ -63,19 +64,21 @@ class _Bounded(web.RequestHandler):
         self._connections, self._seconds = connections, seconds
         self._address: Hashable = None
         self._end: asyncio.TimerHandle | None = None
+        self._own: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # A transport of uvloop has the methods of `asyncio.Transport` and is none of its subclasses.
+        self._own = cast("asyncio.Transport", transport)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
-        self._end = asyncio.get_running_loop().call_later(self._seconds, transport.abort)
+        self._end = asyncio.get_running_loop().call_later(self._seconds, self._own.abort)
         super().connection_made(transport)
-        self._connections.add(self._address, transport)
+        self._connections.add(self._address, self._own)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._end is not None:
             self._end.cancel()
-        if isinstance(self.transport, asyncio.Transport):
-            self._connections.remove(self._address, self.transport)
+        if self._own is not None:
+            self._connections.remove(self._address, self._own)
         super().connection_lost(exc)
 
 
