@@ -38,6 +38,9 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
 
     await until(brought)
     assert json.loads(curves.read_text().splitlines()[0])["step"] >= 1
+    listed = await torchyard("fetch", "cvrp")
+    assert "metrics.jsonl" in [line.split()[0] for line in listed.out.splitlines()]
+    assert f" -n {namespace}" in listed.err
     missing = await torchyard("fetch", "cvrp", "export/web", "-o", tmp_path / "web", code=1)
     assert "it has no export/web; it has " in missing.err
     assert "metrics.jsonl" in missing.err
