@@ -31,6 +31,8 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         (["ps", "-o", ""], ["json", "yaml", "wide"]),
         (["run", "--name", ""], []),
         (["run", ""], []),
+        (["run", "train.py", "--no"], ["--nodes"]),
+        (["run", "train.py", "--", "--no"], []),
         (["completion", "z"], ["zsh"]),
         (["nonsense", ""], []),
         (["--debug", "stat"], ["status"]),

@@ -6,7 +6,7 @@ The scripts ask `torchyard __complete WORD...` for the candidates of the last wo
 from argparse import Action, ArgumentParser
 from collections.abc import Sequence
 
-from torchyard.cli.arguments import RUN_NAME, run_names
+from torchyard.cli.arguments import RUN_NAME, SEPARATOR, run_names
 from torchyard.cli.commands import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
 
@@ -62,6 +62,8 @@ def candidates(words: Sequence[str]) -> list[str]:
     """What the last of `words` (everything after the program's name) may become; empty: a file name, or nothing."""
     *before, current = words or [""]
     before = [word for word in before if word != "--debug"]
+    if SEPARATOR in before:
+        return []  # words of the user's program
     if not before:
         found = [*COMMANDS, "--help", "--version", "--debug"]
     elif before[0] not in COMMANDS:
