@@ -65,7 +65,7 @@ def test_a_flood_is_cut_and_says_how_much_is_missing(tmp_path) -> None:
     log(tmp_path, 0, ("x" * 99 + "\n") * 100_000 + "the end\n")
     lines = output.look()
     assert sum(len(line.text) + 1 for line in lines) <= READ_BYTES + 200
-    assert lines[0].text == "[9.41 MiB of output left out; `torchyard logs job` shows all of it]"
+    assert lines[0].text == "[9.41 MiB of output left out; `torchyard logs job` has what is kept]"
     assert {line.text for line in lines[1:-1]} == {"x" * 99}
     assert lines[-1].text == "the end"
 

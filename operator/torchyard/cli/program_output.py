@@ -63,7 +63,7 @@ class ProgramOutput:
         for log in logs:
             lines, skipped = log.read(READ_BYTES // len(logs), last=last)
             if skipped:
-                lines.insert(0, f"[{size(skipped)} of output left out; `torchyard logs {self._name}` shows all of it]")
+                lines.insert(0, f"[{size(skipped)} of output left out; `torchyard logs {self._name}` has what is kept]")
             found += [OutputLine(log.rank, line) for line in lines]
         self._lines.extend(found)
         return found
