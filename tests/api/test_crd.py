@@ -8,8 +8,10 @@ import msgspec
 import pytest
 import yaml
 
+from torchyard.api import free_form
 from torchyard.api.codec import resolved
 from torchyard.api.crd import MAX_CRD_BYTES, NEVER_VISITED, crd, crd_yaml
+from torchyard.api.free_form import MAX_DEPTH
 from torchyard.api.rules import RULES
 from torchyard.api.schema import structural
 from torchyard.api.spec import TrainingJobSpec
@@ -48,13 +50,15 @@ def test_it_stays_small():
 @pytest.mark.parametrize(("path", "node"), NODES, ids=[path or "object" for path, _ in NODES])
 def test_every_node_is_structural(path, node):
     assert not {"$ref", "anyOf", "oneOf", "allOf", "not", "title", "nullable", "definitions", "$defs"} & set(node)
-    assert "type" in node or node.get("x-kubernetes-int-or-string") is True
+    anything = node.get("x-kubernetes-preserve-unknown-fields") is True
+    assert "type" in node or anything or node.get("x-kubernetes-int-or-string") is True
     assert not ("type" in node and "x-kubernetes-int-or-string" in node)
     # The API server reads them as flags beside minimum and maximum: give ge and le.
     assert not {"exclusiveMinimum", "exclusiveMaximum"} & set(node)
     assert not ("properties" in node and "additionalProperties" in node)
-    if node.get("x-kubernetes-preserve-unknown-fields"):
-        assert path == "spec.trainer.params"
+    if anything:
+        assert path.startswith("spec.trainer.params[]")
+        assert {"maxLength", "maxItems", "maxProperties"} <= set(node)
     if node.get("type") == "object" and path != "metadata":
         assert {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"} & set(node)
     assert set(node.get("required", ())) <= set(node.get("properties", {}))
@@ -76,6 +80,12 @@ def test_what_rules_read_is_bounded():
             assert "maxItems" in node, path
         if "additionalProperties" in node:
             assert "maxProperties" in node, path
+    deepest = [node for path, node in NODES if path == f"spec.trainer.params{'[]' * (MAX_DEPTH + 1)}"]
+    assert {(node["maxItems"], node["maxProperties"]) for node in deepest} == {(0, 0)}, "no value nests without end"
+
+
+def convert(document, into):
+    return msgspec.convert(document, into, dec_hook=free_form.decode)
 
 
 def test_defaults_satisfy_their_own_schema_and_equal_the_models():
@@ -99,10 +109,10 @@ def test_defaults_satisfy_their_own_schema_and_equal_the_models():
             assert "default" not in node, path
         if path.startswith("status"):
             assert "default" not in node, path
-    from_models = resolved(msgspec.convert({}, TrainingJobSpec))
-    from_server = resolved(msgspec.convert(filled(spec), TrainingJobSpec))
+    from_models = resolved(convert({}, TrainingJobSpec))
+    from_server = resolved(convert(filled(spec), TrainingJobSpec))
     assert from_server == from_models
-    assert msgspec.convert(filled(spec["properties"]["trainer"]) | {"name": "cvrp"}, Trainer) == Trainer(name="cvrp")
+    assert convert(filled(spec["properties"]["trainer"]) | {"name": "cvrp"}, Trainer) == Trainer(name="cvrp")
     assert set(filled(spec)) >= {"nodes", "parallelism", "checkpoint", "restart", "health", "suspend", "gracePeriod"}
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.large_objects import too_large
 
 from torchyard.api.changes import FIXED, FREE, forbidden_changes
 from torchyard.api.codec import read_job
@@ -18,6 +19,7 @@ OBJECTS = Path(__file__).parent / "objects"
 ACCEPTED, REJECTED, UPDATES = (
     yaml.safe_load((OBJECTS / f"{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
 )
+REJECTED += too_large()
 
 
 def document(spec, metadata=None):

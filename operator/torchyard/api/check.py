@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchyard.api.forms import BUILT_IN, FORMS, TEXT_PATTERN, TRAINER_PATTERN
+from torchyard.api.free_form import MAX_DEPTH
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
@@ -30,6 +31,8 @@ def check(schema: Schema, at: At, path: str, report: Report) -> Any:
     """Report every fault of `at` and its children; give the sound part as plain values, UNSOUND if there is none."""
     if not schema:
         return at.plain
+    if schema.get(ANY):
+        return _check_any(schema, at, path, report)
     if schema.get(INT_OR_STRING):
         return _check_int_or_string(schema, at, path, report)
     noun, python_type = _TYPES[schema["type"]]
@@ -65,9 +68,19 @@ def _check_int_or_string(schema: Schema, at: At, path: str, report: Report) -> A
     return UNSOUND
 
 
+def _check_any(schema: Schema, at: At, path: str, report: Report) -> Any:
+    """A value of any type within the limits of each type. An inner level without room for more ends the nesting."""
+    if isinstance(at.value, dict | list) and at.value and not schema["maxItems"]:
+        report(path, at, "nested too deeply", f"put lists and mappings into each other at most {MAX_DEPTH} times")
+        return UNSOUND
+    if isinstance(at.value, dict):
+        return _check_map(schema, at, path, report) if at.value else {}
+    if isinstance(at.value, list):
+        return _check_list(schema, at, path, report) if at.value else []
+    return at.value if at.value is None else _check_scalar(schema, at, path, report)
+
+
 def _check_object(schema: Schema, at: At, path: str, report: Report) -> Any:
-    if schema.get(ANY):
-        return at.plain
     if "additionalProperties" in schema:
         return _check_map(schema, at, path, report)
     properties = schema["properties"]

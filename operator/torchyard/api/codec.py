@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from torchyard.api import free_form
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 
@@ -61,13 +62,15 @@ def _resolved(value: Any) -> Any:
         return resolved(value)
     if isinstance(value, list | tuple):
         return [_resolved(item) for item in value]
-    return value
+    return value.decoded() if isinstance(value, free_form.Params) else value
 
 
 def _sparse(model: msgspec.Struct) -> dict[str, Any]:
     """As people write it: msgspec itself leaves out plain defaults but keeps sections that hold nothing else."""
     return {
-        item.encode_name: _sparse(value) if isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)
+        item.encode_name: _sparse(value)
+        if isinstance(value, msgspec.Struct)
+        else msgspec.to_builtins(value, enc_hook=free_form.encode)
         for item in msgspec.structs.fields(model)
         if (value := getattr(model, item.name)) != _default(item)
     }
@@ -79,7 +82,7 @@ def _default(item: msgspec.structs.FieldInfo) -> Any:
 
 def _convert(document: Mapping[str, Any], into: type[T]) -> T:
     try:
-        return msgspec.convert(_without_nulls(document), into)
+        return msgspec.convert(_without_nulls(document), into, dec_hook=free_form.decode)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 

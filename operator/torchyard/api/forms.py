@@ -41,7 +41,7 @@ AnnotationValue = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=8192)]
 TaintKey = Annotated[str, Meta(pattern=TAINT_KEY_PATTERN, max_length=253)]
 TrainerName = Annotated[str, Meta(pattern=TRAINER_PATTERN, max_length=256)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
-Argument = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=32768)]
+Argument = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=16384)]
 
 # What the text of a pattern is, and how to write one.
 FORMS = {

@@ -1,5 +1,6 @@
 """Parameters of the built-in trainers, checked against the schema each of them publishes (docs/protocol.md)."""
 
+import itertools
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -10,6 +11,8 @@ from torchyard.api.check import Report, check
 from torchyard.api.schema import Schema, structural
 from torchyard.api.yaml_tree import At
 
+MAX_DEPTH, MAX_LOOKED_AT = 2, 8
+
 
 @cache
 def params_schema(trainer: str) -> Schema | None:
@@ -19,9 +22,12 @@ def params_schema(trainer: str) -> Schema | None:
 
 
 def params_faults(trainer: str, params: Mapping[str, Any]) -> list[str]:
-    """Return what a built-in trainer would reject in its parameters: path, fault and fix, one text each."""
+    """Return what a built-in trainer would reject in its parameters: path, fault and fix, one text each.
+
+    No more than a few values of a list or a mapping are looked at: these may be 64 KiB of somebody else's JSON.
+    """
     found: list[str] = []
-    tree = _tree(params)
+    tree = At(value={name: _tree(child, MAX_DEPTH) for name, child in params.items()}, line=0)
 
     def report(path: str, _at: At, what: str, fix: str) -> None:
         found.append(f"{path}: {what}: {fix}")
@@ -30,12 +36,14 @@ def params_faults(trainer: str, params: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _tree(value: Any) -> At:
-    """Return a value as if it had been read from YAML."""
+def _tree(value: Any, depth: int) -> At:
+    """Return a value as if it had been read from YAML, and had no more than a few items at each level."""
+    few = MAX_LOOKED_AT if depth else 0
     if isinstance(value, Mapping):
-        return At(value={name: _tree(child) for name, child in value.items()}, line=0)
+        items = itertools.islice(value.items(), few)
+        return At(value={name: _tree(child, depth - 1) for name, child in items}, line=0)
     if isinstance(value, list):
-        return At(value=[_tree(child) for child in value], line=0)
+        return At(value=[_tree(child, depth - 1) for child in value[:few]], line=0)
     return At(value=value, line=0)
 
 

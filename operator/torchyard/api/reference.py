@@ -74,9 +74,10 @@ def type_text(field: Schema) -> str:
             f", at most {field['maxItems']}" if "maxItems" in field else ""
         )
     if "additionalProperties" in field:
-        return f"map to {type_text(field['additionalProperties'])}"
+        values = field["additionalProperties"]
+        return "mapping" if values.get(ANY) else f"map to {type_text(values)}"
     if field["type"] == "object":
-        return "mapping" if field.get(ANY) else "section"
+        return "section"
     if field["type"] in {"integer", "number"}:
         return ("whole number" if field["type"] == "integer" else "number") + _bounds(field)
     return "true, false" if field["type"] == "boolean" else "text"

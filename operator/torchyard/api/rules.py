@@ -8,6 +8,7 @@ from torchyard.api.rule import Rule
 from torchyard.api.rules_placement import PLACEMENT
 from torchyard.api.rules_program import PROGRAM
 from torchyard.api.rules_reliability import DURATIONS, RELIABILITY
+from torchyard.api.rules_size import SIZE
 from torchyard.api.rules_training import TRAINING
 
-RULES: tuple[Rule, ...] = (*PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)
+RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)

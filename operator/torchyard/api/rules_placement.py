@@ -10,6 +10,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Toleration, Volume
 
 OUR_VOLUMES = "torchyard-"
+DETOURS = r"//|/[.]([.]|/|$)"
 OUR_PATHS = r"^/+(tmp|dev/shm|torchyard(/.*)?)?/*$"
 
 
@@ -53,7 +54,7 @@ def _labelling(field: str) -> tuple[Rule, Rule]:
 
 
 def _is_free_path(volume: Volume) -> bool:
-    return re.search(OUR_PATHS, volume.mount_path) is None and "/.." not in volume.mount_path
+    return re.search(OUR_PATHS, volume.mount_path) is None and re.search(DETOURS, volume.mount_path) is None
 
 
 def _mounts_differ(spec: TrainingJobSpec) -> bool:
@@ -93,9 +94,9 @@ PLACEMENT: tuple[Rule, ...] = (
         scope="volumes[]",
         field="mountPath",
         what="{value} is taken or leaves its folder",
-        fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, .. is not allowed",
+        fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, // and parts . and .. are not allowed",
         holds=_is_free_path,
-        cel=f"!self.matches({OUR_PATHS!r}) && !self.contains('/..')",
+        cel=f"!self.matches({OUR_PATHS!r}) && !self.matches({DETOURS!r})",
         on_field=True,
     ),
     Rule(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api import free_form
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, KIND
@@ -44,7 +45,7 @@ _KEPT = (
 @cache
 def spec_schema() -> Schema:
     """Schema of `spec`; shared, do not change it."""
-    return structural(msgspec.json.schema(TrainingJobSpec))
+    return structural(msgspec.json.schema(TrainingJobSpec, schema_hook=free_form.schema))
 
 
 @cache
@@ -106,6 +107,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         return {**target, **schema, **_section_default(target)}
     if "anyOf" in node:
         return {**_union(node["anyOf"], definitions), **schema, **_default(node)}
+    if ANY in node:
+        return _any(node, definitions)
     if "enum" in node:
         return {**schema, "type": "string", "enum": list(node["enum"]), **_default(node)}
     if "type" not in node:
@@ -131,10 +134,13 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         if node.get("required"):
             schema["required"] = list(node["required"])
         return schema
-    values = node.get("additionalProperties")
-    if isinstance(values, Mapping) and values:
-        return {"additionalProperties": _convert(values, definitions)}
-    return {ANY: True}
+    return {"additionalProperties": _convert(node["additionalProperties"], definitions)}
+
+
+def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """A value of any type, with limits for each type."""
+    below = {key: _convert(node[key], definitions) for key in ("items", "additionalProperties") if key in node}
+    return {ANY: True, **{key: node[key] for key in _KEPT if key in node}, **below}
 
 
 def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:

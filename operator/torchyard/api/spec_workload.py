@@ -1,10 +1,11 @@
 """What runs in a gang: workload, environment, launcher, parallelism, metrics and what is made of them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from torchyard.api.forms import Argument, Duration, EnvName, Model, Reference, TrainerName, doc
+from torchyard.api.free_form import Params
 
 
 class Trainer(Model, frozen=True, kw_only=True):
@@ -16,8 +17,12 @@ class Trainer(Model, frozen=True, kw_only=True):
         doc("What the workload does; train writes checkpoints."),
     ] = "train"
     params: Annotated[
-        dict[str, Any], doc("Parameters of the workload; those of a built-in one are checked before a pod is created.")
-    ] = field(default_factory=dict)
+        Params,
+        doc(
+            "Parameters of the workload, at most 64 KiB as JSON; those of a built-in one are checked before a pod is "
+            "created."
+        ),
+    ] = field(default_factory=Params)
 
 
 class EnvVar(Model, frozen=True, kw_only=True):
@@ -114,7 +119,7 @@ class Metrics(Model, frozen=True, kw_only=True):
     """Metrics of scripts that write no report."""
 
     patterns: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=512)]],
+        list[Annotated[str, Meta(min_length=1, max_length=256)]],
         Meta(
             max_length=16,
             description="Regular expressions with named groups, matched against each line of output: "

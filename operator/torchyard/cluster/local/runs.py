@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api import free_form
 from torchyard.api.changes import can_go_on_from
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
@@ -285,7 +286,7 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
         raise OtherFolderError(folder.name, str(home))
 
     def comparable(spec: object) -> dict[str, object]:
-        fields: dict[str, object] = msgspec.to_builtins(spec)
+        fields: dict[str, object] = msgspec.to_builtins(spec, enc_hook=free_form.encode)
         fields.pop("suspend", None)
         return fields
 

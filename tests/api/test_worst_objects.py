@@ -1,0 +1,86 @@
+"""What the worst accepted object of each field costs the operator: bounded work, and little memory that stays."""
+
+import json
+import time
+import tracemalloc
+
+import pytest
+from tests.support.large_objects import PATTERNS, largest, too_large
+
+from torchyard.api.free_form import MAX_BYTES, Params
+from torchyard.api.params import params_faults, params_schema
+from torchyard.api.received import InvalidJob, received
+from torchyard.api.resource import TrainingJob
+from torchyard.api.validate import validate_bytes
+
+LARGEST = largest()
+KEPT_BYTES = 64 * 1024
+OWN_BYTES = 12 * 1024  # of the smallest job, and of reading JSON
+TIMES_REFERENCE = 10.0
+"""The reference takes 2 ms or more on any machine that runs this: 20 ms."""
+
+
+def document(spec):
+    metadata = {"name": "x", "namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 1}
+    return {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
+
+
+def seconds_of(work):
+    """Seconds of CPU, the least of three."""
+    taken = []
+    for _ in range(3):
+        begun = time.process_time()
+        work()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def reference():
+    """A fixed amount of work, by which this machine is measured."""
+    return sum(hash((number, str(number))) & 1 for number in range(8_000))
+
+
+@pytest.mark.parametrize("spec", LARGEST.values(), ids=LARGEST)
+def test_the_worst_object_is_valid_and_costs_little_time_and_memory(spec):
+    text = json.dumps(document(spec), ensure_ascii=False)
+    assert [str(problem) for problem in validate_bytes(text.encode(), "job.json").problems] == []
+    received(json.loads(text))  # what is built once for all
+    tracemalloc.start()
+    job = received(json.loads(text))
+    bytes_kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(job, TrainingJob)
+    assert bytes_kept < KEPT_BYTES + OWN_BYTES
+    kept = json.loads(text)
+    assert seconds_of(lambda: received(kept)) < TIMES_REFERENCE * seconds_of(reference)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_no_pattern_of_others_is_compiled(pattern, monkeypatch):
+    from re import _compiler
+
+    received(json.loads(json.dumps(document({"script": "1"}))))
+    monkeypatch.setattr(_compiler, "compile", lambda *_: pytest.fail("compiled"))
+    job = received(document({"script": "1", "metrics": {"patterns": [pattern]}}))
+    assert isinstance(job, TrainingJob)
+
+
+@pytest.mark.parametrize("case", too_large(), ids=lambda case: case["name"])
+def test_what_is_too_large_is_rejected_and_not_kept_even_if_an_old_crd_let_it_in(case):
+    found = received(document(case["spec"]))
+    if case["at"].startswith("spec.trainer.params") and case.get("server", True):
+        assert len(found.spec.trainer.params.json) <= MAX_BYTES, "few bytes, whatever their form"
+    else:
+        assert isinstance(found, InvalidJob)
+        assert len(found.problem) <= 300
+
+
+BUILT_IN = {name: spec["trainer"]["params"] for name, spec in LARGEST.items() if name.startswith("params")}
+
+
+@pytest.mark.parametrize("params", BUILT_IN.values(), ids=BUILT_IN)
+def test_parameters_of_a_built_in_trainer_are_judged_as_quickly(params):
+    named = Params(dict(zip(params_schema("cvrp")["properties"], params.values(), strict=False)))
+    assert params_faults("cvrp", named)
+    for given in (named, Params(params)):
+        assert seconds_of(lambda given=given: params_faults("cvrp", given)) < TIMES_REFERENCE * seconds_of(reference)
