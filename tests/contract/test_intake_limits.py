@@ -201,6 +201,7 @@ async def test_connections_are_bounded_in_all_and_for_each_address(world):
     async with world.listening(connections_per_address=2):
         first, second = await world.connect(), await world.connect()
         assert (await first.say().hear())[0] == 200
+        assert (await second.say(token="other").hear())[0] == 200
         assert await (await world.connect()).ended()
         assert world.book.counters.turned_away == 1
         second.writer.close()

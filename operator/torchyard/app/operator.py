@@ -31,6 +31,7 @@ from torchyard.cluster.kube.provenance import Provenance
 from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
+from torchyard.intake.admission import raise_descriptor_limit
 from torchyard.intake.book import Book
 from torchyard.intake.tokens import Member
 
@@ -149,6 +150,7 @@ class Operator:
         async with contextlib.AsyncExitStack() as stack:
             pages = probes.application(self.readiness, self.metrics.registry, self._watch.stuck)
             await stack.enter_async_context(served(pages, options.probe_port))
+            raise_descriptor_limit()
             context = tls.server_context(options.tls_dir)
             app = server.application(self.book, self._tokens.authenticate, serving=self._serving)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)

@@ -42,6 +42,7 @@ class Counters:
     limited: int = 0
     elsewhere: int = 0
     turned_away: int = 0
+    failed_handshakes: int = 0
 
 
 @dataclass

@@ -15,6 +15,8 @@ import httptools
 import msgspec
 from msgspec import Struct
 
+from torchyard.intake.admission import Slot
+
 MAX_PATH_BYTES = 1024
 MAX_HEAD_BYTES = 24 * 1024
 MAX_PIPELINED = 4
@@ -70,6 +72,10 @@ class House(Protocol):
         """A request was refused before it was complete."""
         ...
 
+    def proven(self, connection: "Connection") -> None:
+        """A valid token came over it."""
+        ...
+
     def closed(self, connection: "Connection") -> None:
         """It is gone."""
         ...
@@ -81,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
     Args:
         handle: answers a request; cancelled when the other side is gone.
         house: is told of this connection.
+        slot: where it is counted.
         max_body: bytes.
 
     Attributes:
@@ -108,9 +115,11 @@ class Connection(asyncio.BufferedProtocol):
         "_url",
         "deadline",
         "peer",
+        "slot",
     )
 
-    def __init__(self, handle: Handle, house: House, *, max_body: int) -> None:
+    def __init__(self, handle: Handle, house: House, slot: Slot, *, max_body: int) -> None:
+        self.slot = slot
         self._handle, self._house, self._max_body = handle, house, max_body
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -246,6 +255,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 -- the agent gets an answer, the log the trace
             _log.exception("no answer to %s", said)
             response = Response(500, {"error": "The operator failed to answer; its log says why."})
+        if response.status == HTTPStatus.OK:  # no other path than that of agents is answered so
+            self._house.proven(self)
         self._task = None
         self._write(response, keep=keep)
         self._next()

@@ -1,6 +1,6 @@
 """How much one pod, one address and all of them together may ask of the intake."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 from msgspec import Struct
@@ -12,6 +12,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     connections: int = 20_000
     connections_per_address: int = 2_000
     """Pods behind one address (host network, address translation) share these."""
+    unproven: int = 1024
+    """Connections over which no valid token has come yet, those in a TLS handshake among them."""
     syncs_per_second: float = 5.0
     """Of one pod, lasting; every poll that is held for a while and every piece of news is one sync."""
     syncs_burst: float = 40.0
@@ -52,27 +54,3 @@ class Buckets:
     def _level(self, key: Hashable) -> float:
         level, at = self._levels.get(key, (self._burst, 0.0))
         return min(self._burst, level + (self._clock() - at) * self._rate)
-
-
-class Room:
-    """How many connections there are, by address."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._by_address: Counter[str] = Counter()
-        self.taken = 0
-
-    def enter(self, address: str) -> bool:
-        """Count a connection in; whether there is room for it. One that is turned away must leave, too."""
-        self.taken += 1
-        self._by_address[address] += 1
-        return (
-            self.taken <= self._limits.connections and self._by_address[address] <= self._limits.connections_per_address
-        )
-
-    def leave(self, address: str) -> None:
-        """Count a connection out."""
-        self.taken -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]

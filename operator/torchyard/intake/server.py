@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
+import functools
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -9,18 +12,23 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from torchyard.intake.admission import Admission, Slot
 from torchyard.intake.book import Book, Counters
 from torchyard.intake.connection import Connection, Handle
-from torchyard.intake.limits import Limits, Room
+from torchyard.intake.limits import Limits
 from torchyard.intake.sync import ELSEWHERE, Authenticate, Sync
 from torchyard.intake.wire import MAX_BODY_BYTES
 
 SWEEP_SECONDS = 2.0
 END_SECONDS = 2.0
-HANDSHAKE_SECONDS = 10.0
+HANDSHAKE_SECONDS = 3.0
+SHORTAGE_SECONDS = 0.5  # between two tries to accept where the system has no descriptor or memory left
 BUFFER_BYTES = 64 * 1024
 BACKLOG = 4096
 """Agents of many jobs come back at once after a restart."""
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,9 +83,10 @@ class Intake:
         listener: socket.socket | None = None,
     ) -> None:
         self._app, self._host, self._tls, self._listener = app, host, tls, listener
-        self._room = Room(app.limits)
+        self._admission = Admission(app.limits)
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
         self._connections: set[Connection] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self.port = port
 
@@ -93,22 +102,14 @@ class Intake:
 
     async def __aenter__(self) -> Self:
         """Start listening."""
-        loop = asyncio.get_running_loop()
-        if self._listener is not None:
-            self._server = await loop.create_server(self._connection, sock=self._listener, backlog=BACKLOG)
-        else:
-            self._server = await loop.create_server(
-                self._connection,
-                self._host,
-                self.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
-                ssl_shutdown_timeout=END_SECONDS if self._tls else None,
-                backlog=BACKLOG,
-                reuse_address=True,
-            )
-            self.port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = _bound(self._host, self.port)
+            self.port = self._listener.getsockname()[1]
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._acceptor = asyncio.create_task(self._accept(self._listener))
         self._sweeper = asyncio.create_task(self._sweep())
+        await asyncio.sleep(0)  # both have begun
         return self
 
     async def __aexit__(
@@ -119,8 +120,11 @@ class Intake:
 
     async def close(self) -> None:
         """Stop listening, send everybody elsewhere, and wait a moment for those who do not go."""
-        self._sweeper.cancel()
-        self._server.close()
+        for task in (self._sweeper, self._acceptor, *self._handshakes):
+            task.cancel()
+        await asyncio.gather(self._sweeper, self._acceptor, *self._handshakes, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
         self.dismiss()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
@@ -135,15 +139,58 @@ class Intake:
         for connection in tuple(self._connections):
             connection.end(ELSEWHERE)
 
-    def _connection(self) -> Connection:
-        return Connection(self._app.handle, self, max_body=MAX_BODY_BYTES)
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections as they come; what is not admitted is closed before it costs anything."""
+        loop = asyncio.get_running_loop()
+        short = False
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    if not short:
+                        _log.warning("no connection can be accepted: %s", error)
+                    short = True
+                    await asyncio.sleep(SHORTAGE_SECONDS)
+                continue
+            short = False
+            peer = str(address[0]) if isinstance(address, tuple) else ""
+            slot = await self._admission.enter(peer, functools.partial(_cut, accepted), seconds=HANDSHAKE_SECONDS)
+            if slot is None:
+                self._app.counters.turned_away += 1
+                accepted.close()
+                continue
+            task = loop.create_task(self._open(accepted, slot))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _open(self, accepted: socket.socket, slot: Slot) -> None:
+        """Speak TLS on an accepted connection, and HTTP from then on."""
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                functools.partial(Connection, self._app.handle, self, slot, max_body=MAX_BODY_BYTES),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+                ssl_shutdown_timeout=END_SECONDS if self._tls else None,
+            )
+        except OSError:  # of TLS, too: it is the peer's trouble
+            self._app.counters.failed_handshakes += 1
+            self._admission.leave(slot)
+            accepted.close()
+        except asyncio.CancelledError:
+            self._admission.leave(slot)
+            accepted.close()
+            raise
 
     def opened(self, connection: Connection) -> None:
-        """Count it in, if there is room."""
+        """Note a connection that speaks HTTP now."""
+        connection.slot.close = connection.abort
         self._connections.add(connection)
-        if not self._room.enter(connection.peer):
-            self._app.counters.turned_away += 1
-            connection.abort()
+
+    def proven(self, connection: Connection) -> None:
+        """Note that a valid token came over it."""
+        self._admission.prove(connection.slot)
 
     def refused(self, status: int) -> None:
         """Count a request that was refused before it was complete."""
@@ -155,7 +202,7 @@ class Intake:
     def closed(self, connection: Connection) -> None:
         """Count it out."""
         self._connections.discard(connection)
-        self._room.leave(connection.peer)
+        self._admission.leave(connection.slot)
         self._empty.set()
 
     async def _sweep(self) -> None:
@@ -167,3 +214,19 @@ class Intake:
             for connection in tuple(self._connections):
                 if connection.deadline < now:
                     connection.abort()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; without a host to all addresses of both families."""
+    if not host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def _cut(accepted: socket.socket) -> None:
+    """End a connection in its handshake, which fails by that."""
+    with contextlib.suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)

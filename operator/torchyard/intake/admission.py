@@ -1,0 +1,141 @@
+"""Which connections the intake takes: counted when they are accepted, before a byte of TLS is spoken on them.
+
+A connection is *unproven* until a valid token has come over it; a peer that never shows one must not keep others out.
+So of these there are few at a time, and where there is no room for another one, the oldest of the address that has the
+most goes. A proven connection is never closed for a new one.
+"""
+
+import asyncio
+import contextlib
+import resource
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from torchyard.intake.limits import Limits
+
+RESERVED_DESCRIPTORS = 512
+"""For everything else that the process opens: the API server, files, probes."""
+LEAST_CONNECTIONS = 64
+
+
+class Slot:
+    """One accepted connection.
+
+    Args:
+        address: of the other side.
+        close: ends the connection at once.
+    """
+
+    __slots__ = ("address", "close", "gone")
+
+    def __init__(self, address: Hashable, close: Callable[[], None]) -> None:
+        self.address, self.close, self.gone = address, close, False
+
+
+class Admission:
+    """Counts connections, in all and by address.
+
+    Args:
+        limits: of connections; fewer where the process may not open as many files.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.most = min(limits.connections, max(LEAST_CONNECTIONS, _descriptors() - RESERVED_DESCRIPTORS))
+        self._limits = limits
+        self._taken: dict[Hashable, int] = {}
+        self._unproven: dict[Hashable, OrderedDict[Slot, None]] = {}
+        self._unproven_count = self._count = 0
+        self._change = asyncio.Event()
+
+    async def enter(self, address: Hashable, close: Callable[[], None], *, seconds: float) -> Slot | None:
+        """Count a new connection in, if necessary in place of an unproven one; None: there is no room for it.
+
+        Where many addresses have one unproven connection each, as after a restart, it waits for one of them to go on.
+        """
+        while self._is_crowded(address) and seconds > 0:
+            seconds -= await self._changed(seconds)
+        if self._is_crowded(address) or not self._has_room(address):
+            return None
+        slot = Slot(address, close)
+        self._count += 1
+        self._taken[address] = self._taken.get(address, 0) + 1
+        self._unproven.setdefault(address, OrderedDict())[slot] = None
+        self._unproven_count += 1
+        return slot
+
+    def prove(self, slot: Slot) -> None:
+        """Note that a valid token has come over this connection."""
+        self._forget(slot)
+
+    def leave(self, slot: Slot) -> None:
+        """Count a connection out; a second time is harmless."""
+        self._forget(slot)
+        if slot.gone:
+            return
+        slot.gone = True
+        self._count -= 1
+        self._taken[slot.address] -= 1
+        if not self._taken[slot.address]:
+            del self._taken[slot.address]
+
+    def _has_room(self, address: Hashable) -> bool:
+        """Return whether one more connection of an address can be taken; makes room where that is fair."""
+        if self._taken.get(address, 0) >= self._limits.connections_per_address and not self._evict(address):
+            return False
+        if self._count >= self.most and not self._evict(self._greediest()):
+            return False
+        if self._unproven_count < self._limits.unproven:
+            return True
+        greediest = self._greediest()
+        return len(self._unproven.get(address, ())) < len(self._unproven[greediest]) and self._evict(greediest)
+
+    def _is_crowded(self, address: Hashable) -> bool:
+        """Return whether too many connections are unproven, of which no address has more than its share."""
+        if self._unproven_count < self._limits.unproven or address in self._unproven:
+            return False
+        return len(self._unproven[self._greediest()]) == 1
+
+    async def _changed(self, seconds: float) -> float:
+        """Wait until a connection leaves or is proven, but not for longer than this; seconds that it took."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        self._change.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._change.wait()
+        return clock() - begun
+
+    def _evict(self, address: Hashable) -> bool:
+        """Close the oldest unproven connection of an address; whether there was one."""
+        slot = next(iter(self._unproven.get(address, ())), None)
+        if slot is None:
+            return False
+        self.leave(slot)
+        slot.close()
+        return True
+
+    def _greediest(self) -> Hashable:
+        return max(self._unproven, key=lambda address: len(self._unproven[address]), default=None)
+
+    def _forget(self, slot: Slot) -> None:
+        """Take a connection out of the unproven ones."""
+        slots = self._unproven.get(slot.address)
+        if slots is not None and slot in slots:
+            del slots[slot]
+            self._unproven_count -= 1
+            if not slots:
+                del self._unproven[slot.address]
+        self._change.set()
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as the system allows it to ask for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
