@@ -2,16 +2,20 @@
 
 import contextlib
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.generated_objects import differs_by_design, generated
+from tests.support.large_objects import largest, too_large
 
 from torchyard.api.codec import read_job, resolved
 from torchyard.api.crd import crd
 from torchyard.api.not_yet import GAPS, WHAT
 from torchyard.api.rules import RULES
+from torchyard.api.validate import validate_bytes
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import Conflict, Rejected
 from torchyard.cluster.kube.manifest.pod import pod
@@ -24,6 +28,9 @@ TESTS = Path(__file__).parents[1]
 ACCEPTED, REJECTED, UPDATES = (
     yaml.safe_load((TESTS / f"api/objects/{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
 )
+ACCEPTED += [{"name": name, "spec": spec} for name, spec in largest().items()]
+REJECTED += too_large()
+OBJECTS = int(os.environ.get("TORCHYARD_OBJECTS", "200"))
 GOLDEN = sorted((TESTS / "kube/golden").glob("*.yaml"))
 SENTENCES = [*(f"{rule.what}: {rule.fix}" for rule in RULES), *(f"{WHAT}: {gap.fix}" for gap in GAPS)]
 STRICT = {"fieldValidation": "Strict"}
@@ -84,6 +91,21 @@ async def test_rejected_at_the_same_field_with_our_words(post, case):
     judged_by_rules = "some validation rules were not checked" not in error.message
     if judged_by_rules and any(case["says"] in sentence for sentence in SENTENCES):
         assert case["says"] in error.message
+
+
+async def test_generated_objects_are_judged_alike(api, jobs):
+    """TORCHYARD_OBJECTS=10000 for more of them."""
+    accepted = 0
+    for document in generated(OBJECTS):
+        problems = validate_bytes(json.dumps(document, ensure_ascii=False).encode(), "job.json").problems
+        try:
+            await api.request("POST", jobs, params=DRY, body=document)
+        except Rejected as error:
+            assert problems, f"only the API server rejects {document}: {error}"
+        else:
+            accepted += not problems
+            assert not problems or differs_by_design(document), f"only validate rejects {document}: {problems}"
+    assert accepted > OBJECTS / 10
 
 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case["name"])

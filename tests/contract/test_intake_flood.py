@@ -143,6 +143,22 @@ def test_a_handshake_that_does_not_come_is_given_up(loop, authority, folder, mon
         loop.run(check())
 
 
+def test_a_poll_that_is_held_is_proven_by_its_token(loop, authority, folder):
+    async def check():
+        site = Site(authority, folder)
+        async with site.listening(unproven=ROOM):
+            peer = await site.connect(ATTACKER, trust=site.trust)
+            held = asyncio.create_task(site.sync(peer, wait=30))
+            async with asyncio.timeout(10):
+                while not site.book.held:  # noqa: ASYNC110 -- counted by the other side
+                    await asyncio.sleep(0.001)
+            assert site.unproven == 0
+            held.cancel()
+
+    with loop:
+        loop.run(check())
+
+
 def closed():
     """How a test sees which connections were closed, in order."""
     found = []

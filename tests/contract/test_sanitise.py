@@ -1,5 +1,6 @@
 """Whatever a user's program writes, the intake keeps its promises: no exception, bounded, finite, printable."""
 
+import itertools
 import json
 import math
 
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
-from torchyard.intake import figures, sanitise
+from torchyard.intake import figures, sanitise, wire
+from torchyard.intake.book import Book
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
 values = st.recursive(
@@ -143,3 +145,69 @@ def test_a_well_formed_exit_is_read_word_for_word():
 def test_colours_leave_nothing_of_themselves_behind():
     assert sanitise.line("\x1b[31mrank three\x1b[0m hates \x1b]8;;http://x\x07this") == "rank three hates this"
     assert sanitise.lines("\x1b[1mError\x1b[0m\n  at line 3\n", 100) == "Error\n  at line 3\n"
+
+
+ODD = [
+    1e308,
+    -1e308,
+    5e-324,
+    2**53,
+    2**63,
+    2**64,
+    -1,
+    -0.0,
+    1.5,
+    True,
+    None,
+    "",
+    "x",
+    "\x1b[2J",
+    [],
+    [[]],
+    {},
+    {"step": 1e308},
+]
+WHOLE = {
+    "protocol": 1, "instance": "i", "sequence": 1, "state": "running", "time": 1.0, "wait": 0, "revision": 0,
+    "round": 1, "address": "10.0.0.1", "masterPort": 1, "procs": 1, "notices": ["a"],
+    "exit": {"round": 1, "code": 1, "time": 1.0, "lines": ["a"], "failure": {"rank": 0, "step": 1, "pid": 2}},
+    "reports": [{
+        "round": 1, "rank": 0, "step": 1, "counter": 1, "totalSteps": 2, "epoch": 0.5, "metrics": {"loss": 1.0},
+        "throughput": {"x": 1.0}, "phase": "step", "checkpoint": {"step": 1, "bytes": 1, "time": 1.0, "path": "/a"},
+        "warnings": ["a"], "artifacts": [{"name": "a", "bytes": 1, "verified": True}],
+    }],
+    "gpus": [{"index": 0, "uuid": "a", "memoryTotalBytes": 1, "utilization": 1.0}],
+    "dump": {"id": 1, "text": "a"},
+}  # fmt: skip
+
+
+def leaves(value, path=()):
+    yield path
+    for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from leaves(child, (*path, key))
+
+
+def replaced(value, path, odd):
+    if not path:
+        return odd
+    copied = value.copy()
+    copied[path[0]] = replaced(value[path[0]], path[1:], odd)
+    return copied
+
+
+def test_an_odd_value_anywhere_in_a_message_is_refused_or_taken_in_and_never_raises():
+    book = Book(lambda: 1.0, interval=1.0, on_news=lambda _uid: None)
+    taken = refused = 0
+    for number, (path, odd) in enumerate(itertools.product(leaves(WHOLE), ODD)):
+        try:
+            request = wire.decode(msgspec.json.encode(replaced(WHOLE, path, odd)))
+        except ValueError:
+            refused += 1
+            continue
+        pod = f"pod-{number}"
+        book.hear(pod, request)
+        check(msgspec.to_builtins(book.of([pod])[pod]))
+        assert book.answer(pod)
+        taken += 1
+    assert taken > 500
+    assert refused > 100

@@ -33,10 +33,21 @@ def with_rules(spec_schema: Schema) -> Schema:
                 _add(_node(scope, rule.field), rule.cel, said)
             else:
                 _add_for(rule.field, scope, rule.cel, said)
+    for leaf in _numbers(schema):
+        # The API server compares whole numbers, such as 0, with the whole part of a bound.
+        if not float(leaf.get("minimum", 0)).is_integer():
+            _add(leaf, f"self >= {leaf['minimum']!r}", f"the value is too small: give at least {leaf['minimum']}")
     for gap in GAPS:
         leaf = _node(schema, gap.field)
         _add(leaf, _allowed(leaf, gap), f"{WHAT}: {gap.fix}")
     return schema
+
+
+def _numbers(schema: Schema) -> Iterator[Schema]:
+    if schema.get("type") == "number":
+        yield schema
+    for child in schema.get("properties", {}).values():
+        yield from _numbers(child)
 
 
 def change_rules(spec_schema: Schema) -> list[dict[str, str]]:

@@ -102,9 +102,10 @@ def _check_map(schema: Schema, at: At, path: str, report: Report) -> dict[str, A
     most = schema.get("maxProperties")
     if most is not None and len(at.value) > most:
         report(path, at, f"{len(at.value)} entries", f"give at most {most}")
-    checked = (
-        (name, check(schema["additionalProperties"], c, _join(path, name), report)) for name, c in at.value.items()
-    )
+    values = schema["additionalProperties"]
+    # The API server leaves out nulls, except where it knows no type.
+    kept = ((name, child) for name, child in at.value.items() if child.value is not None or values.get(ANY))
+    checked = ((name, check(values, child, _join(path, name), report)) for name, child in kept)
     return {name: value for name, value in checked if value is not UNSOUND}
 
 
@@ -219,7 +220,7 @@ def _retyped(schema: Schema, at: At) -> str:
         return f"write it as a list: [{shown(', '.join(value.split()))[1:-1]}]"
     if wanted in {"integer", "number"} and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
         return f"write {value} without quotes"
-    if wanted == "boolean" and value in {"true", "false"}:
+    if wanted == "boolean" and value in ("true", "false"):
         return f"write {value} without quotes"
     if wanted == "array" and "properties" in schema["items"]:
         return f"write it as a list: [{_outline(schema['items'])}]"

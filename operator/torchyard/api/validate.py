@@ -11,6 +11,7 @@ from torchyard.api import free_form
 from torchyard.api.changes import forbidden_changes
 from torchyard.api.check import UNSOUND, check
 from torchyard.api.codec import read_job
+from torchyard.api.files import read_bounded
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.judge import judge
 from torchyard.api.overrides import override
@@ -35,8 +36,7 @@ def validate_file(path: Path | str, sets: Sequence[str] = ()) -> Validation:
     """Check a job file after applying `sets` (`path=value`)."""
     file = str(path)
     try:
-        with Path(path).open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_bounded(Path(path), MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         problem = Problem(file, 0, "", f"it cannot be read ({reason})", "give the path of a readable file")

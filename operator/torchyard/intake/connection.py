@@ -5,6 +5,7 @@ a general web server does (docs/notebook.md). The grammar is llhttp's; what it r
 """
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,8 @@ class Request(Struct, frozen=True):
     body: bytes
     peer: str
     """Address of the other side."""
+    proven: Callable[[], None]
+    """To be called once its token is known to be good: the connection is then never closed to make room."""
 
 
 class Response(Struct, frozen=True):
@@ -231,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             self._authorization.decode("latin-1"),
             b"".join(self._body),
             self.peer,
+            functools.partial(self._house.proven, self),
         )
         self._ready.append((request, self._parser.should_keep_alive()))
         self._forget()
@@ -255,8 +259,6 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 -- the agent gets an answer, the log the trace
             _log.exception("no answer to %s", said)
             response = Response(500, {"error": "The operator failed to answer; its log says why."})
-        if response.status == HTTPStatus.OK:  # no other path than that of agents is answered so
-            self._house.proven(self)
         self._task = None
         self._write(response, keep=keep)
         self._next()

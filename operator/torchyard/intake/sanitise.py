@@ -85,7 +85,8 @@ def checkpoint(raw: object) -> dict[str, Any] | None:
     """What a report says of its newest checkpoint; None if it does not say the step."""
     if not isinstance(raw, dict) or not _whole(raw.get("step")):
         return None
-    known = {name: raw[name] for name in ("step", "time", "bytes", "saveSeconds") if _finite(raw.get(name))}
+    known = {name: raw[name] for name in ("step", "bytes") if _whole(raw.get(name))}
+    known |= {name: raw[name] for name in ("time", "saveSeconds") if _finite(raw.get(name))}
     return known | {"path": line(raw.get("path"), 1024)}
 
 
@@ -209,4 +210,7 @@ def _finite(value: object) -> bool:
 
 
 def _whole(value: object) -> bool:
-    return _finite(value) and float(value).is_integer() and value >= 0  # type: ignore[arg-type,operator]
+    """Whether it is a whole number that a status field holds; of floats those that count by ones."""
+    if isinstance(value, float):
+        return value.is_integer() and 0 <= value <= 2**53
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INTEGER

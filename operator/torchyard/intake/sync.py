@@ -47,6 +47,7 @@ class Sync:
         pod_uid = await self._who(request)
         if isinstance(pod_uid, Response):
             return pod_uid
+        request.proven()
         if wait := self._syncs.take(pod_uid):
             return self._limited("This pod asks too often.", wait)
         try:

@@ -16,7 +16,7 @@ from torchyard.engine.view import AgentState
 PROTOCOL = 1
 MAX_BODY_BYTES = 16 * 1024
 
-Text = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=256, pattern="^[!-~]*$")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
@@ -32,7 +32,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     """What an agent says. Raw values are what users' programs may have written; `figures` and `sanitise` read them."""
 
     protocol: int
-    instance: Annotated[str, Meta(min_length=1, max_length=128)]
+    instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]*$")]
     sequence: Count
     state: AgentState
     time: Seconds = 0.0

@@ -1,0 +1,145 @@
+"""Objects made from the schema of TrainingJob by chance, the same for the same seed: mostly valid, a few things odd."""
+
+import copy
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torchyard.api.check import ANY
+from torchyard.api.schema import INT_OR_STRING, Schema, spec_schema
+
+# Values that have broken readers before: of every type, at every edge, of every script.
+ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 2.0, 0.5, -0.0, 1e308, 5e-324, 2**31, 2**63 - 1, -(2**63)),
+    *("", " ", "0", "1", "true", "null", "auto", "none", "a", "A", "a\n", "\n", "\t", "\x7f", "\u202e", "\u00e9"),
+    *("\u2028", "\U0001f4a3", "a" * 64, "x" * 300, "/", "/a", "/./a", "/a/../b", "//a", "/tmp", "/data/"),
+    *("90s", "1h30m", "0s", "h", "99999h", "1Gi", "1e3", "-1Gi", "1.5Gi", "4", "a/b", "a.b/c", "example.com/x", "a:b"),
+    *("a.b:C", "cvrp", "*", "(?P<a>x)", "(?P<a>[", "(", "$(A)"),
+    *([], [None], [[]], [0], ["a"], ["a", "a"], [""], {}, {"": 1}, {"a": None}, {"a": {}}, {"name": "a"}, {"steps": 1}),
+)
+TEXTS = (
+    *(
+        "a",
+        "main",
+        "x.y",
+        "train.py",
+        "runs",
+        "nvidia.com/gpu",
+        "zone",
+        "90s",
+        "1h30m",
+        "5m",
+        "16Gi",
+        "4",
+        "8.0",
+        "9.0",
+    ),
+    *("A", "NVIDIA-H100", "/data", "/data/a", "(?P<loss>[0-9.]+)", "runs/best", "a.b:C"),
+)
+PROGRAMS: tuple[dict[str, Any], ...] = (
+    {"script": "print(1)"},
+    {"command": ["torchrun", "train.py"]},
+    {"trainer": {"name": "a.b:C"}},
+    {"trainer": {"name": "a.b:C", "params": {"steps": 1, "deep": {"x": [1, "a", None, True]}}}},
+)
+
+
+def generated(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
+    """Whole objects."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        yield _object(chance)
+
+
+def _object(chance: random.Random) -> dict[str, Any]:
+    spec = _section(spec_schema(), chance, 0.08)
+    for program in ("script", "command", "trainer", "args"):
+        spec.pop(program, None)
+    spec |= copy.deepcopy(chance.choice(PROGRAMS))
+    document: dict[str, Any] = {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "x"},
+        "spec": spec,
+    }
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        _spoil(document["spec"], spec_schema(), chance)
+    return document
+
+
+def _section(schema: Schema, chance: random.Random, share: float) -> dict[str, Any]:
+    """A section with its required fields and a share of the others."""
+    required = schema.get("required", ())
+    found = {}
+    for name, child in schema["properties"].items():
+        if name in required or chance.random() < share:
+            found[name] = _value(child, chance)
+    return found
+
+
+def _value(schema: Schema, chance: random.Random) -> Any:
+    """A value that is likely to be valid."""
+    if schema.get(ANY):
+        return chance.choice((1, "a", [1], {"a": 1}, 0.5, True))
+    if "enum" in schema:
+        return chance.choice(schema["enum"])
+    if schema.get(INT_OR_STRING):
+        known = [text for text in (*TEXTS, "auto") if re.search(schema["pattern"], text)]
+        return chance.choice((schema.get("minimum", 1), 1, 4, *known))
+    if schema["type"] == "object" and "properties" in schema:
+        return _section(schema, chance, 0.4)
+    if schema["type"] == "object":
+        keys = chance.sample(("zone", "a", "x.dev/y"), chance.randrange(3))
+        return {key: _value(schema["additionalProperties"], chance) for key in keys}
+    if schema["type"] == "array":
+        return [_value(schema["items"], chance) for _ in range(chance.choice((0, 1, 1, 2)))]
+    return _scalar(schema, chance)
+
+
+def _scalar(schema: Schema, chance: random.Random) -> Any:
+    if schema["type"] == "boolean":
+        return chance.random() < 0.5
+    if schema["type"] in {"integer", "number"}:
+        low, high = schema.get("minimum", 0), schema.get("maximum", 1000)
+        return chance.choice((low, high, min(high, low + 1), min(high, low + 7)))
+    pattern, most = schema.get("pattern", ""), schema.get("maxLength", 1)
+    return chance.choice([text for text in TEXTS if len(text) <= most and re.search(pattern, text)] or ["a"])
+
+
+def _spoil(at: dict[str, Any], schema: Schema, chance: random.Random) -> None:
+    """Put something odd into a section or one below it."""
+    below = [
+        name
+        for name, value in at.items()
+        if isinstance(value, dict) and "properties" in schema["properties"].get(name, {})
+    ]
+    if below and chance.random() < 0.6:
+        name = chance.choice(below)
+        _spoil(at[name], schema["properties"][name], chance)
+        return
+    names = [*schema["properties"], *at, "unknown"]
+    name = chance.choice(names)
+    value = at.get(name)
+    if isinstance(value, list) and value and chance.random() < 0.5:
+        place = chance.randrange(len(value))
+        item = value[place]
+        if isinstance(item, dict) and chance.random() < 0.7:
+            _spoil(item, schema["properties"][name]["items"], chance)
+        else:
+            value[place] = copy.deepcopy(chance.choice(ODD))
+    elif chance.random() < 0.1:
+        at.pop(name, None)
+    else:
+        at[name] = copy.deepcopy(chance.choice(ODD))
+
+
+def differs_by_design(value: Any) -> bool:
+    """Whether `torchyard validate` may reject what the API server accepts (docs/validation.md)."""
+    if isinstance(value, dict):
+        return any(differs_by_design(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return any(map(differs_by_design, value))
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, str) and ("\x7f" in value or "(?P<a>[" in value)
