@@ -50,7 +50,8 @@ def test_the_worst_object_is_valid_and_costs_little_time_and_memory(spec):
     bytes_kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(job, TrainingJob)
-    assert bytes_kept < KEPT_BYTES + OWN_BYTES
+    # One wide character makes Python keep all of a text in four bytes each; no script of a few pages may fail by that.
+    assert bytes_kept < KEPT_BYTES * (4 if not spec.get("script", "").isascii() else 1) + OWN_BYTES
     kept = json.loads(text)
     assert seconds_of(lambda: received(kept)) < TIMES_REFERENCE * seconds_of(reference)
 

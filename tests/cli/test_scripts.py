@@ -146,7 +146,7 @@ def test_code_of_the_image_is_named_as_it_is(here):
             ["imports model from its folder", "torchyard submit --image IMAGE -- torchrun train.py"],
         ),
         ("def f():\n    from lib.nets import Net\n", ["imports lib"]),
-        ("x" * (MAX_SCRIPT_BYTES + 1), ["256 KiB", "build an image"]),
+        ("x" * (MAX_SCRIPT_BYTES + 1), ["60 KiB", "build an image"]),
         ("\n", ["no Python source"]),
     ],
     ids=["module", "package", "size", "empty"],

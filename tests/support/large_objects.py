@@ -3,7 +3,7 @@
 from typing import Any
 
 EMOJI = "\U0001f4a3"
-ARGUMENT, ALL, SCRIPT, QUARTER = 16_384, 60 * 1024, 60 * 1024, 15 * 1024
+ARGUMENT, ALL, SCRIPT = 16_384, 60 * 1024, 60 * 1024
 TOGETHER = "together they are too long"
 
 
@@ -30,7 +30,7 @@ def largest() -> dict[str, dict[str, Any]]:
         }
     found |= {
         "script: ASCII": {"script": "#" * SCRIPT},
-        "script: wide": {"script": EMOJI + "#" * (QUARTER - 1)},
+        "script: wide": {"script": EMOJI + "#" * (SCRIPT - 4)},
         "params: small values": {"trainer": {"name": "a:B", "params": {f"p{n}": [[]] * 140 for n in range(120)}}},
         "params: numbers": {"trainer": {"name": "a:B", "params": {f"p{n}": [1000] * 96 for n in range(125)}}},
         "params: text": {"trainer": {"name": "a:B", "params": {f"p{n}": "x" * 16_000 for n in range(4)}}},
@@ -100,7 +100,7 @@ def too_large() -> list[dict[str, Any]]:
             TOGETHER,
         ),
         ("a script that is too long", {"script": "#" * (SCRIPT + 1)}, "spec.script", "give at most 61440"),
-        ("a script of too wide text", {"script": EMOJI + "#" * QUARTER}, "spec.script", "a quarter of that"),
+        ("a script of too wide text", {"script": EMOJI + "#" * (SCRIPT - 3)}, "spec.script", "give at most 60 KiB"),
         (
             "a label key without end",
             {"script": "1", "scheduling": {"nodeSelector": {"k" * 318: "v"}}},

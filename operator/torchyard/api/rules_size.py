@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torchyard.api import free_form
 from torchyard.api.rule import Rule
-from torchyard.api.spec import MAX_SCRIPT, MAX_TEXTS
+from torchyard.api.spec import MAX_SCRIPT_BYTES, MAX_TEXTS
 from torchyard.api.spec_workload import Trainer
 
 PER_TEXT = 64
@@ -57,9 +57,9 @@ SIZE: tuple[Rule, ...] = (
         scope="",
         field="script",
         what="it is too long",
-        fix=f"give at most {MAX_SCRIPT // 1024} KiB of ASCII, or a quarter of that; a file in the image may be longer",
-        holds=lambda spec: spec.script is None or weight([spec.script]) <= MAX_SCRIPT + PER_TEXT,
-        cel=f"{_weight('self')} <= {MAX_SCRIPT}",
+        fix=f"give at most {MAX_SCRIPT_BYTES // 1024} KiB; a file in the image may be longer",
+        holds=lambda spec: spec.script is None or len(spec.script.encode(errors="replace")) <= MAX_SCRIPT_BYTES,
+        cel=f"size(bytes(self)) <= {MAX_SCRIPT_BYTES}",
         on_field=True,
     ),
     Rule(

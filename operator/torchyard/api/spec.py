@@ -36,7 +36,7 @@ from torchyard.api.spec_workload import (
     Trainer,
 )
 
-MAX_SCRIPT = MAX_TEXTS = 60 * 1024
+MAX_SCRIPT_BYTES = MAX_TEXTS = 60 * 1024
 
 
 class TrainingJobSpec(Model, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         doc("Working directory; local runs: relative to the job file."),
     ] = None
     script: Annotated[
-        Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=MAX_SCRIPT)] | None,
+        Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=MAX_SCRIPT_BYTES)] | None,
         doc("Inline Python source, run with torchrun on every node (at most 60 KiB)."),
     ] = None
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Pods of the gang.")] = 1

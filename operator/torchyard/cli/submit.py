@@ -36,7 +36,7 @@ def command(
     torchyard submit --image IMAGE -m package.train -- --lr 1e-3
     torchyard submit --image IMAGE -- torchrun train.py --lr 1e-3
 
-    A script travels inside the job (at most 256 KiB, and no modules beside it); modules and commands are those of the
+    A script travels inside the job (at most 60 KiB, and no modules beside it); modules and commands are those of the
     image. --save job.yaml writes the job file instead of submitting it.
 
     With --watch, Ctrl-C ends the view and leaves the job running.
