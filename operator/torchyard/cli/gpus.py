@@ -69,12 +69,13 @@ def ask(words: list[str]) -> dict[str, Any]:
         RefusalError: trainers are not installed here, or no GPU is as asked for.
     """
     import json
+    import os
     import subprocess
-    import sys
 
-    asked = subprocess.run(
-        [sys.executable, "-m", "torchyard_trainers", "gpus", *words], capture_output=True, text=True, check=False
-    )
+    from torchyard.cluster.local.interpreter import own_environment, own_python
+
+    command, environment = own_python("-m", "torchyard_trainers", "gpus", *words), own_environment(os.environ)
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if asked.returncode == 0:
         answer: dict[str, Any] = json.loads(asked.stdout)
         return answer

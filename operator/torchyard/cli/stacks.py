@@ -1,7 +1,7 @@
 """`torchyard stacks NAME`: where each rank of a running job stands, also one that hangs."""
 
+import os
 import subprocess
-import sys
 from argparse import ArgumentParser
 from typing import Literal
 
@@ -60,6 +60,7 @@ def standing_here(name: str) -> list[Standing]:
     """
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.folder import is_locked
+    from torchyard.cluster.local.interpreter import own_environment, own_python
     from torchyard.cluster.local.zipapp import agent_zipapp
 
     folder = find(name)
@@ -69,8 +70,8 @@ def standing_here(name: str) -> list[Standing]:
         raise run.refusal(name)
     found: list[Standing] = []
     for pod in pods:
-        asked = [sys.executable, str(agent_zipapp(folder.home / "cache")), "stacks", str(pod / "run")]
-        done = subprocess.run(asked, capture_output=True, check=False)
+        asked = own_python(str(agent_zipapp(folder.home / "cache")), "stacks", str(pod / "run"))
+        done = subprocess.run(asked, capture_output=True, env=own_environment(os.environ), check=False)
         if done.returncode != 0:
             raise RefusalError(f"{pod.name}: {done.stderr.decode(errors='replace').strip()[-300:]}", code=FAILED)
         found += read(done.stdout, pod.name)

@@ -14,6 +14,7 @@ from torchyard.api.launch import trainer_config
 from torchyard.api.problems import Problem
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, RefusalError
+from torchyard.cluster.local.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_trainers"
 
@@ -37,15 +38,18 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
         json.dump(trainer_config(job, str), config)  # where checkpoints are changes no answer
         config.flush()
-        command = [sys.executable, "-m", _PACKAGE, "--config", config.name, *arguments]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        words = ["-m", _PACKAGE, "--config", config.name, *arguments]
+        alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        # A workload of one's own is looked for where it lies, and its neighbours are its modules.
+        command = [sys.executable, *words] if is_outside(job) else own_python(*words)
+        environment = {**os.environ, **alone} if is_outside(job) else own_environment(os.environ, **alone)
         cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
         if cwd is not None and not cwd.is_dir():
             raise RefusalError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
     if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        what, _, fix = words[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        what, _, fix = said[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
         raise RefusalError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
     return done.stdout
 

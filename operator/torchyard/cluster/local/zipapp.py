@@ -4,8 +4,9 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from torchyard.cluster.local.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_agent"
 
@@ -28,9 +29,8 @@ def agent_zipapp(cache: Path) -> Path:
         return target
     cache.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f"{target.stem}-{os.getpid()}.pyz")
-    built = subprocess.run(
-        [sys.executable, "-m", f"{_PACKAGE}.build", str(fresh)], capture_output=True, text=True, check=False
-    )
+    command, environment = own_python("-m", f"{_PACKAGE}.build", str(fresh)), own_environment(os.environ)
+    built = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if built.returncode != 0:
         raise ValueError(f"The agent cannot be built: {built.stderr.strip()[-500:] or built.returncode}.")
     fresh.replace(target)
