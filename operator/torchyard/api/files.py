@@ -1,5 +1,6 @@
 """Files that people name on a command line: regular ones, pipes of a shell, and what should not be waited for."""
 
+import errno
 import os
 import select
 import stat
@@ -35,7 +36,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def _from_pipe(descriptor: int, most: int) -> bytes:
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        raise IsADirectoryError(0, "it is a folder")
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     begun, found = time.monotonic(), bytearray()

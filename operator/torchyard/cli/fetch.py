@@ -1,10 +1,14 @@
 """`torchyard fetch NAME PATH -o DIR`."""
 
+import re
 import shutil
+import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
 from torchyard.api.figures import plural
+from torchyard.api.forms import QUANTITY_PATTERN
+from torchyard.api.quantities import amount
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.fetchable import fetchable
@@ -13,6 +17,7 @@ from torchyard.cli.remote.place import on_cluster, place, place_flags
 from torchyard.cli.words import clean, size
 
 MANIFEST = "manifest.json"
+MAX_SIZE = "64Gi"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -28,19 +33,31 @@ def arguments(parser: ArgumentParser) -> None:
         "-o", "--output", dest="to", metavar="DIR", type=Path, help="where to put it; by default its own name"
     )
     parser.add_argument("--replace", action="store_true", help="put it in the place of what is there")
+    parser.add_argument(
+        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"the most that pods may send (default {MAX_SIZE})"
+    )
     place(parser)
 
 
 def command(
-    *, name: str, path: str | None, to: Path | None, replace: bool, context: str | None, namespace: str | None
+    *,
+    name: str,
+    path: str | None,
+    to: Path | None,
+    replace: bool,
+    max_size: str,
+    context: str | None,
+    namespace: str | None,
 ) -> int:
     """Copy a file or a folder of a job here: its export, its final weights, its curves.
 
     Without PATH, list what can be fetched, with its size.
 
     A folder's content becomes that of DIR. It appears whole or not at all, and where it has a manifest with digests,
-    what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it.
+    what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it: of what it
+    sends, regular files and folders are taken, no links, and no more than --max-size.
     """
+    allowed = _bytes(max_size)
     if path is None:
         return _list(name, context, namespace)
     wanted = inside(path)
@@ -50,14 +67,16 @@ def command(
     if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
         raise RefusalError(f"{target} is there already", "give --replace, or another -o")
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.fetched")
-    remove(scratch)
+    # In a folder that is ours alone, under a name that nobody can have foreseen and put a link at.
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    scratch = folder / target.name
     try:
         if on_cluster(name, context, namespace):
             from torchyard.cli.remote.fetch import fetch
             from torchyard.cli.remote.session import ask
+            from torchyard.cli.remote.unpack import Allowance
 
-            ask(lambda remote: fetch(remote, name, wanted, scratch), context, namespace)
+            ask(lambda remote: fetch(remote, name, wanted, scratch, Allowance(allowed, max_size)), context, namespace)
         else:
             from torchyard.cli.runs import find
 
@@ -66,7 +85,7 @@ def command(
         remove(target)
         scratch.rename(target)
     finally:
-        remove(scratch)
+        remove(folder)
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
     count = plural(len(files), "file")
     print(f"{target}: {count}, {size(sum(each.stat().st_size for each in files))}")
@@ -92,6 +111,17 @@ def _list(name: str, context: str | None, namespace: str | None) -> int:
         print(f"{clean(one.path):<{width}}  {size(one.bytes):>8}{count}")
     say(f"next: torchyard fetch {name} {found[0].path}{place_flags(context, namespace)}")
     return SUCCEEDED
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a quantity.
+
+    Raises:
+        RefusalError: it is none.
+    """
+    if re.search(QUANTITY_PATTERN, text) is None or text.endswith("m"):
+        raise RefusalError(f"--max-size {text}: not a size", "write it like 500Mi or 64Gi")
+    return int(amount(text))
 
 
 def inside(text: str) -> Path:

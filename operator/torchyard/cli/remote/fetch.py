@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import tarfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -14,10 +13,12 @@ import msgspec
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.cli.fetch import remove
 from torchyard.cli.fetchable import Fetchable
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
+from torchyard.cli.remote.unpack import Allowance, TooLargeError, unpack
 from torchyard.cluster.kube.errors import Gone, NotFound
 from torchyard.cluster.kube.manifest import names, placement, security
 from torchyard.cluster.kube.manifest.site import NON_ROOT
@@ -25,7 +26,7 @@ from torchyard.cluster.kube.manifest.site import NON_ROOT
 Document = dict[str, Any]
 READER_SECONDS = 900
 START_SECONDS = 120.0
-CHUNK = 2**20
+HEADERS_BYTES = 256 * 2**20  # of an archive with as many entries as are allowed
 
 # Runs in the pod: links are not followed, and nothing outside the folder is read.
 _SEND = """
@@ -84,19 +85,25 @@ async def contents(remote: Remote, name: str) -> list[Fetchable]:
                 answer += part
                 if len(answer) > MOST_LISTED:
                     raise RefusalError(f"the listing of {pod} does not end", "fetch a path by its name", FAILED)
-            for path, size, files, is_folder in msgspec.json.decode(answer, type=list[tuple[str, int, int, bool]]):
+            try:
+                listed = msgspec.json.decode(answer, type=list[tuple[str, int, int, bool]])
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise RefusalError(
+                    f"the listing of {pod} cannot be read", "fetch a path by its name", FAILED
+                ) from error
+            for path, size, files, is_folder in listed:
                 found.setdefault(path, Fetchable(path, size, files, is_folder))
         return sorted(found.values())
 
 
-async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:
+async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
     """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
 
     Where pods share no disk, each has a checkpoint folder of its own, with the profiles of its ranks for instance: what
     all of them have in a folder is brought, and of two files with one name the first pod's.
 
     Raises:
-        RefusalError: the job has no such thing, or no pod can be had that sees it.
+        RefusalError: the job has no such thing, no pod can be had that sees it, or it is too large.
     """
     job = jobs.typed(await jobs.get(remote, name))
     faults: list[RefusalError] = []
@@ -104,8 +111,11 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:
     async with _readers(remote, job) as pods:
         for pod in pods:
             try:
-                is_folder = await _bring(remote, pod, f"{names.CHECKPOINTS}/{name}", wanted, part)
+                is_folder = await _bring(remote, pod, f"{names.CHECKPOINTS}/{name}", wanted, part, allowance)
+            except TooLargeError:
+                raise
             except RefusalError as fault:
+                remove(part)
                 faults.append(fault)
                 continue
             await asyncio.to_thread(merge, part, to)
@@ -115,14 +125,18 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path) -> None:
         raise faults[0]
 
 
-async def _bring(remote: Remote, pod: str, root: str, wanted: Path, to: Path) -> bool:
+async def _bring(  # noqa: PLR0917 -- of one place and another
+    remote: Remote, pod: str, root: str, wanted: Path, to: Path, allowance: Allowance
+) -> bool:
     """Whether it is a folder."""
     archive = to.with_name(f"{to.name}.tar")
+    room = Allowance(allowance.bytes + HEADERS_BYTES, allowance.shown)
     try:
-        with archive.open("wb") as file:
+        with archive.open("xb") as file:
             async for part in python(remote, pod, _SEND, root, PurePosixPath(wanted).as_posix()):
+                room.take(len(part))
                 file.write(part)
-        return await asyncio.to_thread(unpack, archive, to)
+        return await asyncio.to_thread(unpack, archive, to, allowance)
     finally:
         archive.unlink(missing_ok=True)
 
@@ -139,25 +153,6 @@ def merge(part: Path, to: Path) -> None:
         shutil.rmtree(part)
     else:
         part.unlink()
-
-
-def unpack(archive: Path, to: Path) -> bool:
-    """Unpack what a pod sent, of which nothing is believed: no link, no device, no path out of the folder.
-
-    Returns:
-        Whether it is a folder.
-    """
-    scratch = to.with_name(f"{to.name}.unpacked")
-    scratch.mkdir()
-    try:
-        with tarfile.open(archive) as file:
-            file.extractall(scratch, filter="data")
-        (scratch / "fetched").rename(to)
-        return to.is_dir()
-    except (tarfile.TarError, FileNotFoundError) as error:
-        raise RefusalError(f"what came is no whole archive ({error})", "fetch it again", FAILED) from error
-    finally:
-        shutil.rmtree(scratch)
 
 
 @contextlib.asynccontextmanager
