@@ -21,6 +21,7 @@ from torchyard_agent.gpus import Gpus
 from torchyard_agent.process import become_subreaper
 from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import from_kubeflow, trimmed
+from torchyard_agent.round_run import notices
 from torchyard_agent.rounds import Move, Standing, next_move
 from torchyard_agent.settings import Settings
 from torchyard_agent.sync import Sync
@@ -238,8 +239,8 @@ class Agent:
         return document
 
     def _notices(self) -> List[str]:
-        said = (self.gpus.notice, self.warm.notice)
-        return [*filter(None, said), *self.notices]
+        gpus = self.gpus.notice if self.settings.gpus else None
+        return [*filter(None, (gpus, self.warm.notice)), *notices(self.settings.run_dir), *self.notices]
 
     def _publish(self) -> None:
         document = self._document()

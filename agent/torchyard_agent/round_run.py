@@ -15,7 +15,7 @@ from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.curves import Axis, Curves
 from torchyard_agent.digest import digest
-from torchyard_agent.files import read_json, write_json
+from torchyard_agent.files import head, is_text, read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
 from torchyard_agent.process import is_alive
@@ -29,6 +29,7 @@ KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
+_NOTICES, _NOTICE_BYTES = 4, 400
 _SIGNALS = 128  # exit codes above it are those of signals
 HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
@@ -333,6 +334,13 @@ class RoundRun:
         return next((log for log in self.logs if log.rank == rank), self.logs[0])
 
 
+def notices(run_dir: Path) -> List[str]:
+    """What the launcher and the workers of the newest round want to be known: from `notice.*.json`."""
+    found = (read_json(path) or {} for path in sorted(run_dir.glob("notice.*.json"))[:_NOTICES])
+    texts = [text for document in found for text in document.get("notices") or () if is_text(text)]
+    return [head(text, _NOTICE_BYTES) for text in dict.fromkeys(texts)][:_NOTICES]
+
+
 def _clean(run_dir: Path) -> None:
     """Remove what the round before left: a flag or a report of another round must not speak for this one."""
     patterns = (
@@ -342,6 +350,7 @@ def _clean(run_dir: Path) -> None:
         "stacks.*.txt",
         "steps.*",
         "crash.*.txt",
+        "notice.*.json",
         "workers.json",
         "preempt",
     )

@@ -79,3 +79,15 @@ def test_ranks_are_ranges_and_have_bounds():
     assert len(ranges(range(0, 10_000, 2))) <= 204
     many = [RankReport(rank=rank, device=f"cuda:{rank}") for rank in range(100)]
     assert len(devices(many)) == 16
+
+
+def test_what_the_agents_report_of_themselves_is_in_the_warnings_with_and_without_reports():
+    world = World(2).to_running()
+    for uid, agent in world.agents.items():
+        world.agents[uid] = replace(agent, notices=("warm start is off: import absent: ModuleNotFoundError",))
+    world.settle()
+    expected = ["the agent of a pod reports (warm start is off: import absent: ModuleNotFoundError)"]
+    assert world.status.warnings == expected
+    reported(world)
+    assert world.status.warnings == expected
+    assert [event.reason for event in world.events if event.type == "Warning"] == ["AgentNotice"]

@@ -142,6 +142,7 @@ _RUNNING = (
     ("NoReports", "the program runs and has reported no step", ""),
     ("NotTraining", "no step is being made", ""),
     ("TrainerWarning", "the program warns", ""),
+    ("AgentNotice", "the agent of a pod reports", ""),
     (
         "RanksNotCommunicating",
         "the ranks do not communicate, so each of them trains a model of its own",
@@ -267,7 +268,7 @@ _NEXT_STEPS = {
     "Aborted": "see `torchyard logs` for what aborted it",
 }
 
-ADVISORIES = frozenset({"RanksNotCommunicating", "GpusNotUsed"})
+ADVISORIES = frozenset({"RanksNotCommunicating", "GpusNotUsed", "AgentNotice"})
 """What the operator warns of while the job goes on; they are listed in `status.warnings`."""
 
 WAITING = frozenset(code for code, _, _ in _WAITING)

@@ -115,7 +115,7 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     reports = round_reports(view, status)
     status = replace(status, nodes=_nodes(view, status), gpus=_gpus(view, status))
     if not reports:
-        return status
+        return replace(status, warnings=list(dict.fromkeys((*status.warnings, *_notices(view))))[:MAX_WARNINGS])
     lead = reports[0]
     step = max(report.step for report in reports)
     throughput = _throughput(lead.throughput)
@@ -143,7 +143,13 @@ def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankRepor
     """Return what the operator and the ranks warn of; what several ranks say is listed once."""
     own = (say(code, evidence)[:MAX_WARNING] for code, evidence in advisories(view, status, reports))
     said = (text[:MAX_WARNING] for report in reports for text in report.warnings)
-    return list(dict.fromkeys((*own, *said)))[:MAX_WARNINGS]
+    return list(dict.fromkeys((*own, *said, *_notices(view))))[:MAX_WARNINGS]
+
+
+def _notices(view: View) -> list[str]:
+    """Return what the agents report of themselves, for instance that warm start is off and why."""
+    agents = (agent for _, agent in sorted(view.agents.items()))
+    return [say("AgentNotice", text)[:MAX_WARNING] for agent in agents for text in agent.notices]
 
 
 def _stepped(report: RankReport, first: int) -> bool:
