@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
-from torchyard_agent import hooks, interpreter_end
+from torchyard_agent import hooks, interpreter_end, late_torch
 from torchyard_agent.forks import Command
 from torchyard_agent.process import stand_before_others
 from torchyard_agent.titles import name_process
@@ -28,9 +28,16 @@ from torchyard_agent.titles import name_process
 _LOCATION = str(Path(__file__).parent.parent)
 
 
-def run(command: Command) -> NoReturn:
-    """Become `command` (`python -u SCRIPT ARGS` or `python -u -m MODULE ARGS`); never returns."""
+def run(command: Command, *, hide_torch: bool) -> NoReturn:
+    """Become `command` (`python -u SCRIPT ARGS` or `python -u -m MODULE ARGS`); never returns.
+
+    Args:
+        command: what to become.
+        hide_torch: until the program imports it. Not where modules were preloaded, which may hold it already.
+    """
     _become_worker(command.env)
+    if hide_torch:
+        late_torch.hide()
     name_process(f"ty-rank-{os.environ['RANK']}", command.argv)
     code = _exit_code_of(_prepared(command.argv))  # with no name: a reference would keep the program's objects alive
     if code is None:

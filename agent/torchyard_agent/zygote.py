@@ -52,7 +52,7 @@ def main() -> None:
     # Workers are forked from here, so that few frames of ours lie below those of a program.
     forks, command = fork_ahead(int(spec["procs"]))
     if command is not None:
-        worker.run(command)
+        worker.run(command, hide_torch=not sys.argv[3:])
     name_process("ty-launcher", ["torchyard-launcher", spec_path])
     _launch(spec, forks)
 

@@ -165,3 +165,13 @@ def test_a_restarted_program_can_count_its_restarts(node, script):
     node.run(program=script("import os\nprint(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"))
     assert node.ended()["code"] == 0
     assert node.log() == f"{node.round - 1}\n"
+
+
+def test_what_a_program_sets_too_late_for_a_warm_start_is_noticed(node, script):
+    program = "import os\nos.environ.update(OMP_PROC_BIND='true', OMP_NUM_THREADS='1')\nimport torch\n"
+    node.run(program=script(program))
+    assert node.ended()["code"] == 0
+    state = node.wait_for(lambda state: state["notices"])
+    assert state["notices"] == [
+        "the program sets OMP_PROC_BIND before `import torch`, which is too late in a warm start: set it in spec.env"
+    ]

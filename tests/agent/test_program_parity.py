@@ -159,6 +159,17 @@ for step, batch in enumerate(batches):
     if step == 1 and dist.get_rank() == 1:
         sys.stderr = open(os.devnull, "w")  # which words gloo has for a lost peer depends on the moment
 """
+ENVIRONMENT = """
+import logging, os, sys
+print("torch" in sys.modules, "torch.nn" in sys.modules)
+os.environ.update(OMP_NUM_THREADS="2", TORCH_LOGS="+distributed")
+from torch.nn import Linear
+import torch
+print(torch.get_num_threads(), logging.getLogger("torch.distributed").level, torch.nn.Linear is Linear)
+print(torch.__spec__.name, torch.__name__, type(torch.__loader__), type(torch.__spec__.loader), torch.__file__)
+print([type(finder) for finder in sys.meta_path][-3:])
+print(torch.ones(2).sum().item())
+"""
 WORKERS = """
 import multiprocessing, os, sys
 def work(number):
@@ -207,6 +218,7 @@ PROGRAMS = {
             "calendar.py": "mine = 2",
         }
     ),
+    "environment that torch reads": Program({"train.py": ENVIRONMENT}, modes=("plain", "warm")),
     "one rank ends before its peer": Program({"train.py": PEER}, procs=2, modes=("plain", "warm")),
     **ENDS,
     **METHODS,
