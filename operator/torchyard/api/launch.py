@@ -10,6 +10,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.rules_program import HOOKS_ENV
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Health
+from torchyard.api.torchrun import asked_procs
 
 CONFIG_SCHEMA = 1
 
@@ -101,7 +102,7 @@ def own_env(spec: TrainingJobSpec) -> dict[str, str]:
 def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     """Settings of the agent that come from the spec (docs/protocol.md); identity and addresses are the cluster's."""
     env = {
-        "TORCHYARD_PROCS": str(spec.procs_per_node),
+        "TORCHYARD_PROCS": str(asked_procs(spec)),
         "TORCHYARD_GRACE_SECONDS": f"{seconds(spec.grace_period):g}",
         "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
     }

@@ -1,5 +1,6 @@
 """Rules of what is run and what it gets."""
 
+from torchyard.api import torchrun
 from torchyard.api.rule import Rule, one_source
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import EnvVar
@@ -97,6 +98,42 @@ PROGRAM: tuple[Rule, ...] = (
         holds=_is_argument_vector,
         cel="size(self) != 1 || !self[0].contains(' ') || self[0].startsWith('/')",
         on_field=True,
+    ),
+    Rule(
+        scope="",
+        field="command",
+        what="its --nproc-per-node is not what procsPerNode says, or no number of processes",
+        fix="give one of them: a number from 1 to 256, or auto or gpu for one process a GPU",
+        holds=torchrun.procs_agree,
+        cel=None,
+        reads=("args", "procsPerNode", "gpusPerNode", "launcher"),
+    ),
+    Rule(
+        scope="",
+        field="command",
+        what="its --nnodes or --standalone is not what nodes says",
+        fix="remove it from the command and set nodes",
+        holds=torchrun.nodes_agree,
+        cel=None,
+        reads=("args", "nodes", "launcher"),
+    ),
+    Rule(
+        scope="",
+        field="command",
+        what="its --max-restarts has no effect: a restart is a new round of the whole gang",
+        fix="remove it from the command and set restart.maxRestarts",
+        holds=torchrun.restarts_are_rounds,
+        cel=None,
+        reads=("args", "launcher"),
+    ),
+    Rule(
+        scope="",
+        field="command",
+        what="its options --rdzv-*, --master-*, --node-rank and --local-addr have no effect: the round sets them",
+        fix="remove them from the command",
+        holds=torchrun.meets_as_told,
+        cel=None,
+        reads=("args", "launcher"),
     ),
     Rule(
         scope="env[]",

@@ -75,7 +75,8 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Pods of the gang.")] = 1
     gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs each pod requests.")] = 0
     procs_per_node: Annotated[
-        Annotated[int, Meta(ge=1, le=256)] | Literal["auto"], doc("Worker processes a pod; auto: one a GPU, or one.")
+        Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
+        doc("Worker processes a pod; auto: what --nproc-per-node of a torchrun command says, else one a GPU, or one."),
     ] = "auto"
     elastic: Annotated[Elastic | None, doc("Let the gang shrink and grow.")] = None
     launcher: Annotated[Launcher, doc("How workers are started inside a pod.")] = field(default_factory=Launcher)

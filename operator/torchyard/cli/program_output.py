@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.torchrun import local_procs
 from torchyard.cli.words import clean, size
 
 POLL_SECONDS = 0.1
@@ -191,7 +192,7 @@ class _RankLog:
 
 def several_ranks(spec: TrainingJobSpec) -> bool:
     """Whether a job has more than one rank."""
-    procs = max(1, spec.gpus_per_node) if isinstance(spec.procs_per_node, str) else spec.procs_per_node
+    procs = local_procs(spec)
     return spec.nodes * procs > 1
 
 

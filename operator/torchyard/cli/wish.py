@@ -105,5 +105,6 @@ def _nodes(job: "TrainingJob") -> int:
 
 
 def _procs(job: "TrainingJob") -> int:
-    asked = job.spec.procs_per_node
-    return asked if isinstance(asked, int) else max(1, job.spec.gpus_per_node)
+    from torchyard.api.torchrun import local_procs
+
+    return local_procs(job.spec)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from torchyard.api import exits
 from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.status import Attempt, Cause
+from torchyard.api.torchrun import asked_procs
 from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
 NODE_SILENCE_SECONDS = 20.0
@@ -79,7 +80,7 @@ def outcome(view: View, uid: str, node_rank: int, number: int, *, peers_run: boo
 
 def procs(view: View, uid: str) -> int:
     """Worker processes of a member's pod."""
-    asked = view.job.spec.procs_per_node
+    asked = asked_procs(view.job.spec)
     if isinstance(asked, int):
         return asked
     agent = view.agents.get(uid)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
+from torchyard.api.torchrun import local_procs
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.record import POD_MARK, PodRecord
 from torchyard.cluster.local.runs import SOURCE_FOLDER
@@ -32,7 +33,7 @@ def pod_environment(
     """
     spec = job.spec
     home = folder.pods / pod.name
-    procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
+    procs = local_procs(spec)
     env = {
         name: value
         for name, value in inherited.items()

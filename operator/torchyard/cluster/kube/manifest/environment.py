@@ -8,6 +8,7 @@ from torchyard.api import launch
 from torchyard.api.quantities import amount
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.torchrun import local_procs
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
@@ -128,4 +129,4 @@ def _without(taken: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]
 
 
 def _procs(spec: TrainingJobSpec) -> int:
-    return max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
+    return local_procs(spec)
