@@ -18,6 +18,7 @@ from torchyard.engine.progress import newest_checkpoint
 from torchyard.engine.view import RankReport
 
 MAX_REPORT_BYTES = 64 * 1024
+REPORT_SECONDS = 1.0  # what a report says may be so old when it is written
 
 
 class Rank(NamedTuple):
@@ -69,7 +70,7 @@ def ranks_of(reports: Sequence[Reported]) -> tuple[Rank, ...]:
 def _lag(report: RankReport, foremost: RankReport) -> int:
     """Return the steps that the foremost rank is ahead, less those it may have made since this rank reported."""
     rate = foremost.throughput.get("stepsPerSecond", 0.0)
-    later = max(0.0, foremost.time - report.time)
+    later = max(0.0, foremost.time - report.time) + REPORT_SECONDS
     return max(0, foremost.step - report.step - math.ceil(rate * later) - 1)
 
 
