@@ -74,3 +74,10 @@ def test_a_failure_is_said_once_by_its_event() -> None:
     status = msgspec.structs.replace(RUNNING.status, state="Recovering", reason="X", message="it broke; fix it")
     said = lines(Picture(msgspec.structs.replace(RUNNING, status=status), NOW, events=[event]))
     assert [line.count("it broke") for line in said] == [1, 0]
+
+
+def test_a_message_that_changes_while_nothing_moves_is_said_with_the_next_line() -> None:
+    old = msgspec.structs.replace(RUNNING.status, message="the last step was made more than 1m ago")
+    late = msgspec.structs.replace(RUNNING, status=old)
+    said = lines(Picture(RUNNING, NOW), *(Picture(late, NOW + second) for second in range(1, 40)))
+    assert [line.endswith("more than 1m ago") for line in said] == [False, True]

@@ -26,6 +26,7 @@ class PlainView:
         self.last_words: list[str] = []
         self.warned: set[Event] = set()
         self.told = ""  # the newest warning
+        self.message = ""  # of the status, as it was last printed
 
     def show(self, picture: Picture) -> None:
         """Print what is new in `picture`."""
@@ -44,13 +45,13 @@ class PlainView:
         if not status.state:
             return
         moved = (status.state, status.round, status.reason)
-        words = progress_words(picture.job)
+        words, message = progress_words(picture.job), clean(status.message)
         if moved != self.shown:
-            self.shown = moved
-            message = clean(status.message)
+            self.shown, self.message = moved, message
             self.progress(picture, words, "" if over or (message and message in self.told) else message)
-        elif picture.now - self.last_line >= self.every and words != self.last_words:
-            self.progress(picture, words)
+        elif picture.now - self.last_line >= self.every and (words != self.last_words or message != self.message):
+            news, self.message = ("" if message == self.message else message), message
+            self.progress(picture, words, news)
 
     def progress(self, picture: Picture, words: list[str], message: str = "") -> None:
         """One line: state, round, how far, how fast."""

@@ -97,7 +97,9 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
             [f"{plural(status.checkpoint.steps_at_risk, 'step')} at risk"] if status.checkpoint.steps_at_risk else []
         )
         table.add_row("checkpoint", "  ".join(words))
-    table.add_row("nodes", f"{status.nodes.ready} of {status.nodes.desired or job.spec.nodes} ready")
+    wanted = status.nodes.desired or job.spec.nodes
+    idle = status.state in {"Succeeded", "Failed", "Suspended"}
+    table.add_row("nodes", str(wanted) if idle else f"{status.nodes.ready} of {wanted} ready")
     if status.state == "Running" and ranks:
         behind = max(ranks, key=lambda rank: rank.lag)
         words = [f"{len(ranks)} reporting"]
