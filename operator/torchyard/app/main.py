@@ -9,6 +9,7 @@ import uvloop
 
 from torchyard import __version__
 from torchyard.app.garbage import give_large_buffers_back
+from torchyard.app.log_format import FORMAT, SafeFormatter
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
 from torchyard.cluster.kube.client import connected
@@ -24,9 +25,9 @@ def run(options: Options) -> bool:
         ValueError: a setting cannot be used.
     """
     give_large_buffers_back()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SafeFormatter(FORMAT))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_main(options))
 

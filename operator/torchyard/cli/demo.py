@@ -20,17 +20,16 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(name: str, sets: list[str]) -> int:
     """Train vehicle routes on two local nodes, live, and compare them with nearest neighbour."""
-    from rich.console import Console
-
     from torchyard.cli.files import job_of
     from torchyard.cli.foreground import start, watch
     from torchyard.cli.job_options import RequestedJob
+    from torchyard.cli.safe_output import console
 
     wanted = RequestedJob(job_of(EXAMPLE, sets), EXAMPLE.parent, str(EXAMPLE), is_file=True)
     folder = start(wanted, name)
     code = watch(folder)
     if code == SUCCEEDED:
-        Console(highlight=False).print(lesson(json.loads((folder.checkpoints / "final" / "summary.json").read_text())))
+        console(highlight=False).print(lesson(json.loads((folder.checkpoints / "final" / "summary.json").read_text())))
     return code
 
 

@@ -54,11 +54,10 @@ def view_for_this_terminal() -> View:
 
     if not is_live():
         return PlainView()
-    from rich.console import Console
-
     from torchyard.cli.live import LiveView
+    from torchyard.cli.safe_output import console
 
-    return LiveView(Console(stderr=True, highlight=False))
+    return LiveView(console(stderr=True, highlight=False))
 
 
 def is_live() -> bool:

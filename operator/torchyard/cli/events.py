@@ -20,6 +20,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
     """Show what happened to a job, oldest first."""
     import msgspec
 
+    from torchyard.cli.safe_output import escaped
     from torchyard.cli.words import clean
     from torchyard.cluster.local.run import Event
 
@@ -42,7 +43,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
         return SUCCEEDED
     for event in found:
         if output is not None:
-            print(msgspec.json.encode(event).decode())
+            print(escaped(msgspec.json.encode(event).decode()))
         else:
             print(f"{clean(event.time)}  {clean(event.type):<7}  {clean(event.reason):<20}  {clean(event.message)}")
     return SUCCEEDED

@@ -11,6 +11,7 @@ from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, PROGRAM, module_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import let_go, say
+from torchyard.cli.safe_output import filter_streams
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
 
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
+    filter_streams()
     try:
         code = dispatch(words)
         sys.stdout.flush()

@@ -6,14 +6,15 @@ import os
 import sys
 from typing import Any, Literal
 
+from torchyard.cli.safe_output import escaped
+
 Format = Literal["json", "yaml"]
 
 
 def emit(document: Any, form: Format) -> None:
     """Write one document to stdout."""
     if form == "json":
-        json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
         return
     import yaml
 

@@ -74,10 +74,10 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
 
 def waiting() -> AbstractContextManager[Any]:
     """Say on a terminal what is being waited for."""
-    from rich.console import Console
+    from torchyard.cli.safe_output import console
 
-    console = Console(stderr=True)
-    return console.status("making the step of a rank ...") if console.is_terminal else nullcontext()
+    terminal = console(stderr=True)
+    return terminal.status("making the step of a rank ...") if terminal.is_terminal else nullcontext()
 
 
 def bytes_of(gpu: str) -> int:

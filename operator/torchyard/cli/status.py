@@ -31,19 +31,18 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
     if output is not None:
         emit(document(run), output)
         return SUCCEEDED
-    from rich.console import Console
-
     from torchyard.cli import show
     from torchyard.cli.processes import living_processes
     from torchyard.cli.ranks import freshen, ranks_of, read_reports
+    from torchyard.cli.safe_output import console
     from torchyard.cluster.local.runs import is_controlled
 
     going_on = run.controlled or run.detached
     reports = read_reports(run.folder.pods, run.job.status.round) if going_on else []
     fresh = run._replace(job=freshen(run.job, reports))
     processes = show.Processes(is_controlled(run.folder), living_processes(run.folder.pods) if going_on else [])
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(show.render(fresh, processes, ranks_of(reports), time.time()))
+    terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    terminal.print(show.render(fresh, processes, ranks_of(reports), time.time()))
     return SUCCEEDED
 
 
@@ -56,11 +55,11 @@ def _of_cluster(name: str, context: str | None, namespace: str | None, output: F
         if output is not None:
             emit(kept, output)
             return SUCCEEDED
-        from rich.console import Console
+        from torchyard.cli.safe_output import console
 
         job = jobs.typed(kept)
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-        console.print(show.status(job, await jobs.pods(remote, job), remote, time.time()))
+        terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        terminal.print(show.status(job, await jobs.pods(remote, job), remote, time.time()))
         return SUCCEEDED
 
     return ask(status, context, namespace)

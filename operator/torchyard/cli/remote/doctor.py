@@ -68,14 +68,20 @@ async def examine(remote: Remote, *, pod: bool) -> AsyncIterator[Finding]:
         what = f"{len(ours)} operators look after namespace {remote.namespace}"
         yield Finding("wrong", what, "leave one, or part the namespaces between them with watchNamespaces of the chart")
     yield await _rights(remote, "you", USERS, None, remote.namespace)
+    trusted = False
     for leader in ours[:1]:
         user = f"system:serviceaccount:{leader.namespace}:{leader.account}"
-        yield await _rights(remote, "the operator", OPERATORS, user, remote.namespace)
+        rights = await _rights(remote, "the operator", OPERATORS, user, remote.namespace)
+        # A Lease can be made in any namespace of one's own, rights of the operator cannot.
+        trusted = rights.verdict == "ok"
+        yield rights
     async for finding in _gpus(remote):
         yield finding
     async for finding in _rejected(remote):
         yield finding
-    for leader in ours[:1] if pod else ():
+    if pod and ours and not trusted:
+        yield Finding("note", "the intake was not tried: the image of an operator without its rights is not run")
+    for leader in ours[:1] if pod and trusted else ():
         for finding in await reach(remote, leader):
             yield finding
 
@@ -142,6 +148,15 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
     for pod in pods:
         leader = _leader(pod)
         name = f"{leader.namespace}/{leader.pod}"
+        try:
+            holder = await _holder(remote, pod, leader)
+        except Rejected:
+            yield Finding("note", f"whether {name} leads is not known, its Lease was not looked at: {NO_RIGHT}")
+            continue
+        if holder != leader.pod:
+            what = f"pod {name} has the label of a leader and does not hold the Lease of an operator"
+            yield Finding("wrong", what, "find out who created it; it is left alone")
+            continue
         conditions = pod.get("status", {}).get("conditions") or []
         if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
             yield Finding("ok", f"operator {name} leads ({leader.image})")
@@ -149,6 +164,19 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
             fix = f"`kubectl -n {leader.namespace} logs {leader.pod}`"
             yield Finding("wrong", f"operator {name} is marked as the leader but is not ready", fix)
         yield leader
+
+
+async def _holder(remote: Remote, pod: Document, leader: Leader) -> str:
+    """Return who holds the Lease that a pod is told to take; anybody can put a label on a pod."""
+    words = [word.partition("=") for word in pod["spec"]["containers"][0].get("args") or ()]
+    given = {flag: value for flag, _, value in words}
+    lease = given.get("--lease-name", "torchyard")
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{leader.namespace}/leases/{lease}"
+    try:
+        found = _document(await remote.api.request("GET", path))
+    except NotFound:
+        return ""
+    return str(found.get("spec", {}).get("holderIdentity") or "")
 
 
 def _leader(pod: Document) -> Leader:
