@@ -7,9 +7,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 from tests.support.engine.world import World
 
+from torchyard.api.changes import configuration
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_reliability import Backoff, Restart
-from torchyard.api.status import CONDITION_TYPES, MAX_STATUS_BYTES, TERMINAL_STATES, Rendezvous, TrainingJobStatus
+from torchyard.api.status import (
+    CONDITION_TYPES,
+    MAX_STATUS_BYTES,
+    TERMINAL_STATES,
+    Images,
+    Rendezvous,
+    TrainingJobStatus,
+)
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -204,6 +212,21 @@ class AnyHistory(RuleBasedStateMachine):
     def user_scales(self, nodes):
         self.world.edit(nodes=nodes)
 
+    @precondition(lambda self: self.world.job is not None)
+    @rule(lr=st.integers(1, 3))
+    def user_edits_what_only_a_new_gang_can_follow(self, lr):
+        """The API server cannot refuse it: parameters of a trainer are not typed there."""
+        self.world.edit(args=[f"--lr={lr}"])
+
+    @rule(version=st.integers(1, 3))
+    def operator_is_upgraded(self, version):
+        self.world.images = Images(trainer=f"trainer:{version}", agent=f"agent:{version}")
+        self.world.restart_operator()
+
+    @rule(version=st.integers(1, 3))
+    def user_edits_a_config_map(self, version):
+        self.world.content = f"content-{version}"
+
     # What holds.
 
     def teardown(self):
@@ -274,6 +297,11 @@ class AnyHistory(RuleBasedStateMachine):
             assert not job.status.rendezvous.open, "a round opens after the one before was closed"
             assert all(uid in world.cache for uid in action.status.rendezvous.members), "members exist when it opens"
             assert len(set(action.status.rendezvous.members)) == job.spec.nodes
+            members = [world.cache[uid] for uid in action.status.rendezvous.members]
+            agents = [world.book[uid] for uid in action.status.rendezvous.members]
+            assert {pod.configuration for pod in members} == {configuration(job.spec)}, "one gang, one configuration"
+            assert len({pod.images for pod in members}) == 1, "one gang, one pair of images"
+            assert len({agent.content for agent in agents}) == 1, "one gang, one content"
 
     @invariant()
     def check_status(self):

@@ -127,6 +127,11 @@ _WAITING = (
 )
 _RUNNING = (
     ("RoundOpened", "a round was opened", ""),
+    (
+        "ConfigurationChanged",
+        "the spec was changed in a way that the pods of the gang cannot follow",
+        "they go on as they were created, and all of them are replaced before the next round",
+    ),
     ("Starting", "workers start and have not made a step yet", ""),
     (
         "WorkersSilent",
@@ -211,6 +216,11 @@ _LOST = (
         "OOMKilled",
         "the kernel ended a process of a pod for lack of memory",
         "raise spec.resources.memory or lower the micro-batch",
+    ),
+    (
+        "GangDiffers",
+        "the pods of the gang do not run the same thing",
+        "name spec.image by its digest, and edit no config map or secret of a job that runs",
     ),
     ("AgentRestarted", "the agent of a pod was restarted", ""),
 )

@@ -4,6 +4,9 @@ What is learnt never changes: that is another job. How it runs changes only whil
 has one size and one environment. Time-outs, budgets and `suspend` itself may change at any time.
 """
 
+import hashlib
+
+import msgspec
 from msgspec import Struct
 
 from torchyard.api.codec import resolved
@@ -83,6 +86,8 @@ FIXED: tuple[Fixed, ...] = (
         )
     ),
 )
+# How many pods there are says nothing of what each of them runs: a gang grows and shrinks by pods.
+NOT_OF_A_POD = frozenset({"nodes"})
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "restart",
@@ -105,6 +110,13 @@ def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed
         for fixed in FIXED
         if not (fixed.unless_suspended and old.suspend) and _get(before, fixed.field) != _get(after, fixed.field)
     )
+
+
+def configuration(spec: TrainingJobSpec) -> str:
+    """Return a digest of all fields that the pods of one gang must agree on."""
+    document = resolved(spec)
+    fixed = [[fixed.field, _get(document, fixed.field)] for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
+    return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
 
 
 def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:

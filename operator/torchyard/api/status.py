@@ -167,6 +167,13 @@ class Artifact(StatusModel, frozen=True, kw_only=True):
     ] = None
 
 
+class Images(StatusModel, frozen=True, kw_only=True):
+    """Images of the pods of a gang."""
+
+    trainer: Annotated[str, doc("Image of the trainer's container.")] = ""
+    agent: Annotated[str, doc("Image that the agent is installed from.")] = ""
+
+
 class Rendezvous(StatusModel, frozen=True, kw_only=True):
     """The newest round as the engine persisted it before any agent was told: what a restarted operator goes on from."""
 
@@ -179,6 +186,9 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
         int | None,
         doc("Largest micro-batch of the next rounds, learned when a GPU ran out of memory; absent: as the spec says."),
     ] = None
+    oldest_incarnation: Annotated[
+        int, doc("Pods of earlier incarnations take part in no round any more: what they run differed.")
+    ] = 0
     releases: Annotated[int, doc("How often in a row a part of the gang let go of its room, for want of the rest.")] = 0
     waiting_since: Annotated[str | None, doc("Since when the gang that did so waits for room.")] = None
 
@@ -215,6 +225,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
     round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
     incarnation: Annotated[int, doc("Grows when a pod is replaced; part of pod names.")] = 0
+    images: Annotated[
+        Images | None, doc("Images that the pods are created with; chosen with the first gang and after each suspend.")
+    ] = None
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
     restarts: Annotated[Restarts, doc("How often the job began again.")] = field(default_factory=Restarts)
     progress: Annotated[Progress, doc("How far training is.")] = field(default_factory=Progress)

@@ -4,19 +4,21 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Images, TrainingJobStatus
 
 
 class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Create the pod of one index; its name is deterministic, an existing pod of ours is success.
 
-    `avoid`: nodes on which containers of this gang could not be started lately; others are preferred.
+    `images`: those of its gang, None: of the spec and the installation. `avoid`: nodes on which containers of this gang
+    could not be started lately; others are preferred.
     """
 
     name: str
     index: int
     incarnation: int
     avoid: tuple[str, ...] = ()
+    images: Images | None = None
 
 
 class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):

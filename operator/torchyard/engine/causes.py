@@ -36,7 +36,7 @@ DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost", "DiskLimitE
 # Containers that a runtime could not start, and how many times in a row until that ends the job. A busy node, or one
 # whose runtime is broken, refuses containers that another node, or the same one a minute later, starts. What the image
 # lacks is reported alike by every node.
-START_ATTEMPTS = {"ContainerCannotStart": 6, "CommandNotFound": 3, "PythonNotFound": 3}
+START_ATTEMPTS = {"ContainerCannotStart": 6, "CommandNotFound": 3, "PythonNotFound": 3, "GangDiffers": 3}
 # How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
 STUCK_START_SECONDS = 60.0
 
@@ -202,6 +202,20 @@ def _without_old_mark(view: View, pod: Pod) -> Pod:
     if not known or pod.reason != "OOMKilled":
         return pod
     return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
+
+
+def gang_differs(unlike: str, now: float) -> Outcome:
+    """Return the outcome of a round that cannot open: its members do not run the same thing."""
+    return Outcome(
+        rank=0,
+        state="failed",
+        reason="GangDiffers",
+        counted=False,
+        start_attempts=START_ATTEMPTS["GangDiffers"],
+        time=now,
+        message=unlike,
+        cause=Cause(class_="GangDiffers", exception=unlike[:MAX_EXCEPTION]),
+    )
 
 
 def cannot_start(view: View, pod: Pod) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from torchyard.api.changes import configuration
 from torchyard.api.resource import TrainingJob
 from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
@@ -62,6 +63,7 @@ class Controller:
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
+        self._configurations: dict[Key, tuple[tuple[str, int], str]] = {}  # by uid and generation
         self._refusals = Refusals(clock)
         self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
         self._silent: dict[Key, str] = {}  # what the cluster did not answer to, said already
@@ -90,6 +92,7 @@ class Controller:
         job = self._cluster.job(key)
         if job is None:
             uid, _ = self._known.pop(key, ("", 0.0))
+            self._configurations.pop(key, None)
             self._writer.forget(uid)
             self._refusals.forget(uid)
             self._taken.discard(uid)
@@ -125,8 +128,19 @@ class Controller:
             term=self._began,
             refusal=self._refusals.of(job),
             name_taken=job.metadata.uid in self._taken,
+            configuration=self._configuration(job),
+            images=self._cluster.images(job),
             files_stay=self._cluster.keeps_files(job),
         )
+
+    def _configuration(self, job: TrainingJob) -> str:
+        """Return the digest of the spec, computed once for each generation."""
+        version = (job.metadata.uid, job.metadata.generation)
+        known, digest = self._configurations.get(job.key, (("", 0), ""))
+        if known != version:
+            digest = configuration(job.spec)
+            self._configurations[job.key] = (version, digest)
+        return digest
 
     async def _work(self) -> None:
         while True:

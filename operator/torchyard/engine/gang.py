@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.names import MAX_INCARNATION, pod_name
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import is_agentless, is_spent, stands
 from torchyard.engine.causes import cannot_start, node_lost, start_failures
@@ -49,10 +49,22 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
     for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        stays = pod.alive and not (node_lost(view, pod) or cannot_start(view, pod) or _ahead(view, status, pod))
+        stays = pod.alive and not (
+            node_lost(view, pod)
+            or cannot_start(view, pod)
+            or _ahead(view, status, pod)
+            or is_outdated(view, status, pod)
+        )
         if ((stays and not is_spent(view, status, pod)) or stands(view, status, pod)) and not pod.deleting:
             found[pod.index] = pod
     return found
+
+
+def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+    """Return whether a pod can take part in no further round: what it runs is not what the gang is to run."""
+    if status.rendezvous.open:
+        return False
+    return pod.configuration not in {"", view.configuration} or pod.incarnation < status.rendezvous.oldest_incarnation
 
 
 def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
@@ -87,7 +99,13 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         for pod in view.pods
         if pod.index in missing
         and pod.incarnation >= status.incarnation
-        and (not pod.alive or pod.uid not in members or _ahead(view, status, pod) or is_spent(view, status, pod))
+        and (
+            not pod.alive
+            or pod.uid not in members
+            or _ahead(view, status, pod)
+            or is_outdated(view, status, pod)
+            or is_spent(view, status, pod)
+        )
     ]
     if gone or used:
         gone = list(range(len(members))) if is_agentless(view.job.spec) else gone
@@ -110,6 +128,9 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
         # Members find each other by the names of their indices, behind which the former gang still answers.
         in_the_way.update(missing)
+    images = _images(view, status)
+    if missing and images != status.images:
+        status = replace(status, images=images)
     avoid = tuple(dict.fromkeys(cause.node for cause in start_failures(status.attempts) if cause.node))
     creates = tuple(
         CreatePod(
@@ -117,6 +138,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
             index=index,
             incarnation=status.incarnation,
             avoid=avoid,
+            images=images,
         )
         for index in missing
         if index not in in_the_way
@@ -128,6 +150,20 @@ def _another(view: View, status: TrainingJobStatus) -> int:
     """Return a later incarnation, whose names nobody else can have foreseen and taken."""
     further = status.incarnation + 1 + int(view.now * 1e6) % TAKEN_SPREAD
     return further if further <= MAX_INCARNATION else status.incarnation
+
+
+def _images(view: View, status: TrainingJobStatus) -> Images | None:
+    """Return the images of the gang: those it was created with, whatever the installation would choose by now.
+
+    Pods of a job whose status does not name them yet were created by another version of the operator.
+    """
+    now = view.images
+    if now is None:
+        return None
+    held = next((pod.images for pod in _ordered(view.pods) if pod.images is not None), None)
+    first = status.images or held or now
+    # A trainer's image that the spec names can change, while the job is suspended.
+    return replace(first, trainer=view.job.spec.image or first.trainer)
 
 
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
@@ -175,6 +211,8 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
         return "it knows a round that is not in the status"
     if pod.index >= wanted:
         return "the gang is smaller now"
+    if is_outdated(view, status, pod):
+        return "what it runs is not what the gang is to run"
     if is_spent(view, status, pod):
         return "its round is over, and without an agent it can take part in no other"
     if not pod.alive:

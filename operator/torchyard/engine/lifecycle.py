@@ -232,7 +232,8 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     gate = rounds.barrier(view, status)
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
-        return _open(view, status, gate, events)
+        unlike = rounds.difference(gate)
+        return _replace_gang(view, status, unlike) if unlike else _open(view, status, gate, events)
     late, start_due = timeouts.start(view, status, gate)
     if late:
         return fail(view, status, "StartTimeout", late)
@@ -301,6 +302,7 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
         told(status, "Suspended", "Suspended", "; ".join(filter(None, (saved, _answered(status))))),
         # The next gang has new names: what is still being taken down cannot be mistaken for it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
+        images=None,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
     )
     return Turn(status=status, events=(EmitEvent(type="Normal", reason="Suspended", message=status.message),))
@@ -327,7 +329,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     bill = charge(status, view.job.spec.restart, cause, 0)
     proof = causes.evidence(cause)
     if cause.counted or cause.start_attempts:
-        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod, cause, bill)])
+        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod.created, cause, bill)])
     status = replace(
         status,
         restarts=bill.restarts,
@@ -353,12 +355,33 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _never_opened(view: View, status: TrainingJobStatus, pod: Pod, cause: Outcome, bill: Charge) -> Attempt:
+def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Turn:
+    """Replace all pods of a gang that do not run the same thing; after several times in a row the job fails."""
+    cause = causes.gang_differs(unlike, view.now)
+    bill = charge(status, view.job.spec.restart, cause, 0)
+    newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
+    status = replace(
+        status,
+        attempts=[*status.attempts, _never_opened(view, status, view.now, cause, bill)],
+        restarts=bill.restarts,
+        incarnation=newest,
+    )
+    if bill.verdict:
+        return fail(view, status, bill.verdict, _verdict_evidence(view, bill.verdict, status, cause, unlike))
+    again = replace(
+        status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + bill.delay), members=[]
+    )
+    status = replace(told(status, "Recovering", cause.reason, unlike), rendezvous=again)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
+    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _never_opened(view: View, status: TrainingJobStatus, begun: float, cause: Outcome, bill: Charge) -> Attempt:
     """Return the entry of a round that could not open, because a pod of its gang ended or did not start."""
     step = status.checkpoint.step if status.checkpoint is not None else 0
     return Attempt(
         round=status.round + 1,
-        start_time=rfc3339(pod.created if 0 < pod.created <= view.now else view.now),
+        start_time=rfc3339(begun if 0 < begun <= view.now else view.now),
         end_time=rfc3339(view.now),
         reason=cause.reason,
         cause=cause.cause,

@@ -60,7 +60,11 @@ def plan(view: View) -> Plan:
     if status.state in TERMINAL_STATES or status.state == "Suspended":
         status = replace(status, nodes=replace(status.nodes, ready=0))
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
-    write, news, events = _write(before, status), _news(view, commands), (*decided.events, *_warned(before, status))
+    write, news, events = (
+        _write(before, status),
+        _news(view, commands),
+        (*decided.events, *_edited(view), *_warned(before, status)),
+    )
     alone = not deletes and not news
     first = alone and _is_first_gang(view, status, creates)
     if alone and (first or not creates) and not events and _only_waits(view, status):
@@ -175,6 +179,18 @@ def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteSt
     return (WriteStatus(status=after, urgent=_skeleton(before) != _skeleton(after)),)
 
 
+def _edited(view: View) -> tuple[EmitEvent, ...]:
+    """Return the announcement of an edit that the pods of the gang cannot follow: parameters, beside the API server."""
+    seen, generation = view.job.status.observed_generation, view.job.metadata.generation
+    if not 0 < seen < generation or view.job.spec.suspend:
+        return ()
+    outdated = sorted(pod.name for pod in view.pods if pod.alive and pod.configuration not in {"", view.configuration})
+    if not outdated:
+        return ()
+    message = say("ConfigurationChanged", f"pods {', '.join(outdated[:3])}")
+    return (EmitEvent(type="Warning", reason="ConfigurationChanged", message=message),)
+
+
 def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """What the program warns of, once. One that words the same thing anew at every step is not news each time."""
     if len(after.warnings) <= len(before.warnings):
@@ -203,6 +219,7 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
         [(each.type, each.status) for each in status.conditions],
         status.round,
         status.incarnation,
+        status.images,
         status.rendezvous,
         status.restarts,
         status.nodes.desired,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
 from torchyard.engine.view import Agent, Pod
 
@@ -63,6 +63,10 @@ class Cluster(Protocol):
 
     def keeps_files(self, job: TrainingJob) -> bool:
         """Whether checkpoints and exports are still there once no pod of the job is."""
+        ...
+
+    def images(self, job: TrainingJob) -> Images | None:
+        """Return the images that a new gang of the job gets; None where pods have none."""
         ...
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:

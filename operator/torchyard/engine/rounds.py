@@ -60,6 +60,23 @@ def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool
     return bool(leader.address) and leader.master_port > 0, None
 
 
+def difference(gate: Barrier) -> str:
+    """Return in which way the members differ that must all run the same thing; empty: in none that is known."""
+    images: dict[str, tuple[str, str]] = {}  # repository -> digest, pod
+    contents: dict[str, str] = {}  # digest -> pod
+    for pod, agent in gate.ready:
+        repository, _, digest = pod.image_digest.rpartition("@")
+        known, other = images.setdefault(repository, (digest, pod.name))
+        if known != digest:
+            return f"{other} has image {repository}@{known[:19]}, {pod.name} has {digest[:19]}"
+        if agent.content:
+            contents.setdefault(agent.content, pod.name)
+    if len(contents) > 1:
+        first, second, *_ = contents.values()
+        return f"{first} and {second} read different config maps, secrets, script or configuration"
+    return ""
+
+
 def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
     """The status with round n+1 open: what must be persisted before any agent is told."""
     leader = gate.ready[0][1]
@@ -77,6 +94,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
             master_port=leader.master_port,
             members=[pod.uid for pod, _ in gate.ready],
             micro_batch=status.rendezvous.micro_batch,
+            oldest_incarnation=status.rendezvous.oldest_incarnation,
         ),
         attempts=[*status.attempts, attempt],
         start_time=status.start_time or opened,

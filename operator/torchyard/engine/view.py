@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Artifact
+from torchyard.api.status import Artifact, Images
 from torchyard.engine.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -37,6 +37,9 @@ class Pod(Struct, frozen=True, kw_only=True):
     )
     message: str = ""
     lines: tuple[str, ...] = ()  # the end of its log, where it ended and no agent told how
+    configuration: str = ""  # digest of the spec that it was created from; empty: unknown
+    images: Images | None = None  # that it was created with
+    image_digest: str = ""  # of the trainer's image as its node has it; empty: unknown
 
     @property
     def alive(self) -> bool:
@@ -130,6 +133,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     master_port: int = 0
     procs: int = 1
     exit: RoundExit | None = None
+    content: str = ""  # digest of the files and variables that its workers are configured by; empty: unknown
     reports: tuple[RankReport, ...] = ()
     gpus: tuple[GpuReport, ...] = ()
     notices: tuple[str, ...] = ()
@@ -160,5 +164,9 @@ class View(Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     name_taken: bool = False
     """Whether the last try to create a pod met one of the same name that is not the job's."""
+    configuration: str = ""
+    """Digest of the spec, which the pods of one gang have in common."""
+    images: Images | None = None
+    """Images that new pods would be created with; None where pods have none."""
     files_stay: bool = True
     """Whether checkpoints and exports outlive the pods."""

@@ -231,6 +231,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         master_port=request.master_port,
         procs=request.procs,
         exit=sanitise.round_exit(request.exit),
+        content=sanitise.line(request.content, 64),
         reports=figures.reports(request.reports),
         gpus=figures.gpus(request.gpus),
         notices=sanitise.notices(request.notices),
@@ -246,6 +247,7 @@ def _matters(agent: Agent) -> tuple[Any, ...]:
         agent.address,
         agent.master_port if agent.state == "ready" else 0,
         agent.procs,
+        agent.content,
         agent.exit,
         len(agent.gpus),
         tuple(

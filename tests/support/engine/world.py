@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.changes import configuration
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import (
     CommandAgent,
@@ -49,6 +50,8 @@ class World:
         self.room: int | None = None  # pods that the cluster has room for; None: any number
         self.refusal: Refusal | None = None
         self.files_stay = True
+        self.content = "content-1"  # of config maps: what an agent that starts now reads
+        self.images: Images | None = Images(trainer="trainer:1", agent="agent:1")
         self.created: list[CreatePod] = []
         self.training: dict[str, int] = {}
         self.steps: dict[str, int] = {}
@@ -75,6 +78,8 @@ class World:
             now=self.now,
             since=self.since,
             refusal=self.refusal,
+            configuration=configuration(self.job.spec),
+            images=self.images,
             files_stay=self.files_stay,
         )
 
@@ -128,6 +133,8 @@ class World:
             name=action.name,
             index=action.index,
             incarnation=action.incarnation,
+            configuration=configuration(self.job.spec) if self.job is not None else "",
+            images=action.images,
             phase="Pending",
             created=self.now,
             reason="InsufficientGPU",
@@ -183,6 +190,7 @@ class World:
             instance=f"instance-{next(self._ids)}",
             state="ready",
             seen=self.now,
+            content=self.content,
             address=f"127.0.0.{pod.index + 1}",
             master_port=20000 + next(self._ids),
         )
@@ -302,6 +310,9 @@ class Ports:
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         self.world.observe()
         return tuple(self.world.cache.values())
+
+    def images(self, job: TrainingJob) -> Images | None:
+        return self.world.images
 
     def keeps_files(self, job: TrainingJob) -> bool:
         return self.world.files_stay

@@ -13,13 +13,13 @@ import msgspec
 from torchyard.api.codec import status_document
 from torchyard.api.columns import with_columns
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.facts import Facts, read
 from torchyard.cluster.kube.jobs import Jobs, job_path
-from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest import container, names
 from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
 from torchyard.cluster.kube.manifest.service import service as service_manifest
 from torchyard.cluster.kube.manifest.site import Site
@@ -110,6 +110,10 @@ class KubeCluster:
     def keeps_files(self, job: TrainingJob) -> bool:
         """Whether checkpoints and exports outlive the pods: on a claim they do."""
         return job.spec.checkpoint.claim is not None
+
+    def images(self, job: TrainingJob) -> Images:
+        """Return the images that a new gang of the job gets."""
+        return container.images(job, self.site)
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Return every pod that the operator created for the job of this uid."""

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from torchyard.api.status import Images
 from torchyard.api.times import unix
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import KubePod, ResourceLimits, version
@@ -10,6 +11,7 @@ from torchyard.cluster.kube.why import ended, waiting
 from torchyard.cluster.kube.why.placement import Demands, demands
 from torchyard.engine.view import Pod, PodPhase
 
+MAX_DIGEST, MAX_IMAGE = 64, 512
 OVERDUE_SECONDS = 2.0
 UNSTARTED_SECONDS = 8.0
 PLACEMENT = frozenset(
@@ -96,6 +98,7 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
     phase = _phase(pod)
     reason, message, started, finished, code = "", "", None, None, None
     lines: tuple[str, ...] = ()
+    configuration = pod.metadata.annotations.configuration if pod.metadata.annotations is not None else ""
     if phase in {"Succeeded", "Failed"}:
         end = ended.how(pod)
         reason, message, code, lines = end.reason, end.message, end.exit_code, end.lines
@@ -124,7 +127,27 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
         reason=reason,
         message=message,
         lines=lines,
+        configuration=configuration if len(configuration) <= MAX_DIGEST else "",
+        images=_images(pod),
+        image_digest=_image_digest(pod),
     )
+
+
+def _images(pod: KubePod) -> Images | None:
+    trainer = next((each.image for each in pod.spec.containers if each.name == names.TRAINER), "")
+    agent = next((each.image for each in pod.spec.init_containers or () if each.name == names.AGENT), "")
+    return Images(trainer=trainer, agent=agent) if trainer else None
+
+
+def _image_digest(pod: KubePod) -> str:
+    """Return which image its node runs for the trainer, `repository@sha256:...`.
+
+    Empty where that says nothing: an image that was loaded into a node has a digest of its archive.
+    """
+    statuses = pod.status.container_statuses or ()
+    found = next((each.image_id for each in statuses if each.name == names.TRAINER), "")
+    repository, at, _ = found.rpartition("@sha256:")
+    return found if at and "/import-" not in repository and len(found) <= MAX_IMAGE else ""
 
 
 def _phase(pod: KubePod) -> PodPhase:

@@ -31,9 +31,10 @@ class Owner(Read, frozen=True, kw_only=True, gc=False):
 
 
 class PodAnnotations(Read, frozen=True, kw_only=True, gc=False):
-    """The one annotation of a pod that is read."""
+    """The annotations of a pod that are read."""
 
     provenance: str = msgspec.field(default="", name=names.PROVENANCE)
+    configuration: str = msgspec.field(default="", name=names.CONFIGURATION)
 
 
 class PodMeta(Read, frozen=True, kw_only=True, gc=False):
@@ -107,6 +108,7 @@ class ContainerStatus(Read, frozen=True, kw_only=True, gc=False):
 
     name: str = ""
     image: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
     state: ContainerState = ContainerState()
 
 
@@ -211,6 +213,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
     containers: tuple[Container, ...] = ()
     volumes: tuple[PodVolume, ...] | None = None
 

@@ -56,6 +56,9 @@ class LocalCluster:
         """Whether checkpoints and exports outlive the pods: they lie in the run's folder."""
         return True
 
+    def images(self, job: TrainingJob) -> None:
+        """Return None: pods are processes of this machine."""
+
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Every pod of the job."""
         return self._pods.views(job_uid)

@@ -6,6 +6,7 @@ from torchyard.api import launch
 from torchyard.api.quantities import amount
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.status import Images
 from torchyard.cluster.kube.manifest import environment, files, names, security, volumes
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
@@ -18,14 +19,19 @@ SCRIPT_FILE = "script.py"
 _LITTLE_DISK = "1Gi"
 
 
-def installer(job: TrainingJob, site: Site) -> Container:
+def images(job: TrainingJob, site: Site) -> Images:
+    """Return the images that a new gang of this job gets."""
+    return Images(trainer=job.spec.image or site.trainer_image, agent=site.agent_image)
+
+
+def installer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
     """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
     written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()}
     if job.spec.script is not None:
         written[SCRIPT_FILE] = job.spec.script
     return {
         "name": names.AGENT,
-        "image": site.agent_image,
+        "image": (action.images or images(job, site)).agent,
         "command": ["python3", names.AGENT_ZIPAPP, "install", "--to", names.ROOT],
         "env": environment.listed(files.environment(written)),
         # Before the trainer, not beside it: the same request costs nothing, and a quota or a Guaranteed class holds.
@@ -44,7 +50,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Container:
     agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
     container: Container = {
         "name": names.TRAINER,
-        "image": spec.image or site.trainer_image,
+        "image": (action.images or images(job, site)).trainer,
         "command": [*([] if plain else agent), *map(environment.verbatim, command)],
         "env": environment.of_plain(job, action) if plain else environment.of_trainer(job, action, site),
         "resources": _resources(spec, site, gpus=spec.gpus_per_node),

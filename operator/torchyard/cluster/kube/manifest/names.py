@@ -6,6 +6,7 @@ JOB = "torchyard.dev/job"
 JOB_UID = "torchyard.dev/job-uid"
 INDEX = "torchyard.dev/index"
 INCARNATION = "torchyard.dev/incarnation"
+CONFIGURATION = "torchyard.dev/configuration"  # digest of the spec that the pod was created from
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # of `kubectl logs` and `kubectl exec`
 INTAKE_CA = "torchyard.dev/intake-ca"
 PROVENANCE = "torchyard.dev/created-by"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torchyard.api.changes import configuration
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.manifest import names, placement, security, volumes
@@ -28,7 +29,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "securityContext": security.of_pod(spec, site.run_as),
         "tolerations": placement.tolerations(spec, site),
         # Without an agent there is nothing to bring but a script.
-        **({} if plain and spec.script is None else {"initContainers": [installer(job, site)]}),
+        **({} if plain and spec.script is None else {"initContainers": [installer(job, action, site)]}),
         "containers": [trainer(job, action, site)],
         "volumes": volumes.of_pod(spec, site),
     }
@@ -51,7 +52,11 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
 
 
 def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) -> Manifest:
-    annotations = {**job.spec.pod_annotations, names.DEFAULT_CONTAINER: names.TRAINER}
+    annotations = {
+        **job.spec.pod_annotations,
+        names.DEFAULT_CONTAINER: names.TRAINER,
+        names.CONFIGURATION: configuration(job.spec),
+    }
     if not is_agentless(job.spec):
         annotations[names.INTAKE_CA] = site.ca_pem
     if provenance:

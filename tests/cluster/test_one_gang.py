@@ -1,0 +1,50 @@
+"""One gang, one configuration: edits beside the API server's rules, seen by real kubelets."""
+
+import json
+
+import pytest
+
+from tests.support.cluster.jobs import Jobs
+from torchyard.cluster.kube.client import MERGE_PATCH
+
+SCRIPT = "import os, time; print(os.environ['LR'], flush=True); time.sleep(900)"
+
+
+@pytest.fixture
+def jobs(api, namespace, operator) -> Jobs:
+    return Jobs(api, namespace)
+
+
+async def uids(jobs, name):
+    pods = await jobs.pods(name)
+    return {pod["metadata"]["uid"] for pod in pods.values() if "deletionTimestamp" not in pod["metadata"]}
+
+
+async def test_a_config_map_that_is_edited_before_a_pod_is_lost_replaces_the_whole_gang(jobs):
+    await jobs.make("configmaps", "settings", data={"LR": "0.1"})
+    await jobs.submit("job", script=SCRIPT, nodes=2, envFrom=[{"configMap": "settings"}], gracePeriod="1s")
+    status = await jobs.until("job", lambda now: now.get("round") == 1)
+    before = await uids(jobs, "job")
+    assert status["images"]["agent"]
+    path = f"{jobs.core}/configmaps/settings"
+    await jobs.api.request("PATCH", path, body={"data": {"LR": "0.2"}}, content_type=MERGE_PATCH)
+    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    status = await jobs.until("job", lambda now: now.get("round") == 2)
+    assert [each["reason"] for each in status["attempts"][:2]] == ["PodLost", "GangDiffers"], status["attempts"]
+    assert "read different config maps, secrets, script or configuration" in json.dumps(status["attempts"][1])
+    assert status["restarts"].get("counted", 0) == 0
+    assert not before & await uids(jobs, "job")
+
+
+async def test_parameters_that_are_patched_while_a_job_trains_are_those_of_a_whole_gang_or_of_none(jobs):
+    trainer = {"name": "cvrp", "params": {"preset": "tiny", "steps": 100000, "lr": 0.001}}
+    await jobs.submit("job", trainer=trainer, nodes=2, gracePeriod="1s")
+    await jobs.trains("job")
+    before = await uids(jobs, "job")
+    await jobs.edit("job", trainer={"params": {"lr": 0.01}})
+    (message, *_) = await jobs.announced("job", "ConfigurationChanged")
+    assert "before the next round" in message
+    assert await uids(jobs, "job") == before
+    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    await jobs.until("job", lambda now: now.get("round") == 2)
+    assert not before & await uids(jobs, "job"), "the pod that was not lost is replaced, too"
