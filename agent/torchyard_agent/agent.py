@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from torchyard_agent import dump, local_http, termination, told
 from torchyard_agent.command import classify, torchrun_interpreter
+from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
@@ -49,6 +50,7 @@ class Agent:
         self.terminated = False
         self.notices: List[str] = []
         self.gpus = Gpus()
+        self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
         self.obeyed = 0  # revision of the newest command that was looked at
         self._published: Any = None
         self._bad_command = 0
@@ -228,6 +230,7 @@ class Agent:
             "address": self.settings.address,
             "masterPort": self.workers.port.number(),
             "procs": self.workers.procs,
+            "content": self.content.latest(idle=self.workers.round is None),
             "gpus": self.gpus.latest(),
             "reports": trimmed(self.workers.reports()),
             "notices": self._notices()[-8:],

@@ -44,6 +44,8 @@ class Settings:
     completion_file: Optional[Path]
     curves_folder: Optional[Path]
     tensorboard: bool
+    content_folders: Tuple[Path, ...]
+    variable_folders: Tuple[Path, ...]
 
     @property
     def loopback(self) -> bool:
@@ -88,6 +90,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         completion_file=_completion_file(env),
         curves_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_CURVES") else None,
         tensorboard="tensorboard" in env.get("TORCHYARD_CURVES", "").split(","),
+        content_folders=_paths(env.get("TORCHYARD_CONTENT_FOLDERS", "")),
+        variable_folders=_paths(env.get("TORCHYARD_VARIABLE_FOLDERS", "")),
     )
 
 
@@ -130,6 +134,10 @@ def _number(env: Mapping[str, str], name: str, default: Optional[float]) -> floa
 
 def _path(text: Optional[str]) -> Optional[Path]:
     return Path(text) if text else None
+
+
+def _paths(text: str) -> Tuple[Path, ...]:
+    return tuple(Path(each) for each in text.split(":") if each)
 
 
 def _completion_file(env: Mapping[str, str]) -> Optional[Path]:

@@ -14,8 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import models
+from tests.support.kube.pod_json import ended, seen
 
 from torchyard.api.codec import read_job
+from torchyard.api.status import Images
 from torchyard.cluster.kube.manifest import files, names
 from torchyard.cluster.kube.manifest.environment import verbatim
 from torchyard.cluster.kube.manifest.pod import pod
@@ -172,8 +174,31 @@ def test_labels_and_annotations_of_a_job_are_on_its_pods_and_replace_none_of_our
     added = {"podLabels": {"team": "vision", names.JOB_UID: "x"}, "podAnnotations": {"a.example/b": "c"}}
     metadata, plain = built(script="1", **added)["metadata"], built(script="1")["metadata"]
     assert metadata["labels"] == plain["labels"] | {"team": "vision"}
-    assert metadata["annotations"] == plain["annotations"] | {"a.example/b": "c"}
+    assert metadata["annotations"] == plain["annotations"] | {
+        "a.example/b": "c",
+        names.CONFIGURATION: metadata["annotations"][names.CONFIGURATION],
+    }
     assert plain["annotations"]["kubectl.kubernetes.io/default-container"] == "trainer"
+
+
+def test_a_gang_keeps_the_images_it_was_created_with():
+    kept = Images(trainer="trainer:old", agent="agent:old")
+    spec = built(action=msgspec.structs.replace(SECOND, images=kept), script="1")["spec"]
+    assert (spec["containers"][0]["image"], spec["initContainers"][0]["image"]) == ("trainer:old", "agent:old")
+
+
+def test_what_pods_must_have_in_common_is_read_back_from_them():
+    document = built(script="1", nodes=2, envFrom=[{"secret": "token"}])
+    document["metadata"] |= {"name": "cvrp-0-1", "uid": "u-7"}
+    document["status"] = ended(0)
+    document["status"]["containerStatuses"][0]["imageID"] = "docker.io/me/train@sha256:" + "a" * 64
+    pod = seen(document).pod
+    assert pod.configuration == document["metadata"]["annotations"][names.CONFIGURATION]
+    assert pod.images == Images(trainer=SITE.trainer_image, agent=SITE.agent_image)
+    assert pod.image_digest == "docker.io/me/train@sha256:" + "a" * 64
+    for unknown in ("", "sha256:" + "b" * 64, "docker.io/library/import-2026-11-25@sha256:" + "c" * 64):
+        document["status"]["containerStatuses"][0]["imageID"] = unknown
+        assert seen(document).pod.image_digest == "", "digests of archives say nothing"
 
 
 def test_a_node_that_could_not_start_a_container_is_avoided_where_others_have_room():

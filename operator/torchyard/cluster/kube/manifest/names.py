@@ -22,6 +22,7 @@ ROOT = "/torchyard"
 BIN = f"{ROOT}/bin"
 AGENT_INSTALLED = f"{BIN}/torchyard-agent.pyz"
 CONFIG = f"{ROOT}/config"
+VARIABLES = f"{ROOT}/variables"  # the config maps and secrets of envFrom, a folder each
 RUN = f"{ROOT}/run"
 INTAKE = f"{ROOT}/intake"
 CHECKPOINTS = f"{ROOT}/checkpoints"

@@ -10,8 +10,8 @@ from torchyard.engine.agentless import is_agentless
 
 Entry = dict[str, Any]
 
-_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS = (
-    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints")
+_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
+    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
 )
 
 
@@ -24,6 +24,7 @@ def of_pod(spec: TrainingJobSpec, site: Site) -> list[Entry]:
     agents: list[Entry] = [
         {"name": _RUN, "emptyDir": {"medium": "Memory"}},
         {"name": _INTAKE, "projected": {"sources": _intake(site)}},
+        *_variables(spec),
     ]
     plain = is_agentless(spec)
     return [
@@ -44,7 +45,14 @@ def of_installer() -> list[Entry]:
 def of_trainer(spec: TrainingJobSpec) -> list[Entry]:
     """What the trainer sees."""
     installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
-    agents = [_mount(_RUN, names.RUN), _mount(_INTAKE, names.INTAKE, read_only=True)]
+    agents = [
+        _mount(_RUN, names.RUN),
+        _mount(_INTAKE, names.INTAKE, read_only=True),
+        *(
+            _mount(each["name"], f"{names.VARIABLES}/{place}", read_only=True)
+            for place, each in enumerate(_variables(spec))
+        ),
+    ]
     plain = is_agentless(spec)
     return [
         *([] if plain and spec.script is None else installed),
@@ -56,6 +64,19 @@ def of_trainer(spec: TrainingJobSpec) -> list[Entry]:
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
             for volume in spec.volumes
         ),
+    ]
+
+
+def _variables(spec: TrainingJobSpec) -> list[Entry]:
+    """Return the sources of `envFrom` as volumes: their files name the variables that the agent compares.
+
+    A source that does not exist is what the kubelet says about the variables, not about a volume.
+    """
+    return [
+        {"name": f"{_VARIABLES}-{place}", "configMap": {"name": source.config_map, "optional": True}}
+        if source.config_map is not None
+        else {"name": f"{_VARIABLES}-{place}", "secret": {"secretName": source.secret, "optional": True}}
+        for place, source in enumerate(spec.env_from)
     ]
 
 
