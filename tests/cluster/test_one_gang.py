@@ -3,8 +3,8 @@
 import json
 
 import pytest
-
 from tests.support.cluster.jobs import Jobs
+
 from torchyard.cluster.kube.client import MERGE_PATCH
 
 SCRIPT = "import os, time; print(os.environ['LR'], flush=True); time.sleep(900)"

@@ -9,7 +9,7 @@ import hashlib
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.codec import resolved
+from torchyard.api.codec import resolved, sparse
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 
@@ -113,9 +113,13 @@ def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed
 
 
 def configuration(spec: TrainingJobSpec) -> str:
-    """Return a digest of all fields that the pods of one gang must agree on."""
-    document = resolved(spec)
-    fixed = [[fixed.field, _get(document, fixed.field)] for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
+    """Return a digest of all fields that the pods of one gang must agree on.
+
+    Fields at their default are left out, so that one that another version of the operator adds changes no digest.
+    """
+    document = sparse(spec)
+    fixed = [(fixed.field, _get(document, fixed.field)) for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
+    fixed = [(field, value) for field, value in fixed if value is not None]
     return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
 
 
@@ -130,5 +134,5 @@ def _get(document: object, field: str) -> object:
     for name in field.split("."):
         if not isinstance(document, dict):
             return None
-        document = document[name]
+        document = document.get(name)
     return document

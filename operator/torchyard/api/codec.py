@@ -42,7 +42,7 @@ def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any
         "apiVersion": job.api_version,
         "kind": job.kind,
         "metadata": msgspec.to_builtins(job.metadata),
-        "spec": _sparse(job.spec),
+        "spec": sparse(job.spec),
     }
     if with_status:
         document["status"] = status_document(job.status)
@@ -65,10 +65,10 @@ def _resolved(value: Any) -> Any:
     return value.decoded() if isinstance(value, free_form.Params) else value
 
 
-def _sparse(model: msgspec.Struct) -> dict[str, Any]:
-    """As people write it: msgspec itself leaves out plain defaults but keeps sections that hold nothing else."""
+def sparse(model: msgspec.Struct) -> dict[str, Any]:
+    """Return a model as people write it: msgspec leaves out plain defaults but keeps sections that hold nothing else."""
     return {
-        item.encode_name: _sparse(value)
+        item.encode_name: sparse(value)
         if isinstance(value, msgspec.Struct)
         else msgspec.to_builtins(value, enc_hook=free_form.encode)
         for item in msgspec.structs.fields(model)
