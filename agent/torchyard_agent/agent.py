@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import dump, local_http, termination, told
+from torchyard_agent import dump, local_http, ownership, termination, told
 from torchyard_agent.command import classify, torchrun_interpreter
 from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
@@ -78,6 +78,9 @@ class Agent:
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, *_FORWARDED))
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
+        if settings.owned_folder is not None and settings.pod_index == 0:
+            said = ownership.take(settings.owned_folder, settings.job_uid, go_on=settings.goes_on)
+            self.notices += [said] if said is not None else []
         token = secrets.token_hex(16)
         token_file = settings.run_dir / "progress.token"
         os.close(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))

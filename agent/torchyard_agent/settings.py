@@ -44,6 +44,8 @@ class Settings:
     completion_file: Optional[Path]
     curves_folder: Optional[Path]
     tensorboard: bool
+    owned_folder: Optional[Path]
+    goes_on: bool
     content_folders: Tuple[Path, ...]
     variable_folders: Tuple[Path, ...]
 
@@ -90,6 +92,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         completion_file=_completion_file(env),
         curves_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_CURVES") else None,
         tensorboard="tensorboard" in env.get("TORCHYARD_CURVES", "").split(","),
+        owned_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_FORMER_JOB") else None,
+        goes_on=env.get("TORCHYARD_FORMER_JOB", "") == "go-on",
         content_folders=_paths(env.get("TORCHYARD_CONTENT_FOLDERS", "")),
         variable_folders=_paths(env.get("TORCHYARD_VARIABLE_FOLDERS", "")),
     )

@@ -1,11 +1,14 @@
-"""One gang, one configuration: edits beside the API server's rules, seen by real kubelets."""
+"""One gang, one configuration; one job, one folder: what only kubelets, claims and edits by hand can show."""
 
 import json
 
 import pytest
 from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import until
+from tests.support.cluster.training import CLAIM
 
 from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.cluster.kube.errors import NotFound
 
 SCRIPT = "import os, time; print(os.environ['LR'], flush=True); time.sleep(900)"
 
@@ -48,3 +51,37 @@ async def test_parameters_that_are_patched_while_a_job_trains_are_those_of_a_who
     await jobs.delete_pod("job-0-1", grace_seconds=0)
     await jobs.until("job", lambda now: now.get("round") == 2)
     assert not before & await uids(jobs, "job"), "the pod that was not lost is replaced, too"
+
+
+FOLDER = """
+import os, pathlib, sys
+folder = pathlib.Path(os.environ["TORCHYARD_CHECKPOINT_DIR"])
+found = (folder / "result").exists()
+(folder / "result").write_text("x")
+sys.exit(0 if found == (sys.argv[1] == "found") else 9)
+"""
+
+
+async def test_a_job_made_again_under_its_name_starts_over_and_goes_on_only_where_it_asks_for_it(jobs):
+    await jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
+    warnings = []
+    for args, checkpoint in ((["new"], {}), (["new"], {}), (["found"], {"resumeFrom": "job"})):
+        volume = {"volume": {"claim": "runs"}}
+        await jobs.submit("job", script=FOLDER, args=args, nodes=1, checkpoint={**volume, **checkpoint})
+        status = await jobs.ends("job")
+        assert status["state"] == "Succeeded", status["message"]
+        warnings.append(" ".join(status.get("warnings", ())))
+        await jobs.api.request("DELETE", f"{jobs.path}/job", body={"propagationPolicy": "Foreground"})
+        await until(lambda: gone(jobs), 60, lambda: "the job is still there")
+    first, second, third = warnings
+    assert first == ""
+    assert "moved to /torchyard/checkpoints/job-old-1, and this job starts over" in second
+    assert "goes on from the files in /torchyard/checkpoints/job" in third
+
+
+async def gone(jobs):
+    try:
+        await jobs.status("job")
+    except NotFound:
+        return True
+    return False

@@ -181,6 +181,21 @@ def test_labels_and_annotations_of_a_job_are_on_its_pods_and_replace_none_of_our
     assert plain["annotations"]["kubectl.kubernetes.io/default-container"] == "trainer"
 
 
+@pytest.mark.parametrize(
+    ("claim", "resume_from", "expected"),
+    [
+        ("runs", None, "start-over"),
+        ("runs", "other", "start-over"),
+        ("runs", "cvrp/best", "go-on"),
+        (None, "cvrp", None),
+    ],
+)
+def test_a_folder_that_outlives_its_job_is_taken_over_only_on_request(claim, resume_from, expected):
+    checkpoint = {"volume": {"claim": claim} if claim else None, "resumeFrom": resume_from}
+    document = built(script="1", checkpoint={name: value for name, value in checkpoint.items() if value})
+    assert env(document).get("TORCHYARD_FORMER_JOB") == expected
+
+
 def test_a_gang_keeps_the_images_it_was_created_with():
     kept = Images(trainer="trainer:old", agent="agent:old")
     spec = built(action=msgspec.structs.replace(SECOND, images=kept), script="1")["spec"]

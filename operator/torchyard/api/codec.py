@@ -66,7 +66,7 @@ def _resolved(value: Any) -> Any:
 
 
 def sparse(model: msgspec.Struct) -> dict[str, Any]:
-    """Return a model as people write it: msgspec leaves out plain defaults but keeps sections that hold nothing else."""
+    """Return a model as people write it: msgspec leaves out plain defaults but keeps empty sections."""
     return {
         item.encode_name: sparse(value)
         if isinstance(value, msgspec.Struct)

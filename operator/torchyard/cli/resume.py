@@ -62,6 +62,8 @@ def _of_cluster(name: str, context: str | None, namespace: str | None, output: F
         state = job.status.state
         if state in TERMINAL_STATES:
             fix = f"`torchyard delete {name}{remote.flags}` and submit it again to start over"
+            if job.spec.checkpoint.claim is not None:
+                fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job goes on from them)"
             raise RefusalError(f"{name} in {remote.where} has {state.lower()} and is over", fix)
         told = "goes on" if job.spec.suspend else "is not suspended"
         if job.spec.suspend:

@@ -139,6 +139,9 @@ class KubeCluster:
             Refused: the cluster rejects the pod.
             Conflict, Unavailable: to be tried again.
         """
+        former = self.tracked.predecessors(job.metadata) if self.keeps_files(job) else []
+        if former:  # they may still write into the folder that both have on the claim
+            raise Refused("PredecessorStopping", ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
         manifest = pod_manifest(job, action, self.site, signature)
         try:

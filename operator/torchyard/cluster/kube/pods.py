@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from torchyard.api.resource import ObjectMeta
 from torchyard.cluster.kube import nodes
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.facts import Facts, read
@@ -63,6 +64,7 @@ class Pods:
         self._made, self._changed, self._gone, self._clock = made, changed, gone, clock
         self._all: dict[str, Facts] = {}  # by pod uid
         self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._uids: defaultdict[Key, set[str]] = defaultdict(set)  # of jobs that have pods, by namespace and name
         self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
         self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
@@ -120,6 +122,15 @@ class Pods:
     def _own(self, job_uid: str) -> list[Facts]:
         return [facts for facts in self._jobs.get(job_uid, {}).values() if self._made(facts)]
 
+    def predecessors(self, job: ObjectMeta) -> list[str]:
+        """Return the names of live pods of a former job of this name: they may still write into its folder.
+
+        Only those that the operator created; what has been orphaned has no job any more.
+        """
+        former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
+        pods = (facts for uid in former for facts in self._jobs.get(uid, {}).values())
+        return sorted(facts.pod.name for facts in pods if facts.pod.alive and self._made(facts))
+
     def version(self, pod_uid: str) -> int | None:
         """The version of a pod as it was last seen; None: it is not known."""
         facts = self._all.get(pod_uid)
@@ -165,6 +176,8 @@ class Pods:
         if before is not None:
             self._all.pop(before.uid, None)
             _drop(self._jobs, before.job_uid, before.uid)
+            if before.job_uid not in self._jobs:
+                _discard(self._uids, (before.namespace, before.job_name), before.job_uid)
             _drop(self._on_node, before.pod.node, before.uid)
         if after is None:
             assert before is not None
@@ -180,6 +193,7 @@ class Pods:
                 self._keep(before)
                 self._strays.ask(before)
             return
+        self._uids[(after.namespace, after.job_name)].add(after.job_uid)
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
         if before is not None and (before.pod.phase, after.pod.phase) == ("Pending", "Running"):
             self._started[after.pod.node] = self._clock()
@@ -308,6 +322,12 @@ class Pods:
 def _is_well(pod: Pod) -> bool:
     """Whether it exists or starts as pods do, and nobody has to be told at once."""
     return pod.alive and not pod.deleting and pod.reason in {"", "Starting"}
+
+
+def _discard(table: defaultdict[Key, set[str]], key: Key, uid: str) -> None:
+    table[key].discard(uid)
+    if not table[key]:
+        del table[key]
 
 
 def _drop(table: defaultdict[str, dict[str, Facts]], key: str, uid: str) -> None:

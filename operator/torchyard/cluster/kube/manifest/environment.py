@@ -119,6 +119,11 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         "TORCHYARD_CACHE_DIR": f"{names.TMP}/cache",
         "TORCHYARD_PROCS": str(_procs(spec)),
     }
+    if spec.checkpoint.claim is not None:
+        # A claim outlives jobs: whether a new one of a name goes on from what a former one left (agent: ownership.py).
+        resumed = (spec.checkpoint.resume_from or "").partition("/")[0] == job.metadata.name
+        restored = job.status.checkpoint is not None  # from a backup, status and all, with another uid
+        env["TORCHYARD_FORMER_JOB"] = "go-on" if resumed or restored else "start-over"
     # Where what is edited beside the job is seen by its pods (agent: content.py).
     mounted = [volume.mount_path for volume in spec.volumes if volume.claim is None]
     env["TORCHYARD_CONTENT_FOLDERS"] = ":".join([names.CONFIG, *mounted])
