@@ -22,7 +22,7 @@ def exit_code(job: TrainingJob) -> int:
     What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
     """
     state = job.status.state
-    if state == "Failed" and job.status.reason == EXITS[INVALID].reason:
+    if state == "Failed" and job.status.reason in {EXITS[INVALID].reason, "InvalidSpec"}:
         return INVALID
     return {"Succeeded": SUCCEEDED, "Suspended": STOPPED}.get(state, FAILED)
 

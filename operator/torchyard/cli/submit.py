@@ -86,7 +86,7 @@ def command(
             emit(kept, output)
         say(f"{job.metadata.name} is submitted to {remote.where}")
         if watch:
-            return await follow(remote, job.metadata.name)
+            return await follow(remote, job.metadata.name, kept["metadata"]["uid"])
         say(f"`torchyard status {job.metadata.name}{remote.flags}` shows what it does")
         return SUCCEEDED
 

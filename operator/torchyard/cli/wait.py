@@ -1,7 +1,7 @@
 """`torchyard wait NAME`."""
 
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from torchyard.cli.arguments import run_name
@@ -11,9 +11,10 @@ from torchyard.cli.remote.place import on_cluster, place
 
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
+    from torchyard.cli.remote.watch import Away
 
-    Look = Callable[[], Awaitable[TrainingJob | None]]
-    """The job as it is now, None: it is gone."""
+    States = AsyncIterator[TrainingJob | Away | None]
+    """The job each time that it changed, None: it is gone."""
 
 GOALS = ("over", "running", "suspended", "succeeded", "deleted")
 TIMED_OUT = 124  # as timeout(1)
@@ -46,62 +47,58 @@ def command(name: str, context: str | None, namespace: str | None, goal: str, ti
     import asyncio
 
     if not on_cluster(name, context, namespace):
-        from torchyard.cli.runs import find, load
+        return asyncio.run(_within(timeout, name, _on_this_machine(name), goal))
 
-        async def on_this_machine() -> "TrainingJob | None":
-            folder = find(name)
-            return load(folder).job if folder.job_file.exists() else None
-
-        return asyncio.run(_within(timeout, name, on_this_machine, goal))
-
-    from torchyard.cli.remote import jobs
     from torchyard.cli.remote.session import Remote, ask
-    from torchyard.cluster.kube.errors import NotFound
-    from torchyard.engine.ports import Unavailable
 
     async def there(remote: Remote) -> int:
-        seen: list[TrainingJob] = []
+        from torchyard.cli.remote.watch import states
 
-        async def look() -> "TrainingJob | None":
-            try:
-                seen[:] = [jobs.typed(await jobs.get(remote, name))]
-            except NotFound:
-                if not seen and goal != "deleted":
-                    raise
-                return None
-            except Unavailable:  # it may be away for a while, but not from the start
-                if not seen:
-                    raise
-            return seen[0]
-
-        return await _within(timeout, name, look, goal)
+        return await _within(timeout, name, states(remote, name), goal)
 
     return ask(there, context, namespace)
 
 
-async def _within(timeout: float | None, name: str, look: "Look", goal: str) -> int:  # noqa: ASYNC109 - the user's
+async def _on_this_machine(name: str) -> "States":
+    """Yield a run of this machine every second; None once it is gone or another run has its name."""
+    import asyncio
+
+    from torchyard.cli.remote.follow import LOOK_SECONDS
+    from torchyard.cli.runs import find, load
+
+    uid = None
+    while True:
+        folder = find(name)
+        job = load(folder).job if folder.job_file.exists() else None
+        uid = job.metadata.uid if job is not None and uid is None else uid
+        if job is None or job.metadata.uid != uid:
+            yield None
+            return
+        yield job
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _within(timeout: float | None, name: str, states: "States", goal: str) -> int:  # noqa: ASYNC109 - the user's
     import asyncio
 
     try:
         async with asyncio.timeout(timeout):
-            return await _until(name, look, goal)
+            return await _until(name, states, goal)
     except TimeoutError:
         say(f"{name} did not get there in time")
         return TIMED_OUT
 
 
-async def _until(name: str, look: "Look", goal: str) -> int:
-    import asyncio
-
+async def _until(name: str, states: "States", goal: str) -> int:
+    from torchyard.api.resource import TrainingJob
     from torchyard.cli.ending import exit_code
-    from torchyard.cli.remote.follow import LOOK_SECONDS, is_over
+    from torchyard.cli.remote.follow import is_over
 
-    while True:
-        job = await look()
+    async for job in states:
         if job is None:
-            if goal != "deleted":
-                say(f"{name} was deleted")
-            return SUCCEEDED if goal == "deleted" else FAILED
+            break
+        if not isinstance(job, TrainingJob):
+            continue  # the API server may be away for a while
         state = job.status.state
         if state.lower() == goal:
             return SUCCEEDED
@@ -109,4 +106,6 @@ async def _until(name: str, look: "Look", goal: str) -> int:
             if goal != "over":
                 say(f"{name} is {state}: {job.status.message}")
             return exit_code(job) if goal == "over" else exit_code(job) or FAILED
-        await asyncio.sleep(LOOK_SECONDS)
+    if goal != "deleted":
+        say(f"{name} was deleted before it was over")
+    return SUCCEEDED if goal == "deleted" else FAILED

@@ -1,6 +1,6 @@
 """A job of a cluster in this terminal: the live view of `torchyard run`, fed by the API server."""
 
-import asyncio
+import contextlib
 import time
 
 from torchyard.api.resource import TrainingJob
@@ -14,25 +14,25 @@ from torchyard.cli.output import say
 from torchyard.cli.picture import Picture, learned, record
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.session import Remote
+from torchyard.cli.remote.watch import Away, states
 from torchyard.cli.words import addressed, clean
-from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.local.run import Event
 from torchyard.engine.ports import Unavailable
 
 LOOK_SECONDS = 1.0
 
 
-async def follow(remote: Remote, name: str) -> int:
+async def follow(remote: Remote, name: str, uid: str = "") -> int:
     """Show a job until it is over; returns the exit code that says how it ended.
 
     The terminal only looks: whoever leaves it with Ctrl-C leaves the job running.
     """
-    following = _Following(remote, name)
+    following = _Following(remote, name, uid)
     async with drawn(following.picture):
         await following.until_over()
     for line in ending(following.job, remote, gone=following.gone):
         say(line)
-    return exit_code(following.job) if following.job is not None else FAILED
+    return exit_code(following.job) if following.job is not None and not following.gone else FAILED
 
 
 def is_over(job: TrainingJob) -> bool:
@@ -56,8 +56,8 @@ def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
 class _Following:
     """What is known of the job while it is watched from here."""
 
-    def __init__(self, remote: Remote, name: str) -> None:
-        self.remote, self.name = remote, name
+    def __init__(self, remote: Remote, name: str, uid: str) -> None:
+        self.remote, self.name, self.uid = remote, name, uid
         self.job: TrainingJob | None = None
         self.gone = False
         self.events: list[Event] = []
@@ -65,28 +65,22 @@ class _Following:
         self.notice = ""
 
     async def until_over(self) -> None:
-        """Look every second; an API server that is away for a while is waited for."""
-        while not self.gone and (self.job is None or not is_over(self.job)):
-            if self.job is not None:
-                await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self._look()
-            except NotFound:
-                if self.job is None:
-                    raise
+        """Follow every change; an API server that is away for a while is waited for."""
+        async for seen in states(self.remote, self.name, self.uid):
+            if seen is None:
                 self.gone = True
-            except Unavailable as error:
-                if self.job is None:
-                    raise
-                self.notice = f"the API server does not answer, the job goes on: {error}"
+                return
+            if isinstance(seen, Away):
+                self.notice = f"the API server does not answer, the job goes on: {seen.why}"
+                continue
+            await self._take(seen)
+            if is_over(seen):
+                return
 
-    async def _look(self) -> None:
-        seen = jobs.typed(await jobs.get(self.remote, self.name))
-        if self.job is not None and seen.metadata.uid != self.job.metadata.uid:
-            self.gone = True  # another job has its name now
-            return
+    async def _take(self, seen: TrainingJob) -> None:
         if self.job is None or seen.status != self.job.status:
-            self.events = (await jobs.events(self.remote, seen))[-KEPT_EVENTS:]
+            with contextlib.suppress(Unavailable):  # the next state brings them
+                self.events = (await jobs.events(self.remote, seen))[-KEPT_EVENTS:]
         self.job, self.notice = seen, ""
         record(self.losses, seen)
 
