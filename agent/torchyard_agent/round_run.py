@@ -301,7 +301,8 @@ class RoundRun:
         return failure.record(rank=rank, local_rank=local_rank, pid=pid, code=HUNG, time=time.time(), found=found)
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
-        report = next((one for one in self.reports.all() if one["rank"] == cause["rank"]), {})
+        # Below a plain command the cause may have a rank of a launcher's, and the pod has one report.
+        report = next((one for one in self.reports.all() if self.plain or one["rank"] == cause["rank"]), {})
         known = {"step": report.get("step"), "phase": report.get("phase")}
         if cause["exception"] is None and not cause["classified"] and cause["code"] < _SIGNALS:
             printed = failure.from_lines(list(self._log(cause["rank"]).lines))

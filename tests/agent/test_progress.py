@@ -33,7 +33,8 @@ def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(nod
     node.wait_for(lambda state: state["reports"] and state["reports"][0].get("throughput"))
     report = last(node)
     assert (report["round"], report["rank"], report["localRank"], report["phase"]) == (node.round, 0, 0, "step")
-    assert report["counter"] == report["step"] > 0
+    assert report["step"] > 0
+    assert report["counter"] in {2 * report["step"], 2 * report["step"] - 1}
     assert 0 < report["throughput"]["stepsPerSecond"] < 50, "a step takes 20 ms at least"
     text = node.get("/metrics")
     assert re.search(r'^torchyard_step\{rank="0"\} \d+$', text, re.MULTILINE)
