@@ -32,7 +32,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     """What an agent says. Raw values are what users' programs may have written; `figures` and `sanitise` read them."""
 
     protocol: int
-    instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]*$")]
+    instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[ -~]*$")]
     sequence: Count
     state: AgentState
     time: Seconds = 0.0
