@@ -84,7 +84,8 @@ def schema(kind: type) -> dict[str, Any]:
 def _value(depth: int) -> dict[str, Any]:
     """Return the schema of any value with so many levels of lists and mappings in it."""
     if not depth:
-        return {_ANY: True, "maxLength": MAX_TEXT, "maxItems": 0, "maxProperties": 0}
+        return {_ANY: True, "nullable": True, "maxLength": MAX_TEXT, "maxItems": 0, "maxProperties": 0}
     below = _value(depth - 1)
-    limits = {"maxLength": MAX_TEXT, "maxItems": MAX_ITEMS, "maxProperties": MAX_KEYS}
+    # What null means is the workload's business; the API server would leave it out.
+    limits = {"nullable": True, "maxLength": MAX_TEXT, "maxItems": MAX_ITEMS, "maxProperties": MAX_KEYS}
     return {_ANY: True, **limits, "items": below, "additionalProperties": below}

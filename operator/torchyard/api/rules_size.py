@@ -59,8 +59,8 @@ SIZE: tuple[Rule, ...] = (
         what="it is too long",
         fix=f"give at most {MAX_SCRIPT_BYTES // 1024} KiB; a file in the image may be longer",
         holds=lambda spec: spec.script is None or len(spec.script.encode(errors="replace")) <= MAX_SCRIPT_BYTES,
-        cel=f"size(bytes(self)) <= {MAX_SCRIPT_BYTES}",
-        on_field=True,
+        # Not of the field alone: its value, all of the script, would stand before these words.
+        cel=f"!has(self.script) || size(bytes(self.script)) <= {MAX_SCRIPT_BYTES}",
     ),
     Rule(
         scope="scheduling",

@@ -140,7 +140,7 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     """A value of any type, with limits for each type."""
     below = {key: _convert(node[key], definitions) for key in ("items", "additionalProperties") if key in node}
-    return {ANY: True, **{key: node[key] for key in _KEPT if key in node}, **below}
+    return {ANY: True, "nullable": True, **{key: node[key] for key in _KEPT if key in node}, **below}
 
 
 def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:
