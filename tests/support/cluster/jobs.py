@@ -37,7 +37,7 @@ class Jobs:
         async def holds() -> bool:
             nonlocal last
             last = await self.status(name)
-            return bool(last) and condition(last)
+            return bool(last.get("state")) and condition(last)  # the API server gives a new job an empty status
 
         await until(holds, seconds, lambda: f"{name}: {json.dumps(last, indent=1)}")
         return last
