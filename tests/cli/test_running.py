@@ -18,16 +18,13 @@ from tests.cli.conftest import EXECUTABLE, CommandLine, eventually
 
 pytestmark = pytest.mark.e2e
 
-SLOW = """
-import os, pathlib, time, torch
+COUNTS = """
+import os, pathlib, time
 folder = pathlib.Path(os.environ["TORCHYARD_CHECKPOINT_DIR"])
 done = folder / "done.txt"
-weight = torch.nn.Parameter(torch.zeros(1))
-optimizer = torch.optim.SGD([weight], lr=0.1)
 step = int(done.read_text()) if done.exists() else 0
 while step < 300:
-    weight.grad = torch.ones(1)
-    optimizer.step()
+    make_step()
     step += 1
     (folder / "next.txt").write_text(str(step))
     (folder / "next.txt").replace(done)  # a stop at this moment leaves the old number or the new one
@@ -35,6 +32,17 @@ while step < 300:
     if not (folder / "hurry").exists():
         time.sleep(0.1)
 """
+SLOW = (
+    """
+import torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+def make_step():
+    weight.grad = torch.ones(1)
+    optimizer.step()
+"""
+    + COUNTS
+)
 CATCHES = (
     """
 import os, pathlib, signal, sys, time
@@ -45,17 +53,23 @@ def save(number, frame):
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
 """
-    + SLOW
+    + COUNTS
 )
 FAST = SLOW.replace("time.sleep(0.1)", "time.sleep(0.01)")
 
 
-def job(torchyard: CommandLine, script: str, name: str = "job", **spec: object) -> str:
+def command(program: str) -> list[str]:
+    """Return the command of a program without torch and torchrun, which ends no sooner than it is asked to hurry."""
+    program = program.replace("    make_step()\n", "")
+    return [sys.executable, "-c", program.replace("step < 300:", 'step < 300 or not (folder / "hurry").exists():')]
+
+
+def job(torchyard: CommandLine, script: str | None, name: str = "job", **spec: object) -> str:
     document = {
         "apiVersion": "torchyard.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
-        "spec": {"script": script, "gracePeriod": "5s", **spec},
+        "spec": {**({"script": script} if script else {}), "gracePeriod": "5s", **spec},
     }
     (torchyard.folder / f"{name}.yaml").write_text(json.dumps(document))
     return f"{name}.yaml"
@@ -141,8 +155,8 @@ def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
 
 
 def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
-    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
-    process = torchyard.start("run", job(torchyard, stubborn, gracePeriod="10m"))
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNTS
+    process = torchyard.start("run", job(torchyard, None, command=command(stubborn), gracePeriod="10m"))
     eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
@@ -158,7 +172,7 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
 
 
 def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, CATCHES, gracePeriod="30s"))
+    process = torchyard.start("run", job(torchyard, None, command=command(CATCHES), gracePeriod="30s"))
     eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGHUP)
     assert process.stderr is not None
@@ -170,7 +184,7 @@ def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torch
 
 
 def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, SLOW))
+    process = torchyard.start("run", job(torchyard, None, command=command(COUNTS)))
     eventually(lambda: is_running(torchyard))
     assert "Running" in torchyard("ps").stdout
     assert torchyard("rm", "job").returncode == 64
@@ -188,7 +202,7 @@ def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> 
 
 
 def test_stop_finishes_what_a_controller_that_dies_left_undone(torchyard: CommandLine) -> None:
-    controller = torchyard.start("run", job(torchyard, CATCHES, gracePeriod="30s"))
+    controller = torchyard.start("run", job(torchyard, None, command=command(CATCHES), gracePeriod="30s"))
     eventually(lambda: is_running(torchyard))
     controller.send_signal(signal.SIGSTOP)  # it can no longer do what it is asked for
     stop = torchyard.start("stop", "job")
@@ -273,7 +287,7 @@ def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchya
 
 
 def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, FAST), "-o", "json")
+    process = torchyard.start("run", job(torchyard, None, command=[sys.executable, "-c", "print(1)"]), "-o", "json")
     assert process.stderr is not None
     assert process.stderr.readline()
     process.stderr.close()
@@ -284,7 +298,7 @@ def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard
 
 
 def test_trouble_of_the_controller_is_in_its_log_and_not_on_the_screen(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, SLOW))
+    process = torchyard.start("run", job(torchyard, None, command=command(COUNTS)))
     eventually(lambda: is_running(torchyard))
     folder = torchyard.run_folder("job")
     (folder / "status.json").unlink()
