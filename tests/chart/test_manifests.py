@@ -57,7 +57,7 @@ def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
         pytest.skip("no openssl on PATH (Debian, Ubuntu: apt-get install openssl)")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    own = {"torchyard-intake-tls": {"ca.crt": (tmp_path / "tls.crt").read_bytes()}}
+    own = (tmp_path / "tls.crt").read_bytes()
     shake_hands(server, agent(own), f"torchyard-intake.{NAMESPACE}.svc")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(server, agent(own), "elsewhere")

@@ -2,9 +2,12 @@
 
 import base64
 import ssl
+from datetime import timedelta
 
 import pytest
 from tests.support.charts import NAMESPACE, needs_helm, one, rendered
+
+from torchyard.app.certificate import renew
 
 pytestmark = needs_helm
 
@@ -14,25 +17,29 @@ HOST = f"torchyard-intake.{NAMESPACE}.svc"
 @pytest.fixture(scope="module")
 def secrets():
     documents = rendered({"crds": {"install": False}}, show="templates/tls.yaml")
-    return {
-        name: {key: base64.b64decode(text) for key, text in one(documents, "Secret", name)["data"].items()}
-        for name in ("torchyard-ca", "torchyard-intake-tls")
-    }
+    authority = one(documents, "Secret")
+    assert authority["metadata"]["name"] == "torchyard-ca"
+    return {key: base64.b64decode(text) for key, text in authority["data"].items()}
 
 
 @pytest.fixture
 def server(secrets, tmp_path):
-    """What the operator loads from /tls."""
-    for name in ("tls.crt", "tls.key"):
-        (tmp_path / name).write_bytes(secrets["torchyard-intake-tls"][name])
+    """What the operator loads from /tls, as the container beside it writes it."""
+    authority = tmp_path / "ca"
+    authority.mkdir()
+    for name, content in secrets.items():
+        (authority / name).write_bytes(content)
+    (container,) = pod_of(one(rendered(), "Deployment"))["spec"]["initContainers"]
+    host = next(word.removeprefix("--host=") for word in container["args"] if word.startswith("--host="))
+    renew(authority, tmp_path, host, timedelta(days=90))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     return context
 
 
-def agent(secrets):
+def agent(trusted):
     """What an agent trusts, as strict as Python 3.13 is by default."""
-    context = ssl.create_default_context(cadata=secrets["torchyard-intake-tls"]["ca.crt"].decode())
+    context = ssl.create_default_context(cadata=trusted.decode())
     context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
@@ -55,20 +62,25 @@ def shake_hands(server, client, name):
 
 @pytest.mark.parametrize("name", [HOST, f"{HOST}.cluster.local"])
 def test_an_agent_accepts_it_for_the_name_it_is_told(server, secrets, name):
-    shake_hands(server, agent(secrets), name)
+    shake_hands(server, agent(secrets["tls.crt"]), name)
 
 
 def test_an_agent_refuses_it_for_another_name(server, secrets):
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(server, agent(secrets), "torchyard-intake.elsewhere.svc")
+        shake_hands(server, agent(secrets["tls.crt"]), "torchyard-intake.elsewhere.svc")
 
 
-def test_the_key_of_the_authority_is_not_mounted(secrets):
+def test_the_key_of_the_authority_is_not_mounted_into_the_operator():
     """Whoever breaks into the operator must not be able to sign certificates."""
     documents = rendered()
-    volumes = [volume for kind in ("Deployment", "Pod") for volume in pod_of(one(documents, kind))["spec"]["volumes"]]
-    assert {volume["secret"]["secretName"] for volume in volumes if "secret" in volume} == {"torchyard-intake-tls"}
-    assert secrets["torchyard-ca"]["tls.key"] not in secrets["torchyard-intake-tls"].values()
+    spec = pod_of(one(documents, "Deployment"))["spec"]
+    (signer,), (operator,) = spec["initContainers"], spec["containers"]
+    assert {mount["name"] for mount in signer["volumeMounts"]} == {"ca", "tls"}
+    assert {mount["name"] for mount in operator["volumeMounts"]} == {"tls", "tmp"}
+    (ca,) = (volume["secret"] for volume in spec["volumes"] if "secret" in volume)
+    assert ca["secretName"] == "torchyard-ca"
+    (of_test,) = (volume["secret"] for volume in pod_of(one(documents, "Pod"))["spec"]["volumes"])
+    assert of_test["items"] == [{"key": "tls.crt", "path": "ca.crt"}]
 
 
 def test_the_authority_outlives_an_uninstall():

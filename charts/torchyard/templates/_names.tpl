@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* Leaves room for "-intake-tls" within the 63 characters of a Service's name. */ -}}
+{{- /* Leaves room for "-operator" and the like within the 63 characters of a Service's name. */ -}}
 {{- define "torchyard.fullname" -}}
 {{- $name := include "torchyard.name" . }}
 {{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
@@ -11,10 +11,6 @@
 
 {{- define "torchyard.serviceAccount" -}}
 {{- default (.Values.serviceAccount.create | ternary (include "torchyard.fullname" .) "default") .Values.serviceAccount.name }}
-{{- end }}
-
-{{- define "torchyard.tlsSecret" -}}
-{{- default (printf "%s-intake-tls" (include "torchyard.fullname" .)) .Values.tls.existingSecret }}
 {{- end }}
 
 {{- define "torchyard.intakeHost" -}}
