@@ -80,6 +80,18 @@ def test_a_long_release_name_still_gives_names_that_kubernetes_takes():
         assert len(document["metadata"]["name"]) <= 63
 
 
+def test_only_pods_of_jobs_reach_pods_of_jobs_in_the_namespaces_that_are_looked_after():
+    documents = rendered({"watchNamespaces": ["red", "blue"], "networkPolicy": {"jobsFrom": [{"podSelector": {}}]}})
+    policies = [document for document in documents if document["kind"] == "NetworkPolicy"]
+    assert [policy["metadata"]["namespace"] for policy in policies] == ["red", "blue"]
+    members = {"matchExpressions": [{"key": names.JOB_UID, "operator": "Exists"}]}
+    for policy in policies:
+        assert policy["spec"]["podSelector"] == members
+        assert policy["spec"]["ingress"] == [{"from": [{"podSelector": members}, {"podSelector": {}}]}]
+    off = rendered({"watchNamespaces": ["red"], "networkPolicy": {"jobs": False}})
+    assert "NetworkPolicy" not in {document["kind"] for document in (*off, *rendered())}
+
+
 def test_the_network_policy_lets_in_whoever_must_reach_the_intake():
     """Training pods and the pod of `torchyard doctor`, in whatever namespace; the test pod; nobody else."""
     documents = rendered({"networkPolicy": {"enabled": True}})
