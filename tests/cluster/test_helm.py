@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -228,6 +229,6 @@ def path_of(document):
     group, _, version = document["apiVersion"].rpartition("/")
     home = f"/apis/{group}/{version}" if group else f"/api/{version}"
     within = document["metadata"].get("namespace")
-    plural = {"NetworkPolicy": "networkpolicies"}.get(document["kind"], f"{document['kind'].lower()}s")
+    plural = re.sub("ys$", "ies", f"{document['kind'].lower()}s")
     name = document["metadata"]["name"]
     return f"{home}/namespaces/{within}/{plural}/{name}" if within else f"{home}/{plural}/{name}"

@@ -65,6 +65,15 @@ async def test_an_answer_ends_its_connection():
         assert b"Connection: close" in await ask(port, "127.0.0.1")
 
 
+def test_it_answers_on_the_loop_of_the_operator():
+    async def once():
+        async with served(pages(), 0, host="127.0.0.1", limits=LIMITS) as port:
+            return await ask(port, "127.0.0.1")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(once()).startswith(b"HTTP/1.1 200")
+
+
 class Transport:
     def __init__(self):
         self.aborted = False
