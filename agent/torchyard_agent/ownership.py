@@ -40,7 +40,7 @@ def take(folder: Path, uid: str, *, go_on: bool) -> Optional[str]:
         folder.mkdir()
         said = (
             f"a former job of this name left files: they were moved to {old}, and this job starts over; "
-            f"checkpoint.resumeFrom: {old.name} goes on from them"
+            f"a built-in trainer goes on from them with checkpoint.resumeFrom: {old.name}"
         )
     elif found:
         said = f"this job goes on from the files in {folder} that a former job of this name left"
