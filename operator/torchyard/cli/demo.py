@@ -8,8 +8,10 @@ from typing import Any
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 
-EXAMPLE = Path(__file__).with_name("demo.yaml")
-"""`examples/cvrp.yaml`; the same bytes, so that an installed package has it too."""
+EXAMPLE = Path(__file__).parent / "demonstration" / "demo.yaml"
+"""`examples/cvrp.yaml`; the same bytes, so that an installed package has it too.
+
+It has a folder of its own: workers import from the folder of a job, and modules beside it would hide others."""
 
 
 def arguments(parser: ArgumentParser) -> None:
