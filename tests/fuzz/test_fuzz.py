@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from torchyard.api.codec import read_job
 from torchyard.api.validate import validate_bytes
+from torchyard.intake.admission import Slot
 from torchyard.intake.book import Book
 from torchyard.intake.claims import read as read_claims
 from torchyard.intake.connection import Connection, Response
@@ -218,7 +219,7 @@ def test_http_bytes(data, sizes):
             return Response(200, {})
 
         wire, owner = Wire(), Owner()
-        connection = Connection(handle, owner, max_body=MAX_BODY_BYTES)
+        connection = Connection(handle, owner, Slot("192.0.2.1", wire.abort), max_body=MAX_BODY_BYTES)
         connection.connection_made(wire)
         rest = data
         for size in [*sizes, len(data)]:

@@ -24,13 +24,14 @@ class Watch(JobWatch):
 
     def __init__(self):
         super().__init__(Api(), None, (), heard=lambda *_: None, missing=lambda _why: None)
-        self.begun, self.block, self.go_on = threading.Event(), threading.Event(), threading.Event()
+        self.begun, self.block, self.blocked, self.go_on = (threading.Event() for _ in range(4))
 
     async def _watch(self, _tell, stop):
         self.begun.set()
         while not stop.is_set():
             await asyncio.sleep(0)
             if self.block.is_set():
+                self.blocked.set()
                 self.go_on.wait(30)
                 self.block.clear()
 
@@ -61,6 +62,7 @@ async def test_a_loop_of_kopfs_that_no_longer_turns_is_told_until_it_turns_again
     assert await health() == (200, "ok")
     monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
     watch.block.set()
+    await asyncio.to_thread(watch.blocked.wait)
     assert await health() == (503, "kopf: its event loop has not turned for 0 s")
     watch.go_on.set()
     while (await health())[0] != 200:
