@@ -77,6 +77,10 @@ async def test_a_watch_that_the_server_ends_goes_on_where_it_stopped(torchyard):
     assert server.positions == ["10", "20"]
 
 
+async def test_a_job_that_is_gone_already_is_deleted(torchyard):
+    assert (await waits(torchyard, Server([[]]), "--for", "deleted")).returncode == 0
+
+
 async def test_a_job_that_never_was_is_named(torchyard):
     done = await waits(torchyard, Server([[]]))
     assert done.returncode == 64

@@ -146,7 +146,8 @@ async def test_defaults_are_those_of_the_models(post):
 
 async def test_a_status_that_a_user_fills_in_is_dropped(api, jobs, post):
     lie = {"state": "Succeeded", "restarts": {"total": -5, "counted": 0, "noProgress": 0}}
-    assert "status" not in await post({"script": "1", "suspend": True}, params=STRICT, status=lie)
+    stored = await post({"script": "1", "suspend": True}, params=STRICT, status=lie)
+    assert stored["status"] == {"observedGeneration": -1}  # the CRD's default: not yet visited
     patch = {"status": lie, "spec": {"suspend": True}}
     kept = json.loads(await api.request("PATCH", f"{jobs}/table", body=patch, content_type=MERGE_PATCH))
     assert kept.get("status", {}).get("state") != "Succeeded"

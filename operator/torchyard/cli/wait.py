@@ -94,6 +94,8 @@ async def _until(name: str, states: "States", goal: str) -> int:
     from torchyard.cli.ending import exit_code
     from torchyard.cli.remote.follow import is_over
 
+    if goal == "deleted":
+        states = _gone_already(states)
     async for job in states:
         if job is None:
             break
@@ -109,3 +111,14 @@ async def _until(name: str, states: "States", goal: str) -> int:
     if goal != "deleted":
         say(f"{name} was deleted before it was over")
     return SUCCEEDED if goal == "deleted" else FAILED
+
+
+async def _gone_already(states: "States") -> "States":
+    """Yield the same states; None for a job that does not exist, since it may have been deleted a moment ago."""
+    from torchyard.cluster.kube.errors import NotFound
+
+    try:
+        async for job in states:
+            yield job
+    except NotFound:
+        yield None

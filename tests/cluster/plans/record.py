@@ -18,7 +18,7 @@ COUNTERS = {
     "restarts.total": lambda status: status.get("restarts", {}).get("total", 0),
     "restarts.counted": lambda status: status.get("restarts", {}).get("counted", 0),
     "nodes.lost": lambda status: status.get("nodes", {}).get("lost", 0),
-    "observedGeneration": lambda status: status.get("observedGeneration", 0),
+    "observedGeneration": lambda status: status.get("observedGeneration", -1),
 }
 
 
