@@ -54,6 +54,9 @@ def _become_worker(env: Dict[str, str]) -> None:
     for name, value in env.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+    # torchrun handles these, and so an executed worker has their defaults, even below `nohup`.
+    for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(sig, signal.SIG_DFL)
     stand_before_others(1.0)
     log = Path(os.environ["TORCHYARD_LOG_DIR"]) / f"rank-{os.environ['RANK']}.log"
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
