@@ -32,7 +32,7 @@ class Axis:
     def __init__(self) -> None:
         self._stated: Optional[int] = None
         self._last = 0
-        self._told: Any = None
+        self._reported: Any = None
 
     def of_matches(self, matches: List[Dict[str, float]], counted: int) -> List[Tuple[int, Dict[str, float]]]:
         """Return step and values of each matching line.
@@ -53,10 +53,10 @@ class Axis:
 
     def of_report(self, report: Dict[str, Any]) -> List[Tuple[int, Dict[str, float]]]:
         """Return step and metrics of a report, nothing if they are those of the report before."""
-        told = (report["step"], report.get("metrics") or {})
-        fresh = told != self._told and bool(told[1])
-        self._told = told
-        return [told] if fresh else []
+        latest = (report["step"], report.get("metrics") or {})
+        fresh = latest != self._reported and bool(latest[1])
+        self._reported = latest
+        return [latest] if fresh else []
 
 
 class Curves:

@@ -139,7 +139,7 @@ def describe(code: int) -> str:
 
 
 def from_lines(lines: List[str]) -> Dict[str, Any]:
-    """Exception, message and traceback at the end of a Python program's output; empty if there is none.
+    """Return exception, message and traceback at the end of a Python program's output; empty if it has no traceback.
 
     A traceback that other output follows for longer was handled: it did not end the program.
     """

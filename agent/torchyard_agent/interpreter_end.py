@@ -133,5 +133,5 @@ def _finish_open_files() -> None:
 
 
 def _writes_a_file(thing: Any) -> bool:
-    file = getattr(thing, "fp", thing)  # a zip archive has no descriptor of its own
+    file = getattr(thing, "fp", thing)  # a zip archive has no descriptor
     return file.writable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)

@@ -111,7 +111,7 @@ def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dic
         overdue: seconds without progress by rank; not empty.
         stacks: of all threads, by rank.
         reports: newest report of each rank.
-        world: ranks of the gang; one alone waits for nobody, also in its backward pass.
+        world: number of ranks; a single rank never waits for others, also not in its backward pass.
     """
     steps = {report["rank"]: report["step"] for report in reports}
     places = {rank: place(stacks.get(rank, "")) for rank in overdue}
