@@ -1,7 +1,8 @@
 """`report.<local_rank>.json`, the file a worker shows its progress with: `torchyard_agent.report(step=3, loss=0.7)`.
 
-One thread writes at most once a second; `counter` moves only when the training thread does something. The file has one
-owner at a time: a program that writes it itself, or calls `report`, silences the zero-code step counter for good.
+One thread writes at most once a second, and `report` itself when it brings a new checkpoint, which must be known even if
+the program is killed right after. `counter` moves only when the training thread does something. The file has one owner
+at a time: a program that writes it itself, or calls `report`, silences the zero-code step counter for good.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def report(
         document["totalSteps"] = int(total_steps)
     if epoch is not None:
         document["epoch"] = float(epoch)
+    known = writer.document.get("checkpoint", {}).get("step")
     if checkpoint_step is not None:
         document["checkpoint"] = {"step": int(checkpoint_step), "time": time.time()}
     numbers = {name: float(value) for name, value in metrics.items()}
@@ -155,6 +157,8 @@ def report(
     writer.document = document  # one assignment: the writing thread sees the old document or the new one
     if fresh:
         writer.start()
+    if checkpoint_step is not None and checkpoint_step != known:
+        writer.write()
 
 
 def silence_with(stop: Callable[[], None]) -> None:

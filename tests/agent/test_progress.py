@@ -148,6 +148,16 @@ def test_a_new_checkpoint_is_told_at_once(node, script):
         node.intake.interval = 0.5
 
 
+def test_a_checkpoint_is_reported_although_the_program_is_killed_right_after(node, script):
+    program = (
+        "import os\nfrom torchyard_agent import report\nreport(step=1)\nreport(step=2, checkpoint_step=2)\n"
+        "report(step=3, loss=0.5)\nos.kill(os.getpid(), 9)\n"
+    )
+    node.run(program=script(program))
+    assert node.ended()["code"] != 0
+    assert last(node)["checkpoint"]["step"] == 2
+
+
 def test_progress_calls_without_the_token_or_of_the_wrong_form_are_refused(node):
     url = f"http://127.0.0.1:{node.port()}/v1/progress"
     token = (node.run_dir / "progress.token").read_text()
