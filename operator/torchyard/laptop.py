@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api import durations
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cluster.local.cluster import LocalCluster
@@ -161,7 +162,7 @@ class _Run:
             except ValueError as error:
                 message = f"the edited job file is not used: {error}"
                 await self.cluster.emit_event(
-                    self.job, EmitEvent(type="Warning", reason="InvalidSpec", message=message)
+                    self.job, EmitEvent(type="Warning", reason=Reason.INVALID_SPEC, message=message)
                 )
             seen = signature
 

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.codec import read_job
-from torchyard.api.exits import EXITS, meaning
+from torchyard.api.exit_codes import EXIT_REASONS, reason_of_exit
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import agent_env, trainer_config
+from torchyard.api.reasons import Reason
 from torchyard_trainers.core.config import load
 from torchyard_trainers.core.exits import Exit
 from torchyard_trainers.registry import WORKLOADS
@@ -47,8 +47,8 @@ def test_what_may_be_named_is_there():
 
 
 def test_every_exit_code_of_a_trainer_has_its_own_meaning():
-    assert {int(code) for code in Exit} <= set(EXITS)
-    assert all(meaning(int(code), classified=True).reason in CATALOGUE for code in Exit)
+    assert {int(code) for code in Exit} <= set(EXIT_REASONS)
+    assert all(reason_of_exit(int(code), classified=True) in set(Reason) for code in Exit)
 
 
 def test_the_agent_knows_every_setting_it_is_given():

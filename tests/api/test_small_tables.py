@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.api import durations, times
-from torchyard.api.catalogue import CATALOGUE, say
-from torchyard.api.exits import EXITS, meaning
+from torchyard.api.exit_codes import EXIT_REASONS, reason_of_exit
 from torchyard.api.names import MAX_JOB_NAME, MAX_NODES, pod_name
+from torchyard.api.reasons import Kind, Reason, say
 
 
 @pytest.mark.parametrize(
@@ -49,37 +49,45 @@ def test_the_longest_pod_name_fits_a_dns_label():
 
 @pytest.mark.parametrize("code", [64, 65, 66, 67, 126, 127])
 def test_trying_again_cannot_help(code):
-    assert meaning(code, classified=True).permanent
+    assert reason_of_exit(code, classified=True).permanent
 
 
 def test_a_saved_preemption_costs_nothing():
-    assert not meaning(75, classified=True).counted
-    assert not meaning(75, classified=True).permanent
+    assert not reason_of_exit(75, classified=True).counted
+    assert not reason_of_exit(75, classified=True).permanent
 
 
 @given(st.integers(min_value=-300, max_value=1000))
-def test_every_exit_code_has_a_meaning_with_a_catalogued_reason(code):
-    assert meaning(code, classified=True).reason in CATALOGUE
+def test_every_exit_code_has_a_reason(code):
+    assert isinstance(reason_of_exit(code, classified=True), Reason)
 
 
-def test_signals_are_named_by_number():
-    assert "signal 6" not in meaning(134, classified=True).sentence
-    assert meaning(128 + 31, classified=True).sentence == "a worker was killed by signal 31"
-    assert meaning(3, classified=True).sentence == "a worker ended with exit code 3"
-    assert meaning(193, classified=True).sentence == "a worker ended with exit code 193"
+def test_signals_without_an_entry_share_a_reason():
+    assert reason_of_exit(134, classified=True) is Reason.ABORTED
+    assert reason_of_exit(128 + 31, classified=True) is Reason.KILLED_BY_SIGNAL
+    assert reason_of_exit(3, classified=True) is Reason.WORKER_FAILED
+    assert reason_of_exit(193, classified=True) is Reason.WORKER_FAILED
 
 
 @pytest.mark.parametrize("code", [*range(64, 77), 126, 127])
 def test_a_number_of_the_table_means_nothing_where_nobody_vouches_for_it(code):
-    assert meaning(code, classified=False).reason == "WorkerFailed"
-    assert not meaning(code, classified=False).permanent
+    assert reason_of_exit(code, classified=False) == "WorkerFailed"
+    assert not reason_of_exit(code, classified=False).permanent
 
 
 def test_reasons_are_camel_case_and_have_a_cause():
-    for code, reason in CATALOGUE.items():
-        assert re.fullmatch(r"[A-Z][A-Za-z]+", code)
-        assert reason.cause
-    assert len({meaning.reason for meaning in EXITS.values()}) == len(EXITS)
+    for reason in Reason:
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", reason)
+        assert reason.sentence
+        assert Reason.of(reason.value) is reason
+    assert Reason.of("ErrImageNeverPull") is None
+    assert len(set(EXIT_REASONS.values())) == len(EXIT_REASONS)
+
+
+def test_only_reasons_that_a_person_must_resolve_stall_a_job():
+    for reason in Reason:
+        assert not reason.stalls or reason.next_step, reason
+        assert not (reason.announced and reason.kind is Kind.CONDITION), reason
 
 
 def test_a_reason_reads_as_cause_evidence_next_step():

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tests.support.engine.scenarios import condition, fail, of, recover
 from tests.support.engine.world import START, World
 
-from torchyard.api.catalogue import CATALOGUE
-from torchyard.api.exits import EXITS
+from torchyard.api.exit_codes import EXIT_REASONS
+from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.plan import plan
@@ -183,18 +183,18 @@ def test_pods_whose_creation_is_not_answered_are_not_silent():
     assert world.status.state == "Starting"
 
 
-FAILURES = [code for code, known in EXITS.items() if known.counted]
+FAILURES = [code for code, known in EXIT_REASONS.items() if known.counted]
 
 
 @pytest.mark.parametrize("code", FAILURES)
 def test_a_failure_of_a_program_says_what_to_do(code):
     """What comes from outside (an interrupt, a termination) leaves nothing to be done about the program."""
-    known = CATALOGUE[EXITS[code].reason]
-    assert known.next_step or known.code in {"Interrupted", "Terminated"}
+    known = EXIT_REASONS[code]
+    assert known.next_step or known in {Reason.INTERRUPTED, Reason.TERMINATED}
 
 
-@pytest.mark.parametrize("code", sorted(CATALOGUE))
+@pytest.mark.parametrize("code", sorted(Reason))
 def test_a_message_is_plain_present_tense_without_private_words(code):
-    words = f"{CATALOGUE[code].cause} {CATALOGUE[code].next_step}"
+    words = f"{Reason(code).sentence} {Reason(code).next_step}"
     assert not re.search(r"\b(anew|told|nobody|somebody|mend|meanwhile|let go|lets go|called in|would do)\b", words)
     assert not words.rstrip().endswith(".")

@@ -4,13 +4,14 @@ import random
 
 import pytest
 
+from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import MAX_ATTEMPTS, Attempt, Cause, CheckpointStatus, Rendezvous, TrainingJobStatus
 from torchyard.engine.budget import charge
 from torchyard.engine.causes import Outcome
 
 KILLED = Cause(rank=0, exit_code=137, class_="WorkerFailed")
-FAILED = Outcome(rank=0, state="failed", reason="WorkerFailed", code=137, cause=KILLED)
+FAILED = Outcome(rank=0, state="failed", reason=Reason.WORKER_FAILED, code=137, cause=KILLED)
 
 
 def rounds_until_the_end(steps, policy, most=10_000):

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.support.kube.pod_json import ON_NODE, container, ended, placed, pod, seen
 
-from torchyard.api.catalogue import CATALOGUE
+from torchyard.api.reasons import Reason
 
 
 def told(code, **failure):
@@ -173,7 +173,7 @@ def test_a_pod_that_ended_says_how(name):
     found = seen(pod(spec=ON_NODE, status=status)).pod
     assert not found.alive
     assert (found.reason, found.message, found.exit_code) == (reason, evidence, code)
-    assert not reason or reason in CATALOGUE
+    assert not reason or reason in set(Reason)
 
 
 def test_a_pod_that_is_taken_away_says_by_whom_before_it_is_gone():

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.kube.pod_json import ON_NODE, UNPLACED, container, placed, pod, seen, unplaced
 
-from torchyard.api.catalogue import CATALOGUE, say
+from torchyard.api.reasons import Reason, say
 from torchyard.cluster.kube.why import waiting
 
 
@@ -239,7 +239,7 @@ def test_a_pod_that_waits_says_why(name):
     document, reason, evidence = WAITING[name]
     facts = seen(document)
     assert (facts.pod.phase, facts.pod.reason, facts.pod.message) == ("Pending", reason, evidence)
-    assert not reason or say(reason, evidence).startswith(CATALOGUE[reason].cause)
+    assert not reason or say(reason, evidence).startswith(Reason(reason).sentence)
 
 
 MOUNTS = {

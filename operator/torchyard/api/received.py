@@ -15,6 +15,7 @@ from msgspec import Struct
 from torchyard import __version__
 from torchyard.api.codec import read_job, read_status
 from torchyard.api.judge import judge
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import TrainingJobStatus
 
@@ -30,7 +31,7 @@ class InvalidJob(Struct, frozen=True, kw_only=True):
     """As it is there; the default if it cannot be read."""
     problem: str
     """Field, value and fix, in one sentence."""
-    reason: str = "InvalidSpec"
+    reason: str = Reason.INVALID_SPEC
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,7 +57,7 @@ def received(
     try:
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
-        reason = "UnreadableStatus" if "`$.status" in str(error) else "InvalidSpec"
+        reason = Reason.UNREADABLE_STATUS if "`$.status" in str(error) else Reason.INVALID_SPEC
         return _invalid(metadata, _status(document), _problem(error), reason)
     fault = next(judge(job.spec), None)
     if fault is not None:
@@ -103,5 +104,7 @@ def _status(document: Mapping[str, Any]) -> TrainingJobStatus:
         return TrainingJobStatus()
 
 
-def _invalid(metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: str = "InvalidSpec") -> InvalidJob:
+def _invalid(
+    metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: str = Reason.INVALID_SPEC
+) -> InvalidJob:
     return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM], reason=reason)

@@ -7,8 +7,10 @@ the description.
 from typing import Annotated, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from torchyard.api.forms import doc
+from torchyard.api.reasons import say
 
 State = Literal[
     "Pending",
@@ -52,7 +54,7 @@ class Condition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
 
     type: Annotated[str, doc("Aspect.")]
     status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
-    reason: Annotated[str, doc("CamelCase code from the catalogue.")]
+    reason: Annotated[str, doc("CamelCase reason code.")]
     message: Annotated[str, doc("One sentence.")] = ""
     last_transition_time: Annotated[str, doc("When status last changed.")] = ""
     observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
@@ -129,7 +131,7 @@ class Cause(StatusModel, frozen=True, kw_only=True):
     pod: Annotated[str, doc("Pod name.")] = ""
     node: Annotated[str, doc("Node name.")] = ""
     exit_code: Annotated[int | None, doc("Exit code, or 128 + signal.")] = None
-    class_: Annotated[str, doc("Catalogue code of the failure.")] = field(default="", name="class")
+    class_: Annotated[str, doc("Reason code of the failure.")] = field(default="", name="class")
     exception: Annotated[str, doc("Exception type and message.")] = ""
     lines: Annotated[list[str], doc("Last lines of the failing rank.")] = field(default_factory=list)
 
@@ -142,7 +144,7 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     ]
     start_time: Annotated[str, doc("When it opened.")] = ""
     end_time: Annotated[str | None, doc("When it closed; absent while open.")] = None
-    reason: Annotated[str, doc("Why it ended, a catalogue code.")] = ""
+    reason: Annotated[str, doc("Why it ended, a reason code.")] = ""
     cause: Annotated[Cause | None, doc("First cause.")] = None
     answer: Annotated[str, doc("How a program that reports no saves answered when it was asked to save and stop.")] = ""
     counted: Annotated[bool, doc("Charged to the restart budget.")] = False
@@ -219,7 +221,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
     state: Annotated[State | Literal[""], doc("Where the job is in its life; empty only before the first visit.")] = ""
-    reason: Annotated[str, doc("One CamelCase code from the catalogue when something needs saying.")] = ""
+    reason: Annotated[str, doc("Why the job is in this state: one CamelCase reason code.")] = ""
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
     conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
@@ -250,3 +252,8 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     start_time: Annotated[str | None, doc("When the first round opened.")] = None
     completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
+
+
+def with_reason(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:
+    """Return the status in another state, with a reason and its sentence."""
+    return replace(status, state=state, reason=reason, message=say(reason, evidence))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard.api.exits import EXITS
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.fetchable import EXPORT, Fetchable, fetchable
@@ -22,7 +22,7 @@ def exit_code(job: TrainingJob) -> int:
     What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
     """
     state = job.status.state
-    if state == "Failed" and job.status.reason in {EXITS[INVALID].reason, "InvalidSpec"}:
+    if state == "Failed" and job.status.reason in {Reason.CONFIGURATION_INVALID, Reason.INVALID_SPEC}:
         return INVALID
     return {"Succeeded": SUCCEEDED, "Suspended": STOPPED}.get(state, FAILED)
 
@@ -68,7 +68,7 @@ def written(made: Sequence[Fetchable], root: Path) -> list[str]:
 def last_lines(job: TrainingJob) -> list[str]:
     """What the rank that failed first said last. One that saved as it was asked to did not fail."""
     for attempt in reversed(job.status.attempts):
-        if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != "Preempted":
+        if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != Reason.PREEMPTED:
             who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
             lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
             return [f"{who}, round {attempt.round}:", *lines]

@@ -19,13 +19,13 @@ def command(name: str, context: str | None, namespace: str | None) -> int:
     Given a reason code instead (InsufficientGPU), say what it means.
     """
     if name[:1].isupper():
-        from torchyard.api.catalogue import CATALOGUE
+        from torchyard.api.reasons import Reason
         from torchyard.cli.errors import RefusalError
 
-        known = CATALOGUE.get(name)
+        known = Reason.of(name)
         if known is None:
             raise RefusalError(f"there is no reason {name!r}", "the reason of a job is in `torchyard ps -o wide`")
-        print(f"{name}: {known.cause}" + (f"; {known.next_step}" if known.next_step else ""))
+        print(f"{name}: {known.sentence}" + (f"; {known.next_step}" if known.next_step else ""))
         return SUCCEEDED
     if not on_cluster(name, context, namespace):
         from torchyard.cli.status import command as status

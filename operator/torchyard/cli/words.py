@@ -30,7 +30,7 @@ def addressed(text: str, name: str, flags: str = "") -> str:
     """Return a sentence whose commands can be typed as they stand: with the name of the job and where it is.
 
     Args:
-        text: from the catalogue, in which commands name no job.
+        text: sentence of a reason, in which commands name no job.
         name: of the job.
         flags: of a job on a cluster, as ` -n team`; empty: it is on this machine.
     """

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from torchyard.api.figures import plural
+from torchyard.api.reasons import Reason
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.view import RankReport, View
 
@@ -12,7 +13,7 @@ MAX_DEVICES = 16
 MAX_RANGES = 200
 
 Advisory = tuple[str, str]
-"""Code of the catalogue, and the evidence. The evidence does not change from step to step: each is announced once."""
+"""Reason code and evidence. The evidence does not change from step to step: each is announced once."""
 
 
 def advisories(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> tuple[Advisory, ...]:
@@ -50,7 +51,7 @@ def _not_communicating(view: View, status: TrainingJobStatus, reports: Sequence[
     over = [_ended_well(view, uid, status.round) for uid in status.rendezvous.members]
     if not all(over) and min(each.alone_seconds or 0.0 for each in alone) < ALONE_SECONDS:
         return None
-    return "RanksNotCommunicating", f"{plural(len(alone), 'rank')} made steps, none created a process group"
+    return Reason.RANKS_NOT_COMMUNICATING, f"{plural(len(alone), 'rank')} made steps, none created a process group"
 
 
 def _ended_well(view: View, uid: str, number: int) -> bool:
@@ -65,4 +66,4 @@ def _unused_gpus(view: View, reports: Sequence[RankReport]) -> Advisory | None:
     if not asked or not idle:
         return None
     who = f"rank {idle[0]} trains" if len(idle) == 1 else f"ranks {ranges(idle)} train"
-    return "GpusNotUsed", f"{who} on the CPU, gpusPerNode is {asked}"
+    return Reason.GPUS_NOT_USED, f"{who} on the CPU, gpusPerNode is {asked}"

@@ -7,31 +7,30 @@
 - A GPU that ran out of memory is tried again with the smaller micro-batch that its worker names. That costs nothing
   either, since each is at most half of the last one; where there is no smaller one, the job ends.
 - A container that could not be started is no restart: it is tried again with a growing delay, whatever the budget and
-  the policy say, and ends the job after several times in a row (`causes.START_ATTEMPTS`).
+  the policy say, and ends the job after several times in a row (`Reason.start_attempts`).
 - Everything else without progress is counted, delays the next round and may end the job.
 """
 
 from msgspec import Struct
 
 from torchyard.api import durations
+from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.engine.causes import OUT_OF_GPU_MEMORY, START_ATTEMPTS, Outcome, start_failures
+from torchyard.engine.causes import Outcome, start_failures
 
-REPEATABLE = frozenset({"WorkerFailed", "HardwareSuspected"})
 # Before a container that could not be started is tried again; doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
-ONCE_MORE = frozenset({OUT_OF_GPU_MEMORY, "OOMKilled"})
 
 
 class Charge(Struct, frozen=True, kw_only=True):
-    """The bill of one round. `verdict`: reason code that ends the job, empty: another round is due after `delay` s."""
+    """The cost of one round. `verdict`: why the job ends; None: another round is due after `delay` seconds."""
 
     restarts: Restarts
     counted: bool
     steps_gained: int
     delay: float = 0.0
-    verdict: str = ""
+    verdict: Reason | None = None
     micro_batch: int | None = None  # of the next rounds, if this failure taught a smaller one
 
 
@@ -82,38 +81,39 @@ def _gained(status: TrainingJobStatus, attempt: Attempt, best: int, end_step: in
 
 def _verdict(
     policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
-) -> str:
+) -> Reason | None:
     if cause.start_attempts:
-        alike = START_ATTEMPTS if cause.reason == "ContainerCannotStart" else {cause.reason}
-        return cause.reason if len(start_failures(earlier, alike)) + 1 >= cause.start_attempts else ""
+        any_start = cause.reason == Reason.CONTAINER_CANNOT_START
+        alike = start_failures(earlier) if any_start else start_failures(earlier, lambda code: code == cause.reason)
+        return cause.reason if len(alike) + 1 >= cause.start_attempts else None
     return cause.reason if cause.permanent else _of_budget(policy, cause, after, earlier, end_step, counted=counted)
 
 
 def _of_budget(
     policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
-) -> str:
+) -> Reason | None:
     if policy.policy == "Never":
-        return "RestartsDisabled"
+        return Reason.RESTARTS_DISABLED
     if cause.counted and policy.max_restarts == 0 and _smaller_micro_batch(cause, None) is None:
-        return "MaxRestartsExceeded"  # progress pays for restarts only where there are any
+        return Reason.MAX_RESTARTS_EXCEEDED  # progress pays for restarts only where there are any
     if cause.counted and _repeats(cause, earlier, end_step):
-        return "RepeatedFailure"
+        return Reason.REPEATED_FAILURE
     if counted and cause.next_micro_batch == 0:
         return cause.reason
-    if cause.counted and cause.reason in ONCE_MORE and counted and earlier and _class(earlier[-1]) == cause.reason:
+    if cause.counted and cause.reason.tried_once_more and counted and earlier and _class(earlier[-1]) == cause.reason:
         return cause.reason
     if counted and policy.max_restarts is not None and after.counted > policy.max_restarts:
-        return "MaxRestartsExceeded"
+        return Reason.MAX_RESTARTS_EXCEEDED
     if counted and after.no_progress >= policy.no_progress_limit:
-        return "NoProgress"
-    return ""
+        return Reason.NO_PROGRESS
+    return None
 
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
     """Whether an exception of user code came a second time at the same step; signals and outages are no evidence."""
     # Where a program leaves no exception, its agent words the exit code: two of those need not be the same error.
     raised = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
-    if cause.reason not in REPEATABLE or not raised or cause.secondary:
+    if not cause.reason.repeatable or not raised or cause.secondary:
         return False
     return any(
         each.cause is not None

@@ -1,42 +1,21 @@
 """How each member of a round fares, and which failure came first."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api import exits
-from torchyard.api.catalogue import CATALOGUE
+from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
+from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Cause
 from torchyard.api.torchrun import asked_procs
 from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
 NODE_SILENCE_SECONDS = 20.0
 MAX_EXCEPTION = 600
-PREEMPTED, PEER_LOST = 75, 76
 MAX_LINE = 400
 MAX_LINES = 20
-OUT_OF_GPU_MEMORY = "GpuOutOfMemory"
-# Losses nobody's code is to blame for: they cost no restart and say nothing about progress.
-UNCOUNTED = frozenset(
-    {
-        "PodLost",
-        "NodeLost",
-        "NodeRefused",
-        "Evicted",
-        "PreemptedByPriority",
-        "AgentRestarted",
-        "Preempted",
-        "Suspended",
-    }
-)
-# What took the pod itself, if the cluster says so: better known than how its workers ended on the way out.
-DISPLACED = frozenset({"Evicted", "PreemptedByPriority", "NodeLost", "DiskLimitExceeded"})
-# Containers that a runtime could not start, and how many times in a row until that ends the job. A busy node, or one
-# whose runtime is broken, refuses containers that another node, or the same one a minute later, starts. What the image
-# lacks is reported alike by every node.
-START_ATTEMPTS = {"ContainerCannotStart": 6, "CommandNotFound": 3, "PythonNotFound": 3, "GangDiffers": 3}
 # How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
 STUCK_START_SECONDS = 60.0
 
@@ -46,7 +25,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     rank: int
     state: Literal["running", "done", "failed"]
-    reason: str = ""
+    reason: Reason = Reason.TRAINING
     code: int | None = None
     permanent: bool = False
     counted: bool = True
@@ -94,28 +73,28 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     agent = view.agents.get(uid)
     ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
     if ended is not None and ended.code == 0:
-        return Outcome(rank=node_rank, state="done", code=0, time=ended.time)
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=ended.time)
     if ended is not None:
         return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
     if pod is None:
         proof = f"the pod of index {node_rank} was gone before anybody looked"
-        return _lost(node_rank, None, "PodLost", proof, view.now)
+        return _lost(node_rank, None, Reason.POD_LOST, proof, view.now)
     if pod.phase == "Succeeded" and not pod.exit_code:
-        return Outcome(rank=node_rank, state="done", code=0, time=pod.finished or view.now)
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
     if not pod.alive:
         return pod_failed(view, node_rank, _without_old_mark(view, pod))
     if node_lost(view, pod):
-        return _lost(node_rank, pod, "NodeLost", f"node {pod.node or 'unknown'} and agent silent", view.now)
+        return _lost(node_rank, pod, Reason.NODE_LOST, f"node {pod.node or 'unknown'} and agent silent", view.now)
     if pod.unconfirmed:
         return Outcome(rank=node_rank, state="running")  # the answer says what became of it, and is the better cause
     if pod.deleting and (agent is None or not agent.connected):
-        known = pod.reason in DISPLACED or pod.reason == "PodLost"
-        why = pod.message if known else "its pod is being deleted"
-        return _lost(node_rank, pod, pod.reason if known else "PodLost", why, view.now)
+        known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
+        why = pod.message if known is not None else "its pod is being deleted"
+        return _lost(node_rank, pod, known or Reason.POD_LOST, why, view.now)
     if agent is not None and agent.round > number:
-        return _lost(node_rank, pod, "AgentRestarted", "its agent knows a newer round than the status", view.now)
+        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent knows a newer round than the status", view.now)
     if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
-        return _lost(node_rank, pod, "AgentRestarted", "its agent lost the round", view.now)
+        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent lost the round", view.now)
     return Outcome(rank=node_rank, state="running")
 
 
@@ -149,7 +128,7 @@ def _classified(view: View, ended: RoundExit) -> bool:
     """
     if view.job.spec.trainer is not None or (ended.failure is not None and ended.failure.classified):
         return True
-    if ended.code != PREEMPTED:
+    if ended.code != ExitCode.PREEMPTED:
         return False
     known = (agent.exit for agent in view.agents.values() if agent.exit is not None)
     asked = any(each.round == ended.round and (each.asked or each.saved) for each in known)
@@ -160,22 +139,23 @@ def _classified(view: View, ended: RoundExit) -> bool:
 def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
     """Return the outcome of a pod that ended without its agent telling how. The exit code is the agent's, if any."""
     code = pod.exit_code
-    reason = pod.reason if pod.reason in CATALOGUE else ""
-    known = exits.EXITS.get(code) if code is not None else None
-    if code in exits.CLASSES and view.job.spec.launcher.kind == "none":
+    of_pod = Reason.of(pod.reason)
+    known = EXIT_REASONS.get(code) if code is not None else None
+    if code in CLASSES and view.job.spec.launcher.kind == "none":
         known = None
-    if not reason and known is not None and (known.permanent or code == PREEMPTED):
-        reason = known.reason
-    deleted = pod.deleting and code in {None, 137, 143}
-    start_attempts = START_ATTEMPTS.get(reason, 0) if reason == pod.reason else 0
-    reason = reason or ("PodLost" if deleted else "PodFailed")
+    reason = of_pod
+    if reason is None and known is not None and (known.permanent or code == ExitCode.PREEMPTED):
+        reason = known
+    deleted = pod.deleting and code in {None, ExitCode.KILLED, ExitCode.TERMINATED}
+    start_attempts = of_pod.start_attempts if of_pod is not None else 0
+    reason = reason or (Reason.POD_LOST if deleted else Reason.POD_FAILED)
     return Outcome(
         rank=node_rank,
         state="failed",
         reason=reason,
         code=code,
         permanent=not start_attempts and known is not None and known.permanent,
-        counted=reason not in UNCOUNTED and not start_attempts,
+        counted=reason.counted and not start_attempts,
         lost_pod=True,
         time=pod.finished or view.now,
         message=pod.message,
@@ -198,8 +178,8 @@ def _without_old_mark(view: View, pod: Pod) -> Pod:
     told from any other end.
     """
     causes = (each.cause for each in view.job.status.attempts)
-    known = any(each is not None and (each.class_, each.pod) == ("OOMKilled", pod.name) for each in causes)
-    if not known or pod.reason != "OOMKilled":
+    known = any(each is not None and (each.class_, each.pod) == (Reason.OOM_KILLED, pod.name) for each in causes)
+    if not known or pod.reason != Reason.OOM_KILLED:
         return pod
     return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
 
@@ -209,12 +189,12 @@ def gang_differs(unlike: str, now: float) -> Outcome:
     return Outcome(
         rank=0,
         state="failed",
-        reason="GangDiffers",
+        reason=Reason.GANG_DIFFERS,
         counted=False,
-        start_attempts=START_ATTEMPTS["GangDiffers"],
+        start_attempts=Reason.GANG_DIFFERS.start_attempts,
         time=now,
         message=unlike,
-        cause=Cause(class_="GangDiffers", exception=unlike[:MAX_EXCEPTION]),
+        cause=Cause(class_=Reason.GANG_DIFFERS, exception=unlike[:MAX_EXCEPTION]),
     )
 
 
@@ -226,16 +206,26 @@ def cannot_start(view: View, pod: Pod) -> bool:
 
 def stuck_start_due(pod: Pod) -> float | None:
     """Return when a pod whose containers cannot be created is to be replaced; None: nothing of the kind."""
-    if pod.phase != "Pending" or pod.reason not in START_ATTEMPTS:
+    if pod.phase != "Pending" or not _never_starts(pod.reason):
         return None
     return (pod.placed or pod.created) + STUCK_START_SECONDS
 
 
-def start_failures(attempts: Sequence[Attempt], reasons: Container[str] = START_ATTEMPTS) -> list[Cause]:
-    """Return the causes of the newest attempts in a row that ended because a container could not be started."""
+def _never_starts(code: str) -> bool:
+    reason = Reason.of(code)
+    return reason is not None and reason.start_attempts > 0
+
+
+def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = _never_starts) -> list[Cause]:
+    """Return the causes of the newest attempts in a row that ended because a container could not be started.
+
+    Args:
+        attempts: the past rounds.
+        like: whether the reason of an attempt belongs to the row.
+    """
     found: list[Cause] = []
     for attempt in reversed(attempts):
-        if attempt.cause is None or attempt.cause.class_ not in reasons or attempt.end_step > attempt.start_step:
+        if attempt.cause is None or not like(attempt.cause.class_) or attempt.end_step > attempt.start_step:
             break
         found.append(attempt.cause)
     return found
@@ -278,19 +268,21 @@ def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> boo
 
 
 def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classified: bool) -> Outcome:
-    meaning = exits.meaning(ended.code, classified=classified)
+    of_code = reason_of_exit(ended.code, classified=classified)
     failure = ended.failure or Failure()
-    preempted = (ended.code == PREEMPTED and classified) or (ended.asked and ended.code in {137, 143})
-    reason = "Preempted" if preempted else "OOMKilled" if failure.out_of_memory else meaning.reason
-    displaced = pod if pod is not None and pod.reason in DISPLACED else None
+    preempted = (ended.code == ExitCode.PREEMPTED and classified) or (
+        ended.asked and ended.code in {ExitCode.KILLED, ExitCode.TERMINATED}
+    )
+    reason = Reason.PREEMPTED if preempted else Reason.OOM_KILLED if failure.out_of_memory else of_code
+    displaced = pod.displaced if pod is not None else None
     taken = displaced is not None or (pod is not None and pod.deleting)
     # A kubelet says that it evicts a pod only after its containers ended.
     silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
         raised = f"{failure.exception}: {failure.message}"
-    if preempted and displaced is not None:
-        reason, raised = displaced.reason, displaced.message
+    if preempted and pod is not None and displaced is not None:
+        reason, raised = displaced, pod.message
     elif preempted and not raised:
         raised = "they saved first" if ended.saved else "they had not saved"
     return Outcome(
@@ -298,19 +290,19 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
         state="failed",
         reason=reason,
         code=ended.code,
-        permanent=meaning.permanent,
-        counted=reason not in UNCOUNTED if preempted else meaning.counted,
-        unexplained=reason == "Preempted" and ended.asked and silent,
+        permanent=of_code.permanent,
+        counted=reason.counted if preempted else of_code.counted,
+        unexplained=reason == Reason.PREEMPTED and ended.asked and silent,
         # Exit 76, workers that were stopped, and those that saved because another pod was asked to follow from that.
         secondary=failure.secondary
-        or (ended.code == PEER_LOST and classified)
+        or (ended.code == ExitCode.PEER_LOST and classified)
         or (ended.asked and not ended.saved and not taken)
-        or (ended.code == PREEMPTED and classified and not ended.asked),
+        or (ended.code == ExitCode.PREEMPTED and classified and not ended.asked),
         lost_pod=pod is None or not pod.alive,
         time=failure.time or ended.time,
         step=failure.step,
         message=failure.message,
-        next_micro_batch=failure.next_micro_batch if reason == OUT_OF_GPU_MEMORY else None,
+        next_micro_batch=failure.next_micro_batch if reason == Reason.GPU_OUT_OF_MEMORY else None,
         cause=Cause(
             rank=failure.rank,
             pod=pod.name if pod is not None else "",
@@ -323,13 +315,13 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
     )
 
 
-def _lost(node_rank: int, pod: Pod | None, reason: str, message: str, now: float) -> Outcome:
+def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: float) -> Outcome:
     return Outcome(
         rank=node_rank,
         state="failed",
         reason=reason,
-        counted=reason not in UNCOUNTED,
-        lost_pod=reason != "AgentRestarted",
+        counted=reason.counted,
+        lost_pod=reason != Reason.AGENT_RESTARTED,
         time=now,
         message=message,
         cause=Cause(
@@ -348,8 +340,8 @@ def overdue(limit: str, phase: str, now: float) -> Outcome:
     return Outcome(
         rank=0,
         state="failed",
-        reason="StartTimeout",
+        reason=Reason.START_TIMEOUT,
         time=now,
         message=message,
-        cause=Cause(class_="StartTimeout", exception=message),
+        cause=Cause(class_=Reason.START_TIMEOUT, exception=message),
     )

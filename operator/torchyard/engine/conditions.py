@@ -9,42 +9,15 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from torchyard.api.reasons import Reason, say
 from torchyard.api.status import TERMINAL_STATES, Condition, TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine.wording import say
 
 MAX_MESSAGE = 1024
 OWN_WORDS = frozenset(
     {"Admitted", "Ready", "Reconciling", "Progressing", "Failed", "Stalled"}
 )  # the message of the status
 EXPORTS = "export/"  # how a trainer's report names what it exported
-# What no waiting will mend: somebody has to do something.
-STALLING = frozenset(
-    {
-        "AdmissionDenied",
-        "Forbidden",
-        "InvalidSpec",
-        "LimitRangeExceeded",
-        "MissingPriorityClass",
-        "MissingRuntimeClass",
-        "MissingServiceAccount",
-        "NameConflict",
-        "PodSecurityViolation",
-        "QuotaNeedsLimits",
-        "UnreadableStatus",
-    }
-)
-
-
-# What keeps pods from being created at all.
-NOT_ADMITTED = STALLING | {
-    "NamespaceTerminating",
-    "NotImplemented",
-    "PodInvalid",
-    "PredecessorStopping",
-    "QuotaExceeded",
-    "WebhookUnavailable",
-}
 
 
 def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
@@ -60,18 +33,18 @@ def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -
 
 
 def stalled(
-    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = "ReconcileFailed"
+    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = Reason.RECONCILE_FAILED
 ) -> TrainingJobStatus:
     """The status with `Stalled`: this job cannot be looked after; everything else stays as it was last known."""
     if status.state == "":
-        status = replace(status, state="Pending", reason="JobCreated", message=say("JobCreated"))
+        status = replace(status, state="Pending", reason=Reason.JOB_CREATED, message=say(Reason.JOB_CREATED))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
     before = _by_type(complete)
     failed = _condition(
         complete, before.get("Stalled"), now, generation, "Stalled", holds=True, reason=reason, evidence=evidence
     )
     idle = _condition(
-        complete, before.get("Reconciling"), now, generation, "Reconciling", holds=False, reason="NotReconciling"
+        complete, before.get("Reconciling"), now, generation, "Reconciling", holds=False, reason=Reason.NOT_RECONCILING
     )
     changed = {"Stalled": failed, "Reconciling": idle}
     conditions = [changed.get(each.type, each) for each in complete.conditions]
@@ -83,27 +56,31 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     state, over = status.state, status.state in TERMINAL_STATES
     idle = over or state in {"Suspended", "Terminating"}
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
-    held = "Suspended" if state in {"Suspending", "Suspended"} else status.reason
-    admitted = held != "Suspended" and held not in NOT_ADMITTED
-    stalls = state == "Failed" or (not idle and status.reason in STALLING)
+    held = Reason.SUSPENDED if state in {"Suspending", "Suspended"} else status.reason
+    known = Reason.of(status.reason)
+    admitted = held != Reason.SUSPENDED and (known is None or known.admits)
+    stalls = state == "Failed" or (not idle and known is not None and known.stalls)
     serves = state in {"Running", "Suspended", "Succeeded"}
     changes = not (serves or stalls)
     return {
-        "Ready": (serves and not stalls, status.reason or "Starting"),
-        "Reconciling": (changes, (status.reason or "Starting") if changes else "NotReconciling"),
-        "Admitted": (admitted, "Admitted" if admitted else held),
-        "PodsReady": (ready, "PodsReady" if ready else "PodsNotReady"),
-        "Running": (state == "Running", (status.reason or "Training") if state == "Running" else "NotTraining"),
-        "Progressing": (not idle, status.reason or "Starting"),
-        "Recovering": (state == "Recovering", "Recovering" if state == "Recovering" else "Healthy"),
+        "Ready": (serves and not stalls, status.reason or Reason.STARTING),
+        "Reconciling": (changes, (status.reason or Reason.STARTING) if changes else Reason.NOT_RECONCILING),
+        "Admitted": (admitted, Reason.ADMITTED if admitted else held),
+        "PodsReady": (ready, Reason.PODS_READY if ready else Reason.PODS_NOT_READY),
+        "Running": (
+            state == "Running",
+            (status.reason or Reason.TRAINING) if state == "Running" else Reason.NOT_TRAINING,
+        ),
+        "Progressing": (not idle, status.reason or Reason.STARTING),
+        "Recovering": (state == "Recovering", Reason.RECOVERING if state == "Recovering" else Reason.HEALTHY),
         "CheckpointReady": (
             status.checkpoint is not None,
-            "CheckpointSaved" if status.checkpoint is not None else "NoCheckpointYet",
+            Reason.CHECKPOINT_SAVED if status.checkpoint is not None else Reason.NO_CHECKPOINT_YET,
         ),
         "ExportVerified": _export(status),
-        "Stalled": (stalls, status.reason if stalls else "NotStalled"),
-        "Complete": (state == "Succeeded", "Completed" if state == "Succeeded" else "NotFinished"),
-        "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else "NotFailed"),
+        "Stalled": (stalls, status.reason if stalls else Reason.NOT_STALLED),
+        "Complete": (state == "Succeeded", Reason.COMPLETED if state == "Succeeded" else Reason.NOT_FINISHED),
+        "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else Reason.NOT_FAILED),
     }
 
 
@@ -111,10 +88,10 @@ def _export(status: TrainingJobStatus) -> tuple[bool, str]:
     """What the comparison of the exported formats with the model found."""
     verdicts = [artifact.verified for artifact in status.artifacts if artifact.name.startswith(EXPORTS)]
     if not verdicts:
-        return False, "NoExport"
+        return False, Reason.NO_EXPORT
     if False in verdicts:
-        return False, "ExportRefused"
-    return (True, "ExportVerified") if all(verdicts) else (False, "ExportNotVerified")
+        return False, Reason.EXPORT_REFUSED
+    return (True, Reason.EXPORT_VERIFIED) if all(verdicts) else (False, Reason.EXPORT_NOT_VERIFIED)
 
 
 def _by_type(status: TrainingJobStatus) -> dict[str, Condition]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from torchyard.api.changes import configuration
+from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
@@ -18,7 +19,6 @@ from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
 from torchyard.engine.refusals import Refusals
 from torchyard.engine.status_writer import StatusWriter
 from torchyard.engine.view import View
-from torchyard.engine.wording import say
 
 MAX_EVIDENCE = 300
 _log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class Controller:
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
-            if error.reason == "Forbidden":  # whoever can grant the right reads the log, not the job
+            if error.reason == Reason.FORBIDDEN:  # whoever can grant the right reads the log, not the job
                 self._say_once(key, str(error))
             return "refused"
         except Unavailable as error:

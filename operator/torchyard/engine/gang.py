@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.names import MAX_INCARNATION, pod_name
+from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import is_agentless, is_spent, stands
@@ -20,10 +21,10 @@ from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
-RELEASED = "GangIncomplete"  # why no pod stands until the pause is over: only a part of them found room
+RELEASED = Reason.GANG_INCOMPLETE  # why no pod stands until the pause is over: only a part of them found room
 
 
-FUTILE = "ClusterTooSmall"  # likewise, and no pause will help: the nodes cannot hold the gang
+FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and no pause will help: the nodes cannot hold the gang
 
 
 class GangPlan(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import math
 
 from msgspec.structs import replace
 
+from torchyard.api.reasons import Reason
 from torchyard.api.status import TERMINAL_STATES, Goodput, TrainingJobStatus
 from torchyard.engine.moments import moment
 from torchyard.engine.progress import round_reports
@@ -51,7 +52,7 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == "Pending" and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
         return "pull"  # every pod has its node, which pulls images and creates containers
-    if before.state == "Running" and before.reason == "StandingStill":
+    if before.state == "Running" and before.reason == Reason.STANDING_STILL:
         return "stalled"
     return BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
 

@@ -4,11 +4,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
-from torchyard.api.exits import EXITS
+from torchyard.api.exit_codes import EXIT_REASONS
 from torchyard.api.figures import plural
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.params import params_faults
-from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus
+from torchyard.api.reasons import Reason, say
+from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes, ledger, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
@@ -20,7 +21,6 @@ from torchyard.engine.moments import moment, since
 from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waits import troubled, wait
-from torchyard.engine.wording import next_step, say, told
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
@@ -43,7 +43,7 @@ def turn(view: View, status: TrainingJobStatus) -> Turn:
     deadline = timeouts.deadline(view, status)
     if deadline is not None and view.now >= deadline:
         advice = f"raise it and run the job again; {_kept(view, status)}"
-        return fail(view, status, "DeadlineExceeded", f"after {view.job.spec.active_deadline}", advice=advice)
+        return fail(view, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
     decided = _open_turn(view, status) if status.rendezvous.open else _closed_turn(view, status)
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
 
@@ -55,7 +55,7 @@ def _kept(view: View, status: TrainingJobStatus) -> str:
     return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
 
 
-def fail(view: View, status: TrainingJobStatus, reason: str, evidence: str, *, advice: str = "") -> Turn:
+def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Turn:
     """End the job: an open round is closed, nothing new starts. `advice`: what to do, if the cause knows better."""
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
@@ -69,13 +69,13 @@ def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
     if outcomes and all(each.state == "done" for each in outcomes):
         return _succeed(view, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
-    if view.job.spec.suspend or (ending is not None and ending.reason == "Suspended"):
+    if view.job.spec.suspend or (ending is not None and ending.reason == Reason.SUSPENDED):
         return _save_and_close(view, status, outcomes)
     if any(each.state == "failed" for each in outcomes):
         settled, due = rounds.settled(view, status, outcomes)
         if not settled:
-            marked = status if ending is not None else rounds.begin_end(view, status, "RoundClosed")
-            return Turn(status=told(marked, _open_state(view, marked), status.reason), due=(due,))
+            marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
+            return Turn(status=with_reason(marked, _open_state(view, marked), status.reason), due=(due,))
         return _close(view, status, causes.first(outcomes), outcomes)
     overdue, start_due = rounds.timed_out(view, status)
     if overdue is not None:
@@ -91,18 +91,21 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
         status = _note_recovery(view, status)
     silent, silence_due = timeouts.unheard(view, status)
     idle, idle_due = timeouts.workers_unheard(view, status) if state != "Running" else ("", None)
-    reason, evidence = {"Running": running(view, status), "Recovering": "Recovering"}.get(state, "Starting"), ""
+    reason, evidence = (
+        {"Running": running(view, status), "Recovering": Reason.RECOVERING}.get(state, Reason.STARTING),
+        "",
+    )
     age_due: float | None = None
     events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
     if silent:
-        reason, evidence = "AgentSilent", silent
+        reason, evidence = Reason.AGENT_SILENT, silent
     elif idle:
-        reason, evidence = "WorkersSilent", idle
+        reason, evidence = Reason.WORKERS_SILENT, idle
     elif state == "Running":
         evidence, age_due = step_age(view, status)
         if counts_anew(view, status):
             evidence = "; ".join(filter(None, (evidence, FROM_START)))
-    status = told(status, state, reason, evidence)
+    status = with_reason(status, state, reason, evidence)
     times = (age_due, start_due, silent_start_due(view, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
     return Turn(status=status, events=(*(events if begun else ()), *troubled(view.job.status, status)), due=due)
@@ -125,20 +128,20 @@ def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _succeed(view: View, status: TrainingJobStatus) -> Turn:
-    status = rounds.close_clean(view, status, "Completed")
+    status = rounds.close_clean(view, status, Reason.COMPLETED)
     said = [f"step {status.progress.step}"] if status.progress.step else []
     said += [FILES_GONE] if status.artifacts and not view.files_stay else []
-    message = say("Completed", ", ".join(said))
+    message = say(Reason.COMPLETED, ", ".join(said))
     progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
     status = replace(
         status,
         state="Succeeded",
-        reason="Completed",
+        reason=Reason.COMPLETED,
         message=message,
         completion_time=rfc3339(view.now),
         progress=progress,
     )
-    return Turn(status=status, events=(EmitEvent(type="Normal", reason="Completed", message=message),))
+    return Turn(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
 
 
 def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Turn:
@@ -147,13 +150,13 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     status, bill = rounds.close_failed(view, status, cause, lost)
     status = ledger.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
     proof = causes.evidence(cause)
-    if bill.verdict:
+    if bill.verdict is not None:
         return fail(
             view,
             status,
             bill.verdict,
             _verdict_evidence(view, bill.verdict, status, cause, proof),
-            advice=next_step(cause.reason),
+            advice=cause.reason.next_step,
         )
     if bill.micro_batch is not None:
         proof = f"{proof}, going on with micro-batches of {bill.micro_batch}"
@@ -163,14 +166,14 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _verdict_evidence(view: View, verdict: str, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
     if verdict == cause.reason and cause.start_attempts:
         return f"{cause.start_attempts} attempts in a row, the last one: {proof}"
     if verdict == cause.reason:
         return proof
     count = {
-        "NoProgress": f"{plural(status.restarts.no_progress, 'round')}, no newer step reported",
-        "MaxRestartsExceeded": f"maxRestarts {view.job.spec.restart.max_restarts}",
+        Reason.NO_PROGRESS: f"{plural(status.restarts.no_progress, 'round')}, no newer step reported",
+        Reason.MAX_RESTARTS_EXCEEDED: f"maxRestarts {view.job.spec.restart.max_restarts}",
     }.get(verdict, "")
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
@@ -178,26 +181,28 @@ def _verdict_evidence(view: View, verdict: str, status: TrainingJobStatus, cause
 def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Turn:
     """Suspend an open round: wait until every member saved and stopped, for as long as the grace period allows."""
     attempt = status.attempts[-1] if status.attempts else None
-    if attempt is None or not attempt.end_time or attempt.reason != "Suspended":
-        events: tuple[EmitEvent, ...] = (EmitEvent(type="Normal", reason="Suspending", message=say("Suspending")),)
-        status = rounds.begin_end(view, status, "Suspended")
+    if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
+        events: tuple[EmitEvent, ...] = (
+            EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),
+        )
+        status = rounds.begin_end(view, status, Reason.SUSPENDED)
         attempt = status.attempts[-1] if status.attempts else None
     else:
         events = ()
     limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
-        return Turn(status=told(status, "Suspending", "Suspending"), events=events, due=(due,))
+        return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events, due=(due,))
     said = answer(view, status)
-    status = rounds.close_clean(view, status, "Suspended", answer=said)
+    status = rounds.close_clean(view, status, Reason.SUSPENDED, answer=said)
     if said:
-        events = (*events, EmitEvent(type="Normal", reason="Suspending", message=say("Suspending", said)))
-    return Turn(status=told(status, "Suspending", "Suspending", said), events=events)
+        events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
+    return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING, said), events=events)
 
 
 def _answered(status: TrainingJobStatus) -> str:
     """Return how the workers of the newest round answered when they were asked to save."""
-    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == "Suspended" else ""
+    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == Reason.SUSPENDED else ""
 
 
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
@@ -224,7 +229,7 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         return _charge_idle(view, status, died)
     late, pending_due = timeouts.pending(view, status)
     if late:
-        return fail(view, status, "PendingTimeout", late, advice=timeouts.pending_advice(view, status))
+        return fail(view, status, Reason.PENDING_TIMEOUT, late, advice=timeouts.pending_advice(view, status))
     emptied, part_due = release.let_go(view, status)
     if emptied is not None:
         status = emptied
@@ -236,7 +241,7 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
         return _replace_gang(view, status, unlike) if unlike else _open(view, status, gate, events)
     late, start_due = timeouts.start(view, status, gate)
     if late:
-        return fail(view, status, "StartTimeout", late)
+        return fail(view, status, Reason.START_TIMEOUT, late)
     silent, silence_due = timeouts.silent(view, gate)
     stuck = [causes.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
@@ -244,11 +249,11 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
 
 
-def _impossible(view: View, status: TrainingJobStatus) -> tuple[str, str] | None:
+def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | None:
     """Return reason and evidence of a job that no pod can run."""
     wrong = _wrong_parameters(view, status)
     if wrong:
-        return "InvalidSpec", wrong
+        return Reason.INVALID_SPEC, wrong
     if view.refusal is not None and view.refusal.permanent:
         return view.refusal.reason, view.refusal.message
     return None
@@ -270,24 +275,24 @@ def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
 def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:
     """The status of a job that is new, or that was suspended until now; any other as it is."""
     if status.state in {"Suspending", "Suspended"}:
-        resumed = EmitEvent(type="Normal", reason="Resumed", message=say("Resumed"))
-        return told(status, "Pending", "Resumed"), (resumed,)
-    return (status if status.state else told(status, "Pending", "JobCreated")), ()
+        resumed = EmitEvent(type="Normal", reason=Reason.RESUMED, message=say(Reason.RESUMED))
+        return with_reason(status, "Pending", Reason.RESUMED), (resumed,)
+    return (status if status.state else with_reason(status, "Pending", Reason.JOB_CREATED)), ()
 
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
     status = rounds.open_round(view, status, gate)
     again = status.state == "Recovering"
-    status = told(status, "Recovering" if again else "Starting", "Recovering" if again else "Starting")
-    message = say("RoundOpened", f"round {status.round}, {plural(len(gate.ready), 'node')}")
-    return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason="RoundOpened", message=message)))
+    status = with_reason(status, "Recovering" if again else "Starting", Reason.RECOVERING if again else Reason.STARTING)
+    message = say(Reason.ROUND_OPENED, f"round {status.round}, {plural(len(gate.ready), 'node')}")
+    return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason=Reason.ROUND_OPENED, message=message)))
 
 
 def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
     if any(pod.alive for pod in view.pods):
-        events = (EmitEvent(type="Normal", reason="Suspending", message=say("Suspending")),)
+        events = (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
         begins = status.state != "Suspending"
-        return Turn(status=told(status, "Suspending", "Suspending"), events=events if begins else ())
+        return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events if begins else ())
     if status.state == "Suspended":
         return Turn(status=status)
     saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
@@ -299,13 +304,13 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
     members = [""] * len(status.rendezvous.members)
     status = replace(
-        told(status, "Suspended", "Suspended", "; ".join(filter(None, (saved, _answered(status))))),
+        with_reason(status, "Suspended", Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
         # The next gang has new names: what is still being taken down cannot be mistaken for it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         images=None,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
     )
-    return Turn(status=status, events=(EmitEvent(type="Normal", reason="Suspended", message=status.message),))
+    return Turn(status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),))
 
 
 def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
@@ -336,13 +341,13 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
         incarnation=max(status.incarnation, pod.incarnation) + 1,
         nodes=replace(status.nodes, lost=status.nodes.lost + 1),
     )
-    if bill.verdict:
+    if bill.verdict is not None:
         return fail(
             view,
             status,
             bill.verdict,
             _verdict_evidence(view, bill.verdict, status, cause, proof),
-            advice=next_step(cause.reason),
+            advice=cause.reason.next_step,
         )
     # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once. A second
     # blow of the same fault looks like that only until its replacement stays.
@@ -350,7 +355,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
     delay = bill.delay if bill.counted or cause.start_attempts else pause
     wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
-    status = replace(told(status, "Recovering", cause.reason, proof), rendezvous=wait)
+    status = replace(with_reason(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -366,12 +371,12 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Turn:
         restarts=bill.restarts,
         incarnation=newest,
     )
-    if bill.verdict:
+    if bill.verdict is not None:
         return fail(view, status, bill.verdict, _verdict_evidence(view, bill.verdict, status, cause, unlike))
     again = replace(
         status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + bill.delay), members=[]
     )
-    status = replace(told(status, "Recovering", cause.reason, unlike), rendezvous=again)
+    status = replace(with_reason(status, "Recovering", cause.reason, unlike), rendezvous=again)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Turn(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -400,4 +405,4 @@ def exit_code(status: TrainingJobStatus) -> int:
     """What agents of a finished job end with."""
     if status.state == "Succeeded":
         return 0
-    return next((code for code, known in EXITS.items() if known.permanent and known.reason == status.reason), 1)
+    return next((int(code) for code, known in EXIT_REASONS.items() if known.permanent and known == status.reason), 1)

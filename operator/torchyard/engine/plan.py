@@ -10,9 +10,9 @@ import math
 
 from msgspec.structs import replace
 
-from torchyard.api.catalogue import ADVISORIES, CATALOGUE
 from torchyard.api.durations import seconds
-from torchyard.api.status import TERMINAL_STATES, Throughput, TrainingJobStatus
+from torchyard.api.reasons import Kind, Reason, say
+from torchyard.api.status import TERMINAL_STATES, Throughput, TrainingJobStatus, with_reason
 from torchyard.engine import ledger, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, witnessed
@@ -24,7 +24,6 @@ from torchyard.engine.lifecycle import exit_code, turn
 from torchyard.engine.moments import since
 from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
-from torchyard.engine.wording import say, told
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
@@ -90,7 +89,7 @@ def _held(view: View) -> tuple[Action, ...]:
     if before.state in TERMINAL_STATES:
         return deletes
     generation = max(before.observed_generation, view.job.metadata.generation)
-    held = told(with_figures(view, before), "Terminating", "Terminating", ", ".join(sorted(finalizers)))
+    held = with_reason(with_figures(view, before), "Terminating", Reason.TERMINATING, ", ".join(sorted(finalizers)))
     held = replace(
         held,
         observed_generation=generation,
@@ -119,7 +118,7 @@ def _only_waits(view: View, status: TrainingJobStatus) -> bool:
     A clock that was set back must not make it wait for longer.
     """
     first = not view.job.status.state and view.since <= view.now
-    return first and status.reason in {"WaitingForPods", "WaitingForAgents", "AgentSilent"}
+    return first and status.reason in {Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.AGENT_SILENT}
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:
@@ -187,8 +186,8 @@ def _edited(view: View) -> tuple[EmitEvent, ...]:
     outdated = sorted(pod.name for pod in view.pods if pod.alive and pod.configuration not in {"", view.configuration})
     if not outdated:
         return ()
-    message = say("ConfigurationChanged", f"pods {', '.join(outdated[:3])}")
-    return (EmitEvent(type="Warning", reason="ConfigurationChanged", message=message),)
+    message = say(Reason.CONFIGURATION_CHANGED, f"pods {', '.join(outdated[:3])}")
+    return (EmitEvent(type="Warning", reason=Reason.CONFIGURATION_CHANGED, message=message),)
 
 
 def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
@@ -200,10 +199,10 @@ def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEv
 
 def _warning(text: str) -> EmitEvent:
     """Return the event of a warning: under its own code if it is the operator's, else as the program's words."""
-    own = next((code for code in ADVISORIES if text.startswith(CATALOGUE[code].cause)), None)
+    own = next((each for each in Reason if each.kind is Kind.WARNING and text.startswith(each.sentence)), None)
     if own is not None:
         return EmitEvent(type="Warning", reason=own, message=text)
-    return EmitEvent(type="Warning", reason="TrainerWarning", message=say("TrainerWarning", text))
+    return EmitEvent(type="Warning", reason=Reason.TRAINER_WARNING, message=say(Reason.TRAINER_WARNING, text))
 
 
 def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:
@@ -215,7 +214,9 @@ def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
     return (
         status.observed_generation,
         # Pods start and agents call in within moments of each other: not worth a write of its own.
-        ("Pending", "WaitingForPods") if status.reason == "WaitingForAgents" else (status.state, status.reason),
+        ("Pending", Reason.WAITING_FOR_PODS)
+        if status.reason == Reason.WAITING_FOR_AGENTS
+        else (status.state, status.reason),
         [(each.type, each.status) for each in status.conditions],
         status.round,
         status.incarnation,

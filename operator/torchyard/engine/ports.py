@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
@@ -27,13 +28,14 @@ class Refused(Exception):  # noqa: N818
     """The cluster understood a write and will not have it: quota, policy, a missing object, an invalid pod.
 
     Args:
-        reason: catalogue code.
         message: evidence for the user, without the name of the one pod it happened to.
         permanent: trying again cannot help; the job fails.
         retry_after: seconds before the next try; None: the caller's own back-off.
     """
 
-    def __init__(self, reason: str, message: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: Reason, message: str, *, permanent: bool = False, retry_after: float | None = None
+    ) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason, self.message, self.permanent, self.retry_after = reason, message, permanent, retry_after
 

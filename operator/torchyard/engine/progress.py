@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from torchyard.api.figures import span
+from torchyard.api.reasons import Reason, say
 from torchyard.api.status import (
     MAX_METRICS,
     MAX_WARNING,
@@ -23,7 +24,6 @@ from torchyard.engine.advisories import advisories, devices
 from torchyard.engine.gang import seats, size
 from torchyard.engine.moments import moment, since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
-from torchyard.engine.wording import say
 
 BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
@@ -79,16 +79,17 @@ def _tells(view: View, status: TrainingJobStatus) -> bool:
     return view.job.spec.trainer is not None or bool(round_reports(view, status))
 
 
-def running(view: View, status: TrainingJobStatus) -> str:
+def running(view: View, status: TrainingJobStatus) -> Reason:
     """Reason of a round that has started: what its first rank says of its steps."""
     reports = round_reports(view, status)
     if reports:
-        return "StandingStill" if reports[0].still_seconds > 0 else "Training"
+        return Reason.STANDING_STILL if reports[0].still_seconds > 0 else Reason.TRAINING
     # A new operator process has heard no report yet: what was said stays said.
-    if view.job.status.reason in {"Training", "StandingStill"}:
-        return view.job.status.reason
+    before = Reason.of(view.job.status.reason)
+    if before in {Reason.TRAINING, Reason.STANDING_STILL}:
+        return before
     stepped = bool(status.attempts) and status.attempts[-1].end_step > status.attempts[-1].start_step
-    return "Training" if stepped else "NoReports"
+    return Reason.TRAINING if stepped else Reason.NO_REPORTS
 
 
 def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
@@ -149,7 +150,7 @@ def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankRepor
 def _notices(view: View) -> list[str]:
     """Return what the agents report of themselves, for instance that warm start is off and why."""
     agents = (agent for _, agent in sorted(view.agents.items()))
-    return [say("AgentNotice", text)[:MAX_WARNING] for agent in agents for text in agent.notices]
+    return [say(Reason.AGENT_NOTICE, text)[:MAX_WARNING] for agent in agents for text in agent.notices]
 
 
 def _stepped(report: RankReport, first: int) -> bool:

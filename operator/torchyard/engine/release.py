@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.figures import plural
-from torchyard.api.status import State, TrainingJobStatus
+from torchyard.api.reasons import Reason
+from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
 from torchyard.engine.gang import FUTILE, RELEASED, pause_end, seats
 from torchyard.engine.view import Pod, View
-from torchyard.engine.wording import told
 
 # The first one is longer than a scheduler takes to look again at a pod that it found no room for: 10 s. A gang that
 # lets go sooner than that is in a hurry.
@@ -56,10 +56,10 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
     limit = view.job.spec.scheduling.gang_timeout
     state: State = "Recovering" if status.state == "Recovering" else "Pending"
     if lack.reason == FUTILE:
-        return told(_emptied(view, status, lack), state, FUTILE, lack.message), None
+        return with_reason(_emptied(view, status, lack), state, FUTILE, lack.message), None
     why = f"{lack.reason}: {lack.message}"
     evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {why}"
-    return told(_emptied(view, status, lack), state, RELEASED, evidence), None
+    return with_reason(_emptied(view, status, lack), state, RELEASED, evidence), None
 
 
 def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobStatus:
@@ -84,7 +84,9 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobSt
 def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
     """What the gang lacks, if it lacks room. A pod that a gang scheduler holds back waits for nobody's room yet."""
     short = [
-        pod for pod in held if pod.phase == "Pending" and not pod.node and pod.reason not in {"", "SchedulingGated"}
+        pod
+        for pod in held
+        if pod.phase == "Pending" and not pod.node and pod.reason not in {"", Reason.SCHEDULING_GATED}
     ]
     if short:
         oldest = min(short, key=lambda pod: (pod.created, pod.index))

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
+from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import causes
@@ -173,18 +174,19 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
     return replace(status, restarts=bill.restarts, nodes=nodes), bill
 
 
-def close_clean(view: View, status: TrainingJobStatus, reason: str, answer: str = "") -> TrainingJobStatus:
+def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
     """The status with the round closed for a reason that costs nothing: completion, suspend, an end of the job."""
     attempt = status.attempts[-1] if status.attempts else None
     end_step = newest_step(view, status)
-    durable = status.checkpoint.step if status.checkpoint is not None else end_step
+    saved = status.checkpoint.step if status.checkpoint is not None else end_step
+    gained_to = end_step if reason == Reason.COMPLETED else saved
     status = _amend(
         status,
         end_time=attempt.end_time if attempt is not None and attempt.end_time else rfc3339(view.now),
         reason=reason,
         answer=answer,
         end_step=end_step,
-        steps_gained=max(0, (end_step if reason == "Completed" else durable) - (attempt.start_step if attempt else 0)),
+        steps_gained=max(0, gained_to - (attempt.start_step if attempt else 0)),
     )
     return _shut(status, None)
 

@@ -1,12 +1,12 @@
 """Time-outs before and around rounds: each gives what is overdue (or an empty text) and when it will be."""
 
 from torchyard.api.durations import seconds
+from torchyard.api.reasons import Reason
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.gang import seats
 from torchyard.engine.moments import moment, since
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
-from torchyard.engine.wording import next_step
 
 SILENT_AGENT_SECONDS = 30.0
 SILENT_WORKERS_SECONDS = 60.0
@@ -45,7 +45,8 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
 def pending_advice(view: View, status: TrainingJobStatus) -> str:
     """Return what to do about pods that did not start in time: what they wait for knows best."""
     waiting = (pod.reason for pod in seats(view, status).values() if pod.phase == "Pending" and pod.reason)
-    step = next_step(view.refusal.reason if view.refusal is not None else next(waiting, ""))
+    reason = Reason.of(view.refusal.reason if view.refusal is not None else next(waiting, ""))
+    step = reason.next_step if reason is not None else ""
     return f"{step}, or raise spec.health.pendingTimeout" if step else ""
 
 
@@ -78,7 +79,7 @@ def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
     if not mute or not gate.waiting:
         return "", None
     # What a former operator has listened to for long enough stays true until somebody calls.
-    listening = 0.0 if view.job.status.reason == "AgentSilent" else view.since
+    listening = 0.0 if view.job.status.reason == Reason.AGENT_SILENT else view.since
     due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
@@ -93,7 +94,7 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
     if any(agent.connected for agent in agents) or len(mute) < len(members):
         return "", None
-    listening = 0.0 if view.job.status.reason == "AgentSilent" else view.since
+    listening = 0.0 if view.job.status.reason == Reason.AGENT_SILENT else view.since
     due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
     return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Artifact, Images
 from torchyard.engine.actions import CommandAgent
@@ -32,9 +33,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     unconfirmed: bool = False  # no watch shows it any more; whether it is gone is being asked
     lingers: bool = False  # it is over, but containers that others put into it still run
     exit_code: int | None = None
-    reason: str = (
-        ""  # catalogue code of why it waits, goes or died, as the cluster knows it (OOMKilled, Evicted, Unschedulable)
-    )
+    reason: str = ""  # why it waits, goes or died (OOMKilled, Evicted, Unschedulable); the cluster's own code if new
     message: str = ""
     lines: tuple[str, ...] = ()  # the end of its log, where it ended and no agent told how
     configuration: str = ""  # digest of the spec that it was created from; empty: unknown
@@ -45,6 +44,12 @@ class Pod(Struct, frozen=True, kw_only=True):
     def alive(self) -> bool:
         """Whether its processes may still run: only a finished or vanished pod is surely gone."""
         return self.phase not in {"Succeeded", "Failed"}
+
+    @property
+    def displaced(self) -> Reason | None:
+        """Why the cluster took the pod away; None: it did not."""
+        reason = Reason.of(self.reason)
+        return reason if reason is not None and reason.took_pod else None
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -142,7 +147,7 @@ class Agent(Struct, frozen=True, kw_only=True):
 class Refusal(Struct, frozen=True, kw_only=True):
     """The cluster refused to create pods of the job. Holds until creating them succeeds or the spec changes."""
 
-    reason: str  # catalogue code
+    reason: Reason
     message: str = ""
     permanent: bool = False  # trying again cannot help
     since: float = 0.0

@@ -1,26 +1,11 @@
 """What a job waits for before its next round, said in the words of what holds it up, and announced once."""
 
-from torchyard.api.catalogue import CATALOGUE, WAITING
-from torchyard.api.status import State, TrainingJobStatus
+from torchyard.api.reasons import Kind, Reason
+from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.gang import FUTILE, pause_end, seats
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
-from torchyard.engine.wording import told
-
-# What passes by itself, and soon; and in a namespace that is being deleted nothing can be announced.
-ORDINARY = frozenset(
-    {
-        "JobCreated",
-        "WaitingForPods",
-        "WaitingForAgents",
-        "SchedulingGated",
-        "BackingOff",
-        "PredecessorStopping",
-        "NamespaceTerminating",
-    }
-)
-
 
 # Twice as long as an overloaded API server takes to answer, and a webhook that hangs does not.
 UNANSWERED_SECONDS = 20.0
@@ -28,7 +13,8 @@ UNANSWERED_SECONDS = 20.0
 
 def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
-    if now.reason == before.reason or now.reason not in (WAITING - ORDINARY) | {"StandingStill", "WorkersSilent"}:
+    reason = Reason.of(now.reason)
+    if now.reason == before.reason or reason is None or not reason.announced:
         return ()
     if now.reason == FUTILE and now.rendezvous.releases > 0:
         return ()  # said before its pods were released for the first time, and true ever since
@@ -43,29 +29,36 @@ def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, b
     recovering = status.state == "Recovering"
     state: State = "Recovering" if recovering else "Pending"
     if view.refusal is not None:
-        return told(status, state, view.refusal.reason, view.refusal.message)
+        return with_reason(status, state, view.refusal.reason, view.refusal.message)
     blocked = next(
-        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", "Starting"}), None
+        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
     )
     if blocked is not None:
-        known = blocked.reason in CATALOGUE
-        why = blocked.message if known else f"{blocked.reason}: {blocked.message}"
-        return told(status, state, blocked.reason if known else "WaitingForPods", why)
+        known = Reason.of(blocked.reason)
+        why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
+        return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
     lack = [each for each in gate.waiting if each] or _stopping(view, held)
     evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
     running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
     if recovering and running and silent:
-        return told(status, state, "AgentSilent", silent)
+        return with_reason(status, state, Reason.AGENT_SILENT, silent)
     if recovering:
         # The cause of the failure stays until something else holds the gang up; that is over now.
-        return told(status, state, "Recovering", evidence) if status.reason in WAITING else status
+        return with_reason(status, state, Reason.RECOVERING, evidence) if _waits(status) else status
     if backed_off:
-        return told(status, "Pending", "BackingOff", evidence)
+        return with_reason(status, "Pending", Reason.BACKING_OFF, evidence)
     if running:
-        return told(status, "Starting", "AgentSilent" if silent else "WaitingForAgents", silent or evidence)
+        return with_reason(
+            status, "Starting", Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
+        )
     mute = _unanswered(view, status)
     evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, and no reason why" if mute else evidence
-    return told(status, "Pending", "PodsNotCreated" if mute else "WaitingForPods", evidence)
+    return with_reason(status, "Pending", Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
+
+
+def _waits(status: TrainingJobStatus) -> bool:
+    reason = Reason.of(status.reason)
+    return reason is not None and reason.kind is Kind.WAITING
 
 
 def _unanswered(view: View, status: TrainingJobStatus) -> bool:

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.catalogue import CATALOGUE
 from torchyard.api.figures import span
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.ending import last_lines
@@ -77,8 +77,8 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 def _advice(job: TrainingJob) -> list[str]:
     _, _, own = clean(job.status.message).rpartition("); ")
     if own and own != clean(job.status.message):
-        return [own]  # the message may know better than the catalogue what to do
-    known = CATALOGUE.get(job.status.reason)
+        return [own]  # the message may name a better step than the reason does
+    known = Reason.of(job.status.reason)
     return [known.next_step] if known is not None and known.next_step else []
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from torchyard.api.codec import status_document
 from torchyard.api.columns import with_columns
+from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
@@ -32,7 +33,6 @@ from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.agentless import is_agentless
 from torchyard.engine.ports import Key, NameTaken, Refused, Unavailable
 from torchyard.engine.view import Pod
-from torchyard.engine.wording import say
 
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
@@ -128,8 +128,8 @@ class KubeCluster:
             _log.warning("%s claims to belong to TrainingJob %s (%s)", where, facts.job_name, facts.job_uid)
             job = self.jobs.get((facts.namespace, facts.job_name))
             if job is not None and job.metadata.uid == facts.job_uid:
-                message = say("ForgedPod", f"pod {facts.pod.name}")
-                self.recorder.record(job, EmitEvent(type="Warning", reason="ForgedPod", message=message))
+                message = say(Reason.FORGED_POD, f"pod {facts.pod.name}")
+                self.recorder.record(job, EmitEvent(type="Warning", reason=Reason.FORGED_POD, message=message))
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; a pod of that name that is ours is success.
@@ -141,7 +141,7 @@ class KubeCluster:
         """
         former = self.tracked.predecessors(job.metadata) if self.keeps_files(job) else []
         if former:  # they may still write into the folder that both have on the claim
-            raise Refused("PredecessorStopping", ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
+            raise Refused(Reason.PREDECESSOR_STOPPING, ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
         manifest = pod_manifest(job, action, self.site, signature)
         try:
@@ -261,7 +261,7 @@ class KubeCluster:
             except NotFound as error:
                 raise Conflict(f"service {name} went while it was looked at") from error
             if owner is None or not owner.is_job(name=job.metadata.name, uid=job.metadata.uid):
-                raise Refused("NameConflict", f"service {name} is not this job's") from None
+                raise Refused(Reason.NAME_CONFLICT, f"service {name} is not this job's") from None
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
         """Whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""
@@ -295,11 +295,11 @@ class KubeCluster:
             owner = pod.metadata.controller
             whose = f"of {owner.kind} {owner.name}" if owner is not None else "without a controller"
             evidence = f"pod {name} {whose}"
-            warning = EmitEvent(type="Warning", reason="NameTaken", message=say("NameTaken", evidence))
+            warning = EmitEvent(type="Warning", reason=Reason.NAME_TAKEN, message=say(Reason.NAME_TAKEN, evidence))
             self.recorder.record(job, warning)
             raise NameTaken(evidence)
         if facts.job_uid != job.metadata.uid:
-            raise Refused("PredecessorStopping", name, retry_after=PREDECESSOR_SECONDS)
+            raise Refused(Reason.PREDECESSOR_STOPPING, name, retry_after=PREDECESSOR_SECONDS)
         return answer
 
     def _made(self, facts: Facts) -> bool:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from torchyard.api.reasons import Reason
 from torchyard.api.status import Images
 from torchyard.api.times import unix
 from torchyard.cluster.kube.manifest import names
@@ -15,7 +16,14 @@ MAX_DIGEST, MAX_IMAGE = 64, 512
 OVERDUE_SECONDS = 2.0
 UNSTARTED_SECONDS = 8.0
 PLACEMENT = frozenset(
-    {"NoMatchingNode", "Untolerated", "NodesCordoned", "InsufficientGPU", "InsufficientCPU", "InsufficientMemory"}
+    {
+        Reason.NO_MATCHING_NODE,
+        Reason.UNTOLERATED,
+        Reason.NODES_CORDONED,
+        Reason.INSUFFICIENT_GPU,
+        Reason.INSUFFICIENT_CPU,
+        Reason.INSUFFICIENT_MEMORY,
+    }
 )
 
 

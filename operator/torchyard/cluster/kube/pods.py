@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta
 from torchyard.cluster.kube import nodes
 from torchyard.cluster.kube.client import Api
@@ -21,7 +22,6 @@ from torchyard.cluster.kube.stuck import Stuck
 from torchyard.cluster.kube.why import placement
 from torchyard.cluster.kube.why.capacity import Amount, Resource, Room, cores, gibibytes, gpus, room
 from torchyard.cluster.kube.why.placement import Demands
-from torchyard.engine.causes import DISPLACED
 from torchyard.engine.ports import Key
 from torchyard.engine.view import Pod
 
@@ -31,10 +31,10 @@ SELECTOR = names.JOB_UID
 VANISHED_SECONDS = 60.0
 BUSY_SECONDS = 8.0
 SOON_SECONDS = 0.2
-_RESOURCES = {
-    "InsufficientGPU": Resource(lambda amounts: amounts.gpu, gpus),
-    "InsufficientCPU": Resource(lambda amounts: amounts.cpu, cores),
-    "InsufficientMemory": Resource(lambda amounts: amounts.memory, gibibytes),
+_RESOURCES: dict[str, Resource] = {
+    Reason.INSUFFICIENT_GPU: Resource(lambda amounts: amounts.gpu, gpus),
+    Reason.INSUFFICIENT_CPU: Resource(lambda amounts: amounts.cpu, cores),
+    Reason.INSUFFICIENT_MEMORY: Resource(lambda amounts: amounts.memory, gibibytes),
 }
 
 
@@ -209,7 +209,7 @@ class Pods:
 
         Without `why` the server is being asked: a round that ended now could not name the cause.
         """
-        known = {"reason": "PodLost", "message": why} if why else {"unconfirmed": True}
+        known = {"reason": Reason.POD_LOST, "message": why} if why else {"unconfirmed": True}
         going = replace(facts.pod, deleting=True, **known)
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=going)
         if why:
@@ -226,8 +226,8 @@ class Pods:
         if pod.phase == "Succeeded":
             return
         if pod.alive:
-            known = pod.reason in DISPLACED
-            reason, message = (pod.reason, pod.message) if known else ("PodLost", why or "its pod vanished")
+            took = pod.displaced
+            reason, message = (took, pod.message) if took is not None else (Reason.POD_LOST, why or "its pod vanished")
             pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
         ended = replace(pod, deleting=True)
         self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
@@ -321,7 +321,7 @@ class Pods:
 
 def _is_well(pod: Pod) -> bool:
     """Whether it exists or starts as pods do, and nobody has to be told at once."""
-    return pod.alive and not pod.deleting and pod.reason in {"", "Starting"}
+    return pod.alive and not pod.deleting and pod.reason in {"", Reason.STARTING}
 
 
 def _discard(table: defaultdict[Key, set[str]], key: Key, uid: str) -> None:

@@ -69,7 +69,7 @@ class Stuck:
         self._page = msgspec.json.Decoder(Listed[Event])
 
     def why(self, job_uid: str) -> tuple[str, str]:
-        """Catalogue code and evidence of why pods of this job do not start; empty: nothing is known."""
+        """Reason code and evidence of why pods of this job do not start; empty: nothing is known."""
         return self._known.get(job_uid, ("", ""))
 
     def look(self, facts: Facts) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from torchyard.api.reasons import Reason
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event, append_events
@@ -60,7 +61,7 @@ class Events:
         if now - self._said.get(sentence, float("-inf")) >= SAY_AGAIN_SECONDS:
             self._said = {**self._said, sentence: now} if len(self._said) < MAX_SAID else {sentence: now}
             _log.warning("%s", sentence)
-            self._add(EmitEvent(type="Warning", reason="FolderNotWritable", message=f"{sentence}; trying again"))
+            self._add(EmitEvent(type="Warning", reason=Reason.FOLDER_NOT_WRITABLE, message=f"{sentence}; trying again"))
         self._write_later()
 
     def _add(self, event: EmitEvent) -> None:

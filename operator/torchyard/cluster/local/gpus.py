@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard.api.figures import plural
+from torchyard.api.reasons import Reason
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.local.folder import take_lock
 
@@ -98,12 +99,15 @@ def claim(folder: Path, spec: TrainingJobSpec, present: Inventory, pods: int) ->
     """
     never = shortage(spec, present)
     if never is not None:
-        return ("InsufficientGPU", never), {}
+        return (Reason.INSUFFICIENT_GPU, never), {}
     need = spec.gpus_per_node * pods
     taken = take(folder, _offered(spec, present.uuids), need)
     if taken is None:
         have = plural(len(present.uuids), "GPU")
-        return ("InsufficientGPU", f"the job needs {need} free of this machine's {have}, other runs hold the rest"), {}
+        return (
+            Reason.INSUFFICIENT_GPU,
+            f"the job needs {need} free of this machine's {have}, other runs hold the rest",
+        ), {}
     return None, taken
 
 

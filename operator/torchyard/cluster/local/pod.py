@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api import launch
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import record
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock, write_atomic
@@ -47,7 +48,7 @@ class LocalPod:
         self.waiting: tuple[str, str] | None = None  # reason and message, as long as it may not start
         self.running: Running | None = None
         self.exit: Exit | None = None
-        self.why = ""  # catalogue code of how it ended, where the exit code does not say it
+        self.why = ""  # reason code of how it ended, where the exit code does not say it
         self.message = ""
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -163,7 +164,7 @@ class LocalPod:
     async def adopt(self) -> None:
         """Take up a pod of a former controller: running, over, or lost between the two."""
         if self.record.never_started:
-            self.fail(BAD_CONFIGURATION, "ConfigurationInvalid", self.record.never_started)
+            self.fail(BAD_CONFIGURATION, Reason.CONFIGURATION_INVALID, self.record.never_started)
         elif is_locked(self._lock):
             await self._started()
         else:
@@ -216,9 +217,9 @@ class LocalPod:
             await asyncio.to_thread(self._child.wait)
         await asyncio.to_thread(kill_carrying, POD_MARK, self.record.uid)
         if not isinstance(error, ValueError):
-            self.fail(KILLED, "PodFailed", f"The pod's processes could not be started: {error}.")
+            self.fail(KILLED, Reason.POD_FAILED, f"The pod's processes could not be started: {error}.")
             return
-        self.fail(BAD_CONFIGURATION, "ConfigurationInvalid", str(error))
+        self.fail(BAD_CONFIGURATION, Reason.CONFIGURATION_INVALID, str(error))
         with suppress(OSError):
             self.write(msgspec.structs.replace(self.record, never_started=str(error)))
 
@@ -238,7 +239,7 @@ class LocalPod:
         await asyncio.to_thread(kill_carrying, POD_MARK, self.record.uid)
         self.exit = record.read(self.folder / "exit.json", Exit)
         if self.exit is None:
-            self.fail(KILLED, "PodLost", "The pod's processes vanished without a word: they were killed from outside.")
+            self.fail(KILLED, Reason.POD_LOST, "The pod's processes vanished: they were killed from outside.")
         elif self.exit.code != 0:
             self.message = _killed_by(self.exit.code) or _last_words(self.folder / "logs" / "pod.log")
 

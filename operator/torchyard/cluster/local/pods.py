@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api import launch
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import gpus, record
 from torchyard.cluster.local.environment import pod_environment, working_folder
@@ -140,7 +141,7 @@ class LocalPods:
             for pod in pods:
                 if pod.waiting is not None:
                     pod.waiting = None
-                    pod.fail(KILLED, "PodLost", "The pod was ended before its processes were started.")
+                    pod.fail(KILLED, Reason.POD_LOST, "The pod was ended before its processes were started.")
         await asyncio.gather(*(pod.kill() for pod in pods))
         await asyncio.gather(*(pod.wait() for pod in pods if pod.running is not None))
         self._changed()
@@ -249,7 +250,7 @@ class LocalPods:
             await pod.wait()
             pod.fail(
                 KILLED,
-                "PodLost",
+                Reason.POD_LOST,
                 f"The pod was ended: its agent calls {written.url}, which this controller cannot use.",
             )
         if not ours:

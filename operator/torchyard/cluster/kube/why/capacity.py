@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 
 from torchyard.api.figures import plural
+from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.objects import ResourceLimits
 
 GIB = 1024**3
@@ -34,7 +35,7 @@ class Room(Struct, frozen=True):
 
 
 def room(resource: Resource, asked: Decimal, pods: int, nodes: Sequence[Room]) -> tuple[str, str]:
-    """Return a catalogue code, empty where the scheduler's own is right, and the evidence.
+    """Return a reason code, empty where the scheduler's own is right, and the evidence.
 
     Args:
         resource: that is short.
@@ -48,7 +49,7 @@ def room(resource: Resource, asked: Decimal, pods: int, nodes: Sequence[Room]) -
     if _fitting(asked, [each.has for each in nodes]) < pods:
         where = f"{plural(len(nodes), 'node')} it may use"
         return (
-            "ClusterTooSmall",
+            Reason.CLUSTER_TOO_SMALL,
             f"{need}, the {where} {'has' if len(nodes) == 1 else 'have'} {shown(has)}, at most {shown(largest)} on one",
         )
     free = [each.free for each in nodes]

@@ -5,29 +5,30 @@ import re
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.exits import EXITS
+from torchyard.api.exit_codes import EXIT_REASONS
+from torchyard.api.reasons import Reason
 from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
-from torchyard.engine.causes import MAX_LINE, MAX_LINES, START_ATTEMPTS
+from torchyard.engine.causes import MAX_LINE, MAX_LINES
 
 MAX_MESSAGE = 500
 # Conditions of type DisruptionTarget.
 _DISRUPTIONS = {
-    "PreemptionByScheduler": "PreemptedByPriority",
-    "DeletionByTaintManager": "Evicted",
-    "EvictionByEvictionAPI": "Evicted",
-    "TerminationByKubelet": "Evicted",
-    "DeletionByPodGC": "NodeLost",
+    "PreemptionByScheduler": Reason.PREEMPTED_BY_PRIORITY,
+    "DeletionByTaintManager": Reason.EVICTED,
+    "EvictionByEvictionAPI": Reason.EVICTED,
+    "TerminationByKubelet": Reason.EVICTED,
+    "DeletionByPodGC": Reason.NODE_LOST,
 }
 # `status.reason` of pods that the kubelet ended itself.
 _ENDED_BY_KUBELET = {
-    "Evicted": "Evicted",
-    "Terminated": "Evicted",  # graceful shutdown of the node
-    "Shutdown": "Evicted",
-    "NodeShutdown": "Evicted",
-    "Preempting": "PreemptedByPriority",
-    "NodeLost": "NodeLost",
+    "Evicted": Reason.EVICTED,
+    "Terminated": Reason.EVICTED,  # graceful shutdown of the node
+    "Shutdown": Reason.EVICTED,
+    "NodeShutdown": Reason.EVICTED,
+    "Preempting": Reason.PREEMPTED_BY_PRIORITY,
+    "NodeLost": Reason.NODE_LOST,
 }
 # How Python names what was raised.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
@@ -79,15 +80,15 @@ def disruption(pod: KubePod) -> tuple[str, str]:
     if target is not None and target.status == "True" and target.reason in _DISRUPTIONS:
         return _DISRUPTIONS[target.reason], _short(target.message)
     reason, message = pod.status.reason, _short(pod.status.message)
-    if reason == "Evicted" and _OWN_LIMIT.search(message):
-        return "DiskLimitExceeded", message
+    if reason == Reason.EVICTED and _OWN_LIMIT.search(message):
+        return Reason.DISK_LIMIT_EXCEEDED, message
     if reason in _ENDED_BY_KUBELET:
         return _ENDED_BY_KUBELET[reason], message
     # OutOfcpu, UnexpectedAdmissionError, TopologyAffinityError ...: the scheduler and the kubelet disagreed.
     states = [each.state for each in pod.status.container_statuses or ()]
     begun = any(state.running is not None or state.terminated is not None for state in states)
     refused = pod.status.phase == "Failed" and bool(reason) and not begun
-    return ("NodeRefused", ": ".join(filter(None, (reason, message)))) if refused else ("", "")
+    return (Reason.NODE_REFUSED, ": ".join(filter(None, (reason, message)))) if refused else ("", "")
 
 
 def how(pod: KubePod) -> End:
@@ -95,10 +96,12 @@ def how(pod: KubePod) -> End:
     taken, words = disruption(pod)
     trainer = _terminated(pod.status.container_statuses, names.TRAINER)
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
-        return _not_begun(pod) or End(reason=taken or "PodLost", message=words or _short(pod.status.message))
+        return _not_begun(pod) or End(reason=taken or Reason.POD_LOST, message=words or _short(pod.status.message))
     reason, message = _container(pod, trainer)
     # The words of a container that did not start are the runtime's, no log.
-    untold = reason == "AgentCrashed" or (_is_plain(pod) and trainer.exit_code and reason not in START_ATTEMPTS)
+    known = Reason.of(reason)
+    begun = known is None or not known.start_attempts
+    untold = reason == Reason.AGENT_CRASHED or (_is_plain(pod) and trainer.exit_code and begun)
     return End(
         # A pod that was told to go and then ended by itself went because of that.
         reason=taken or reason,
@@ -116,10 +119,10 @@ def not_started(pod: KubePod, container: str, message: str) -> tuple[str, str]:
     Without an agent the program that the image lacks is the job's own command.
     """
     if container != names.TRAINER:
-        return "ContainerCannotStart", _short(f"{container}: {message}")
+        return Reason.CONTAINER_CANNOT_START, _short(f"{container}: {message}")
     if _NOT_THERE.search(message):
-        return "CommandNotFound" if _is_plain(pod) else "PythonNotFound", _short(message)
-    return "ContainerCannotStart", _short(message)
+        return Reason.COMMAND_NOT_FOUND if _is_plain(pod) else Reason.PYTHON_NOT_FOUND, _short(message)
+    return Reason.CONTAINER_CANNOT_START, _short(message)
 
 
 def _not_begun(pod: KubePod) -> End | None:
@@ -133,7 +136,7 @@ def _not_begun(pod: KubePod) -> End | None:
             said = _last_line(ended.message) or f"exit code {ended.exit_code}"
             ours = each.name == names.AGENT
             return End(
-                reason="AgentNotInstalled" if ours else "InitContainerFailed",
+                reason=Reason.AGENT_NOT_INSTALLED if ours else Reason.INIT_CONTAINER_FAILED,
                 message=said if ours else f"{each.name}: {said}",
                 lines=_lines(ended.message),
                 finished=ended.finished_at,
@@ -145,7 +148,7 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
     if ended.reason == "OOMKilled":
         limit = next((each.resources for each in pod.spec.containers if each.name == names.TRAINER), None)
         memory = limit.limits.memory if limit is not None and limit.limits is not None else ""
-        return "OOMKilled", f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
+        return Reason.OOM_KILLED, f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
     if ended.reason in _CANNOT_START:
         return not_started(pod, names.TRAINER, ended.message)
     words = _words(ended.message)
@@ -153,12 +156,12 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         failure = words.failure or _Failure()
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
     if _is_plain(pod):  # what ended are the workers themselves
-        return ("WorkerFailed" if 0 < ended.exit_code < 128 else ""), _told(ended.message)
+        return (Reason.WORKER_FAILED if 0 < ended.exit_code < 128 else ""), _told(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
     if ended.exit_code > 128:
         return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
-    crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXITS.keys() - {1}
-    return ("AgentCrashed" if crashed else ""), _last_line(ended.message)
+    crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXIT_REASONS.keys() - {1}
+    return (Reason.AGENT_CRASHED if crashed else ""), _last_line(ended.message)
 
 
 def _is_plain(pod: KubePod) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.objects import Expression, Node, PodSpec, Taint, Toleration
 
 MAX_NAMED = 4
@@ -44,21 +45,21 @@ def demands(spec: PodSpec) -> Demands:
 
 
 def reason(nodes: Sequence[Node], asked: Demands) -> tuple[str, str]:
-    """Catalogue code and evidence; both empty: labels and taints let it onto some node."""
+    """Reason code and evidence; both empty: labels and taints let it onto some node."""
     matching = [node for node in nodes if _matches(node, asked)]
     if not matching:
-        return "NoMatchingNode", _absent(nodes, asked)
+        return Reason.NO_MATCHING_NODE, _absent(nodes, asked)
     open_ = [node for node in matching if not _taints(node, asked)]
     if any(not node.spec.unschedulable for node in open_):
         return "", ""
     if open_:
-        return "NodesCordoned", ", ".join(node.metadata.name for node in open_[:MAX_NAMED])
+        return Reason.NODES_CORDONED, ", ".join(node.metadata.name for node in open_[:MAX_NAMED])
     if ill := [text for node in matching if (text := _ailing(node, asked))]:
-        return "NodesNotReady", ", ".join(ill[:MAX_NAMED])
+        return Reason.NODES_NOT_READY, ", ".join(ill[:MAX_NAMED])
     taints = [_text(taint) for node in matching for taint in _taints(node, asked) if taint.key != _CONTROL_PLANE]
     if not taints:
-        return "Untolerated", f"{_CONTROL_PLANE}, there is no other node"
-    return "Untolerated", ", ".join(list(dict.fromkeys(taints))[:MAX_NAMED])
+        return Reason.UNTOLERATED, f"{_CONTROL_PLANE}, there is no other node"
+    return Reason.UNTOLERATED, ", ".join(list(dict.fromkeys(taints))[:MAX_NAMED])
 
 
 def admitting(nodes: Sequence[Node], asked: Demands) -> list[Node]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.engine.ports import Refused, Unavailable
 
@@ -39,7 +40,7 @@ def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
     """What a failed creation of a pod means; None: it may pass by itself."""
     message = _POD_PREFIX.sub("", str(error) if not isinstance(error, Rejected) else error.message).strip()
     if isinstance(error, NotFound):
-        return Refused("NamespaceTerminating", "it is gone", retry_after=LONG_SECONDS)
+        return Refused(Reason.NAMESPACE_TERMINATING, "it is gone", retry_after=LONG_SECONDS)
     for words, code, evidence, pause in _SAYINGS:
         found = words.search(message)
         if found is not None:
@@ -47,16 +48,16 @@ def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
     if isinstance(error, Unavailable):
         return None
     if error.code == 422:
-        return Refused("PodInvalid", _short(message), permanent=True)
+        return Refused(Reason.POD_INVALID, _short(message), permanent=True)
     if error.code == 403:
-        return Refused("AdmissionDenied", _short(message), retry_after=LONG_SECONDS)
-    return Refused("PodInvalid", _short(message), permanent=error.code in {400, 413})
+        return Refused(Reason.ADMISSION_DENIED, _short(message), retry_after=LONG_SECONDS)
+    return Refused(Reason.POD_INVALID, _short(message), permanent=error.code in {400, 413})
 
 
 def forbidden(error: Rejected) -> Refused | None:
     """The right that a write of any kind lacks; None: it was refused for another reason."""
     found = _RBAC.search(error.message)
-    return Refused("Forbidden", _right(found), retry_after=LONG_SECONDS) if found is not None else None
+    return Refused(Reason.FORBIDDEN, _right(found), retry_after=LONG_SECONDS) if found is not None else None
 
 
 def _quota(found: Words) -> str:
@@ -86,24 +87,24 @@ def _short(message: str) -> str:
 
 
 # What a message says, and what that is. The order matters where one sentence quotes another.
-_SAYINGS: tuple[tuple[re.Pattern[str], str, Callable[[Words], str], float | None], ...] = (
-    (_QUOTA, "QuotaExceeded", _quota, None),
+_SAYINGS: tuple[tuple[re.Pattern[str], Reason, Callable[[Words], str], float | None], ...] = (
+    (_QUOTA, Reason.QUOTA_EXCEEDED, _quota, None),
     # A quota that was made a moment ago.
-    (_QUOTA_UNCOUNTED, "QuotaExceeded", lambda found: f"{found['name']}, whose use is not counted yet", None),
-    (_QUOTA_LIMITS, "QuotaNeedsLimits", lambda found: f"{found['name']} wants {found['what']}", LONG_SECONDS),
+    (_QUOTA_UNCOUNTED, Reason.QUOTA_EXCEEDED, lambda found: f"{found['name']}, whose use is not counted yet", None),
+    (_QUOTA_LIMITS, Reason.QUOTA_NEEDS_LIMITS, lambda found: f"{found['name']} wants {found['what']}", LONG_SECONDS),
     (
         re.compile(r"violates PodSecurity (?P<what>.*)$", re.DOTALL),
-        "PodSecurityViolation",
+        Reason.POD_SECURITY_VIOLATION,
         lambda f: f["what"],
         LONG_SECONDS,
     ),
-    (_POLICY, "AdmissionDenied", _named, LONG_SECONDS),
-    (_WEBHOOK, "AdmissionDenied", _named, LONG_SECONDS),
-    (_BROKEN_WEBHOOK, "WebhookUnavailable", lambda found: found["name"], None),
-    (_NO_ACCOUNT, "MissingServiceAccount", lambda found: found["name"], None),
-    (_NO_PRIORITY, "MissingPriorityClass", lambda found: found["name"], None),
-    (_NO_RUNTIME, "MissingRuntimeClass", lambda found: found["name"], None),
-    (_TERMINATING, "NamespaceTerminating", lambda _found: "", LONG_SECONDS),
-    (_LIMIT_RANGE, "LimitRangeExceeded", lambda found: found["what"], LONG_SECONDS),
-    (_RBAC, "Forbidden", _right, LONG_SECONDS),
+    (_POLICY, Reason.ADMISSION_DENIED, _named, LONG_SECONDS),
+    (_WEBHOOK, Reason.ADMISSION_DENIED, _named, LONG_SECONDS),
+    (_BROKEN_WEBHOOK, Reason.WEBHOOK_UNAVAILABLE, lambda found: found["name"], None),
+    (_NO_ACCOUNT, Reason.MISSING_SERVICE_ACCOUNT, lambda found: found["name"], None),
+    (_NO_PRIORITY, Reason.MISSING_PRIORITY_CLASS, lambda found: found["name"], None),
+    (_NO_RUNTIME, Reason.MISSING_RUNTIME_CLASS, lambda found: found["name"], None),
+    (_TERMINATING, Reason.NAMESPACE_TERMINATING, lambda _found: "", LONG_SECONDS),
+    (_LIMIT_RANGE, Reason.LIMIT_RANGE_EXCEEDED, lambda found: found["what"], LONG_SECONDS),
+    (_RBAC, Reason.FORBIDDEN, _right, LONG_SECONDS),
 )

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from torchyard.api.reasons import Reason
+
 # What follows the first full stop is about preemption and devices; names in faults have dots, but no space after them.
 _SENTENCE = re.compile(r"^\d+/(?P<nodes>\d+) nodes are available: (?P<faults>.*?)(?:\. .*|\.)?$", re.DOTALL)
 _FAULT = re.compile(r"(?P<count>\d+) (?P<what>(?:[^,{}]|\{[^{}]*\})+?)(?=, \d+ |$)")
@@ -27,7 +29,7 @@ class Fault(Struct, frozen=True):
 
 
 def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
-    """Catalogue code and evidence.
+    """Reason code and evidence.
 
     Args:
         message: of the condition `PodScheduled`.
@@ -35,18 +37,18 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
     """
     named = _CLAIM.search(message)
     if named is not None and "not found" in message:
-        return "MissingClaim", named["name"]
+        return Reason.MISSING_CLAIM, named["name"]
     if named is not None and "being deleted" in message:
-        return "MissingClaim", f"{named['name']} is being deleted"
+        return Reason.MISSING_CLAIM, f"{named['name']} is being deleted"
     faults = read(message)
     if not faults and "unbound immediate PersistentVolumeClaims" in message:
-        return "VolumeNotBound", ", ".join(claims) or _short(message)
+        return Reason.VOLUME_NOT_BOUND, ", ".join(claims) or _short(message)
     known = [(rank, code, fault) for fault in faults if (found := _judge(fault)) for rank, code in [found]]
     if not known:
-        return "Unschedulable", _short(message)
+        return Reason.UNSCHEDULABLE, _short(message)
     rank, code, _ = max(known, key=lambda each: each[0])
     chosen = [fault for each, _, fault in known if each == rank]
-    if code in {"VolumeNotBound", "VolumeElsewhere", "VolumeInUse"}:
+    if code in {Reason.VOLUME_NOT_BOUND, Reason.VOLUME_ELSEWHERE, Reason.VOLUME_IN_USE}:
         return code, ", ".join(claims) or chosen[0].what
     return code, _evidence(code, chosen, message)
 
@@ -68,33 +70,35 @@ def _judge(fault: Fault) -> tuple[int, str] | None:
         resource = what.removeprefix("Insufficient ")
         # GPUs are what is scarce; a node that lacks both lacks the GPU first.
         if resource == "nvidia.com/gpu":
-            return 5, "InsufficientGPU"
-        return 4, {"cpu": "InsufficientCPU", "memory": "InsufficientMemory"}.get(resource, "InsufficientResource")
+            return 5, Reason.INSUFFICIENT_GPU
+        return 4, {"cpu": Reason.INSUFFICIENT_CPU, "memory": Reason.INSUFFICIENT_MEMORY}.get(
+            resource, Reason.INSUFFICIENT_RESOURCE
+        )
     if "pod affinity" in what or "topology spread" in what:
-        return 7, "TopologyNotMet"
+        return 7, Reason.TOPOLOGY_NOT_MET
     if "affinity" in what or "selector" in what:
-        return 3, "NoMatchingNode"
+        return 3, Reason.NO_MATCHING_NODE
     if "taint" in what:
         # Newer schedulers only count taints, and where other nodes failed another test it is the control plane's.
         taint = _TAINT.search(what)
-        return (0 if taint is None or taint["taint"].startswith(_CONTROL_PLANE) else 2), "Untolerated"
+        return (0 if taint is None or taint["taint"].startswith(_CONTROL_PLANE) else 2), Reason.UNTOLERATED
     if "unschedulable" in what:
-        return 1, "NodesCordoned"
+        return 1, Reason.NODES_CORDONED
     return None
 
 
 def _volume(what: str) -> str:
     if "ReadWriteOncePod" in what:
-        return "VolumeInUse"
+        return Reason.VOLUME_IN_USE
     if "node affinity" in what:
-        return "VolumeElsewhere"
-    return "InsufficientResource" if "max volume count" in what else "VolumeNotBound"
+        return Reason.VOLUME_ELSEWHERE
+    return Reason.INSUFFICIENT_RESOURCE if "max volume count" in what else Reason.VOLUME_NOT_BOUND
 
 
 def _evidence(code: str, chosen: list[Fault], message: str) -> str:
     """Older schedulers name the taint, newer ones only count."""
     taints = [taint["taint"].removesuffix(": ").strip() for each in chosen if (taint := _TAINT.search(each.what))]
-    if code == "Untolerated" and taints:
+    if code == Reason.UNTOLERATED and taints:
         return ", ".join(dict.fromkeys(taints))
     sentence = _SENTENCE.match(message.strip())
     total = f" of {sentence['nodes']}" if sentence is not None else ""

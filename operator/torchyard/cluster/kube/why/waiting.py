@@ -2,6 +2,7 @@
 
 import re
 
+from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Waiting
 from torchyard.cluster.kube.why import ended, unschedulable
@@ -50,11 +51,11 @@ _KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap)
 
 
 def reason(pod: KubePod) -> tuple[str, str]:
-    """Catalogue code and evidence of a pod that is Pending; both empty: nothing is wrong yet."""
+    """Reason code and evidence of a pod that is Pending; both empty: nothing is wrong yet."""
     scheduled = pod.status.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         if scheduled.reason == "SchedulingGated":
-            return "SchedulingGated", ""
+            return Reason.SCHEDULING_GATED, ""
         return unschedulable.reason(scheduled.message, claims(pod))
     for status in (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())):
         waiting = status.state.waiting
@@ -64,12 +65,12 @@ def reason(pod: KubePod) -> tuple[str, str]:
 
 
 def event(kind: str, message: str) -> tuple[str, str]:
-    """Catalogue code and evidence of a warning about a pod whose containers are not even created."""
+    """Reason code and evidence of a warning about a pod whose containers are not even created."""
     if kind in {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}:
         found = missing(message)
-        return found if found is not None else ("VolumeNotMounted", _short(message))
+        return found if found is not None else (Reason.VOLUME_NOT_MOUNTED, _short(message))
     if kind in {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPreStartHook"}:
-        return "PodNotSetUp", _short(message)
+        return Reason.POD_NOT_SET_UP, _short(message)
     return "", ""
 
 
@@ -78,11 +79,14 @@ def missing(message: str) -> tuple[str, str] | None:
     found = _MISSING.search(message)
     if found is not None:
         # Volumes name it with its namespace: `default/token`; `object "ns"/"name" not registered` says nothing more.
-        code = "MissingSecret" if found["kind"].lower() == "secret" else "MissingConfigMap"
+        code = Reason.MISSING_SECRET if found["kind"].lower() == "secret" else Reason.MISSING_CONFIG_MAP
         return code, found["name"].rsplit("/", 1)[-1]
     key = _KEY.search(message)
     if key is not None:
-        return "ContainerNotConfigured", f"{key['kind']} {key['name'].rsplit('/', 1)[-1]} has no key {key['key']}"
+        return (
+            Reason.CONTAINER_NOT_CONFIGURED,
+            f"{key['kind']} {key['name'].rsplit('/', 1)[-1]} has no key {key['key']}",
+        )
     return None
 
 
@@ -96,13 +100,13 @@ def _container(pod: KubePod, status: ContainerStatus, waiting: Waiting) -> tuple
     if waiting.reason in _IMAGE_REASONS:
         image = next((each.image for each in pod.spec.containers if each.name == status.name), "") or status.image
         ours = status.name == names.AGENT
-        return "AgentImagePullFailed" if ours else "ImagePullFailed", f"{_pull_fault(waiting)}: {image}"
+        return Reason.AGENT_IMAGE_PULL_FAILED if ours else Reason.IMAGE_PULL_FAILED, f"{_pull_fault(waiting)}: {image}"
     found = missing(waiting.message)
     if found is not None:
         return found
     if waiting.reason in _NOT_STARTED:
         return ended.not_started(pod, status.name, f"{waiting.reason}: {waiting.message}".removesuffix(": "))
-    return "ContainerNotConfigured", f"{status.name}: {_short(waiting.message) or waiting.reason}"
+    return Reason.CONTAINER_NOT_CONFIGURED, f"{status.name}: {_short(waiting.message) or waiting.reason}"
 
 
 def _pull_fault(waiting: Waiting) -> str:

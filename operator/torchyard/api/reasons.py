@@ -1,0 +1,555 @@
+"""Every reason that this version can report: what a user reads of it, and what the operator does about it.
+
+A reason is a string of the API (`status.reason`, conditions, events, `attempts[].reason`); its properties stand here
+and nowhere else. The cluster has codes of its own, and later versions have other reasons: `Reason.of` finds out.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from typing import Self
+
+from msgspec import Struct
+
+MAX_MESSAGE = 1024
+
+
+class Kind(StrEnum):
+    """What a reason describes."""
+
+    WAITING = "waiting"  # what a job waits for before its next round
+    RUNNING = "running"  # what an open round does
+    CONDITION = "condition"  # the value of a condition, never `status.reason`
+    WARNING = "warning"  # what the operator warns of while the job continues, listed in `status.warnings`
+    FAILURE = "failure"  # how a pod or a worker ended: the cause of a round's end
+    VERDICT = "verdict"  # why a job ended
+    OPERATOR = "operator"  # what keeps the operator from its work
+
+
+class _Entry(Struct, frozen=True, kw_only=True):
+    code: str
+    sentence: str
+    next_step: str
+    kind: Kind
+    announced: bool = False
+    stalls: bool = False
+    admits: bool = True
+    counted: bool = True
+    permanent: bool = False
+    took_pod: bool = False
+    repeatable: bool = False
+    tried_once_more: bool = False
+    start_attempts: int = 0
+
+
+def _entry(kind: Kind, code: str, sentence: str, next_step: str = "", **properties: bool | int) -> _Entry:
+    return _Entry(kind=kind, code=code, sentence=sentence, next_step=next_step, **properties)  # type: ignore[arg-type]
+
+
+_waiting: Callable[..., _Entry] = partial(_entry, Kind.WAITING, announced=True)
+_running: Callable[..., _Entry] = partial(_entry, Kind.RUNNING)
+_condition: Callable[..., _Entry] = partial(_entry, Kind.CONDITION)
+_warning: Callable[..., _Entry] = partial(_entry, Kind.WARNING)
+_failure: Callable[..., _Entry] = partial(_entry, Kind.FAILURE)
+_verdict: Callable[..., _Entry] = partial(_entry, Kind.VERDICT)
+_operator: Callable[..., _Entry] = partial(_entry, Kind.OPERATOR)
+
+
+class Reason(StrEnum):
+    """A reason code and its properties.
+
+    Attributes:
+        sentence: what happened; the message of the status begins with it.
+        next_step: what to do about it; empty: nothing.
+        kind: what it describes.
+        announced: becomes an event when a job begins to wait for it.
+        stalls: waiting does not help, a person has to act: condition `Stalled`.
+        admits: pods can be created; if not, condition `Admitted` is false.
+        counted: charged to the restart budget if the round made no progress.
+        permanent: trying again cannot help; the job fails.
+        took_pod: the cluster took the pod away: explains the end better than the exit code of its workers.
+        repeatable: the same exception at the same step twice ends the job.
+        tried_once_more: a second time in a row ends the job.
+        start_attempts: a container never started; so many times in a row end the job. A busy node, or one whose runtime
+            is broken, refuses containers that another node, or the same one a minute later, starts; what the image
+            lacks is reported alike by every node.
+    """
+
+    sentence: str
+    next_step: str
+    kind: Kind
+    announced: bool
+    stalls: bool
+    admits: bool
+    counted: bool
+    permanent: bool
+    took_pod: bool
+    repeatable: bool
+    tried_once_more: bool
+    start_attempts: int
+
+    def __new__(cls, entry: _Entry) -> Self:
+        """Create a member: its value is the code."""
+        reason = str.__new__(cls, entry.code)
+        reason._value_ = entry.code
+        for name in entry.__struct_fields__[1:]:
+            setattr(reason, name, getattr(entry, name))
+        return reason
+
+    @classmethod
+    def of(cls, code: str) -> "Reason | None":
+        """Return the reason with this code; None: there is none."""
+        found = cls._value2member_map_.get(code)
+        return found if isinstance(found, Reason) else None
+
+    # Waiting for pods, agents, capacity or permission
+    JOB_CREATED = _waiting("JobCreated", "the job was accepted", announced=False)
+    WAITING_FOR_PODS = _waiting("WaitingForPods", "pods are being created", announced=False)
+    PODS_NOT_CREATED = _waiting(
+        "PodsNotCreated",
+        "the API server does not answer to the creation of the pods",
+        "an admission webhook may hang: see the log of the operator; the pods are created once it answers",
+    )
+    WAITING_FOR_AGENTS = _waiting(
+        "WaitingForAgents", "pods are running, their agents have not connected yet", announced=False
+    )
+    UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or ask for less")
+    INSUFFICIENT_GPU = _waiting(
+        "InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"
+    )
+    CLUSTER_TOO_SMALL = _waiting(
+        "ClusterTooSmall",
+        "the job can never be scheduled on the nodes that there are",
+        "ask for less or add nodes; the pods start once there are enough",
+    )
+    INSUFFICIENT_CPU = _waiting(
+        "InsufficientCPU", "no node has as much free CPU as a pod asks for", "free some or lower spec.resources.cpu"
+    )
+    INSUFFICIENT_MEMORY = _waiting(
+        "InsufficientMemory",
+        "no node has as much free memory as a pod asks for",
+        "free some or lower spec.resources.memory",
+    )
+    INSUFFICIENT_RESOURCE = _waiting(
+        "InsufficientResource", "no node has enough of what a pod asks for", "free some or ask for less"
+    )
+    NO_MATCHING_NODE = _waiting(
+        "NoMatchingNode",
+        "no node carries the labels that the job asks for",
+        "correct spec.scheduling.nodeSelector or spec.gpu, or label a node",
+    )
+    TOPOLOGY_NOT_MET = _waiting(
+        "TopologyNotMet",
+        "no free node is as close to the others as spec.scheduling.topology requires",
+        "free one, label the nodes, or ask for topology.preferred",
+    )
+    UNTOLERATED = _waiting(
+        "Untolerated",
+        "the nodes that match have a taint that the job does not tolerate",
+        "tolerate it in spec.scheduling.tolerations or remove it",
+    )
+    NODES_CORDONED = _waiting("NodesCordoned", "the nodes that match are cordoned", "uncordon one")
+    NODES_NOT_READY = _waiting(
+        "NodesNotReady", "the nodes that match are not ready", "see `kubectl describe node`; the pods start once one is"
+    )
+    SCHEDULING_GATED = _waiting("SchedulingGated", "the pods wait for a gang scheduler to let them in", announced=False)
+    GANG_INCOMPLETE = _waiting(
+        "GangIncomplete",
+        "only some pods could be scheduled; they were released and the gang will be recreated shortly",
+        "free resources, ask for less, or raise spec.scheduling.gangTimeout",
+    )
+    VOLUME_NOT_BOUND = _waiting("VolumeNotBound", "a claim of the job has no volume yet", "see `kubectl describe pvc`")
+    VOLUME_IN_USE = _waiting(
+        "VolumeInUse",
+        "a claim of the job may be mounted by a single pod and is in use",
+        "wait until that pod has ended, or use a claim with access mode ReadWriteMany",
+    )
+    VOLUME_ELSEWHERE = _waiting(
+        "VolumeElsewhere",
+        "the volume of a claim is bound to nodes on which there is no room",
+        "make room there, or use a claim that every node can mount",
+    )
+    MISSING_CLAIM = _waiting(
+        "MissingClaim", "a claim that the job mounts does not exist", "create it, the pods then start"
+    )
+    MISSING_SECRET = _waiting(
+        "MissingSecret", "a secret that the job uses does not exist", "create it, the pods then start"
+    )
+    MISSING_CONFIG_MAP = _waiting(
+        "MissingConfigMap", "a config map that the job uses does not exist", "create it, the pods then start"
+    )
+    IMAGE_PULL_FAILED = _waiting(
+        "ImagePullFailed",
+        "the image cannot be pulled",
+        "correct spec.image or add spec.imagePullSecrets; suspend the job to change them",
+    )
+    AGENT_IMAGE_PULL_FAILED = _waiting(
+        "AgentImagePullFailed",
+        "the image that brings the agent into the pods cannot be pulled",
+        "add the secret of its registry to spec.imagePullSecrets, or correct --agent-image of the operator",
+    )
+    CONTAINER_NOT_CONFIGURED = _waiting(
+        "ContainerNotConfigured", "a container cannot be set up as asked", "see `kubectl describe pod`"
+    )
+    VOLUME_NOT_MOUNTED = _waiting("VolumeNotMounted", "a volume cannot be mounted", "see `kubectl describe pod`")
+    POD_NOT_SET_UP = _waiting("PodNotSetUp", "the node cannot set a pod up", "see `kubectl describe pod`")
+    QUOTA_EXCEEDED = _waiting(
+        "QuotaExceeded",
+        "a quota of the namespace is used up",
+        "free some or raise it; the pods then start",
+        admits=False,
+    )
+    QUOTA_NEEDS_LIMITS = _waiting(
+        "QuotaNeedsLimits",
+        "a quota of the namespace asks for limits that the job does not give",
+        "set spec.resources.cpu and spec.resources.memory",
+        stalls=True,
+        admits=False,
+    )
+    LIMIT_RANGE_EXCEEDED = _waiting(
+        "LimitRangeExceeded",
+        "a limit range of the namespace forbids what a pod asks for",
+        "set spec.resources",
+        stalls=True,
+        admits=False,
+    )
+    POD_SECURITY_VIOLATION = _waiting(
+        "PodSecurityViolation",
+        "the Pod Security level of the namespace forbids the pods",
+        "ask who set that level",
+        stalls=True,
+        admits=False,
+    )
+    ADMISSION_DENIED = _waiting(
+        "AdmissionDenied",
+        "an admission policy of the cluster forbids the pods",
+        "ask who runs that policy",
+        stalls=True,
+        admits=False,
+    )
+    WEBHOOK_UNAVAILABLE = _waiting(
+        "WebhookUnavailable",
+        "an admission webhook of the cluster does not answer",
+        "the job continues once it does",
+        admits=False,
+    )
+    MISSING_SERVICE_ACCOUNT = _waiting(
+        "MissingServiceAccount",
+        "spec.serviceAccountName does not exist",
+        "create it or name another one",
+        stalls=True,
+        admits=False,
+    )
+    MISSING_PRIORITY_CLASS = _waiting(
+        "MissingPriorityClass",
+        "spec.scheduling.priorityClass does not exist",
+        "create it or name another one",
+        stalls=True,
+        admits=False,
+    )
+    MISSING_RUNTIME_CLASS = _waiting(
+        "MissingRuntimeClass", "the runtime class of the pods does not exist", "create it", stalls=True, admits=False
+    )
+    NAMESPACE_TERMINATING = _waiting(
+        "NamespaceTerminating", "the namespace is being deleted, the job goes with it", announced=False, admits=False
+    )
+    FORBIDDEN = _waiting(
+        "Forbidden",
+        "the operator lacks a right that it needs",
+        "grant it, as the chart's roles do",
+        stalls=True,
+        admits=False,
+    )
+    NAME_CONFLICT = _waiting(
+        "NameConflict",
+        "a pod of another owner has the name of a pod of the job",
+        "rename the job or delete that pod",
+        stalls=True,
+        admits=False,
+    )
+    PREDECESSOR_STOPPING = _waiting(
+        "PredecessorStopping", "pods of an earlier job of this name are still stopping", announced=False, admits=False
+    )
+    AGENT_SILENT = _waiting(
+        "AgentSilent",
+        "pods run but their agents do not reach the operator",
+        "check network policies and DNS, see `kubectl logs` of the pod",
+    )
+    BACKING_OFF = _waiting("BackingOff", "the next round waits after a failure", announced=False)
+
+    # An open round
+    ROUND_OPENED = _running("RoundOpened", "a round was opened")
+    CONFIGURATION_CHANGED = _running(
+        "ConfigurationChanged",
+        "the spec was changed in a way that the pods of the gang cannot follow",
+        "they go on as they were created, and all of them are replaced before the next round",
+    )
+    STARTING = _running("Starting", "workers start and have not made a step yet")
+    WORKERS_SILENT = _running(
+        "WorkersSilent",
+        "the workers have not reported yet",
+        "they may still import, or not reach each other: see `torchyard logs`, and network policies between the pods",
+        announced=True,
+    )
+    TRAINING = _running("Training", "the workers train")
+    STANDING_STILL = _running(
+        "StandingStill",
+        "no step for far longer than any took before",
+        "`torchyard stacks` shows where the ranks are; spec.health.stall would end them",
+        announced=True,
+    )
+    NO_REPORTS = _running("NoReports", "the program runs and has reported no step")
+    TRAINER_WARNING = _running("TrainerWarning", "the program warns")
+    ROUND_CLOSED = _running("RoundClosed", "a round ended early")
+    RECOVERING = _running("Recovering", "a failed round is being replaced")
+    TERMINATING = _running(
+        "Terminating",
+        "the job is being deleted, and finalizers of other controllers hold it",
+        "its pods are deleted; the job goes once those controllers remove their finalizers",
+    )
+    SUSPENDING = _running("Suspending", "the workers are asked to save a checkpoint and to stop")
+    SUSPENDED = _running(
+        "Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"
+    )
+    RESUMED = _running("Resumed", "the job continues after a suspend")
+
+    # Warnings
+    AGENT_NOTICE = _warning("AgentNotice", "the agent of a pod reports")
+    RANKS_NOT_COMMUNICATING = _warning(
+        "RanksNotCommunicating",
+        "the ranks do not communicate, so each of them trains a model of its own",
+        "call torch.distributed.init_process_group() and wrap the model in DDP or FSDP, or ask for a single rank",
+    )
+    GPUS_NOT_USED = _warning(
+        "GpusNotUsed",
+        "the job holds GPUs that it does not use",
+        "move the model and its inputs to the GPU, or set spec.gpusPerNode to 0",
+    )
+
+    # Values of conditions
+    PODS_READY = _condition("PodsReady", "every pod is ready")
+    PODS_NOT_READY = _condition("PodsNotReady", "not every pod is ready")
+    ADMITTED = _condition("Admitted", "the pods may be created")
+    NOT_TRAINING = _condition("NotTraining", "no step is being made")
+    HEALTHY = _condition("Healthy", "nothing went wrong")
+    NOT_RECONCILING = _condition("NotReconciling", "the job is where it was asked to be, or over")
+    CHECKPOINT_SAVED = _condition("CheckpointSaved", "a complete checkpoint exists")
+    NO_CHECKPOINT_YET = _condition("NoCheckpointYet", "no complete checkpoint exists")
+    NO_EXPORT = _condition("NoExport", "nothing has been exported")
+    EXPORT_VERIFIED = _condition(
+        "ExportVerified", "every exported format was read back and computes what the model computes"
+    )
+    EXPORT_NOT_VERIFIED = _condition(
+        "ExportNotVerified", "the exported formats were not compared with the model", "set spec.export.verify to true"
+    )
+    EXPORT_REFUSED = _condition(
+        "ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"
+    )
+    NOT_FINISHED = _condition("NotFinished", "the job is not over")
+    NOT_FAILED = _condition("NotFailed", "the job has not failed")
+    NOT_STALLED = _condition("NotStalled", "the controller handles this job")
+
+    # Ends of pods and containers
+    POD_LOST = _failure("PodLost", "a pod vanished", counted=False)
+    POD_FAILED = _failure("PodFailed", "a pod ended before its job was over", "see `torchyard logs`")
+    NODE_LOST = _failure("NodeLost", "the node of a pod does not answer", counted=False, took_pod=True)
+    EVICTED = _failure("Evicted", "a pod was evicted from its node", counted=False, took_pod=True)
+    PREEMPTED_BY_PRIORITY = _failure(
+        "PreemptedByPriority", "a pod made room for one of higher priority", counted=False, took_pod=True
+    )
+    DISK_LIMIT_EXCEEDED = _failure(
+        "DiskLimitExceeded",
+        "a pod wrote more than a limit on its disk allows",
+        "raise spec.resources.disk or spec.checkpoint.volume.ephemeral, use a claim, or write less",
+        took_pod=True,
+    )
+    NODE_REFUSED = _failure(
+        "NodeRefused", "a node refused a pod that was placed on it", "see `kubectl describe node`", counted=False
+    )
+    INIT_CONTAINER_FAILED = _failure(
+        "InitContainerFailed",
+        "a container that was put into the pod failed before the trainer could start",
+        "see `kubectl logs -c` of that container",
+    )
+    CONTAINER_CANNOT_START = _failure(
+        "ContainerCannotStart",
+        "the container runtime of a node could not start a container",
+        "see `kubectl describe pod` and the node; if every node says so, check the image",
+        start_attempts=6,
+    )
+    PYTHON_NOT_FOUND = _failure(
+        "PythonNotFound",
+        "the image has no python3, which the agent needs",
+        "use an image with Python 3.9 or newer on its PATH, or launcher.kind: none",
+        start_attempts=3,
+    )
+    AGENT_CRASHED = _failure("AgentCrashed", "the agent of a pod crashed", "see `kubectl logs` of the pod")
+    AGENT_NOT_INSTALLED = _failure(
+        "AgentNotInstalled", "the agent could not be installed in a pod", "see `kubectl logs -c agent` of the pod"
+    )
+    OOM_KILLED = _failure(
+        "OOMKilled",
+        "the kernel ended a process of a pod for lack of memory",
+        "raise spec.resources.memory or lower the micro-batch",
+        tried_once_more=True,
+    )
+    GANG_DIFFERS = _failure(
+        "GangDiffers",
+        "the pods of the gang do not run the same thing",
+        "name spec.image by its digest, and edit no config map or secret of a job that runs",
+        start_attempts=3,
+    )
+    AGENT_RESTARTED = _failure("AgentRestarted", "the agent of a pod was restarted", counted=False)
+
+    # Ends of workers, by exit code (`api.exit_codes`)
+    COMPLETED = _failure("Completed", "the workers are done", counted=False)
+    WORKER_FAILED = _failure("WorkerFailed", "a worker raised an exception", "see `torchyard logs`", repeatable=True)
+    CONFIGURATION_INVALID = _failure(
+        "ConfigurationInvalid",
+        "the workload refused its configuration",
+        "correct the field that the message names",
+        permanent=True,
+    )
+    DATA_MISMATCH = _failure(
+        "DataMismatch",
+        "the checkpoint belongs to other data, another seed or another model",
+        "restore the data, seed and model of the run, or start a new job",
+        permanent=True,
+    )
+    NUMERIC_DIVERGENCE = _failure(
+        "NumericDivergence",
+        "the loss or a gradient stopped being a finite number",
+        "lower the learning rate or use precision fp32 or bf16",
+        permanent=True,
+    )
+    CHECKPOINT_UNREADABLE = _failure(
+        "CheckpointUnreadable",
+        "a checkpoint that is needed cannot be read",
+        "restore the checkpoint folder or start a new job",
+        permanent=True,
+    )
+    HARDWARE_SUSPECTED = _failure(
+        "HardwareSuspected",
+        "the hardware that a worker needs is missing or broken",
+        "repair what is named, or train on the CPU with spec.gpusPerNode: 0",
+        repeatable=True,
+    )
+    GPU_OUT_OF_MEMORY = _failure(
+        "GpuOutOfMemory",
+        "a GPU ran out of memory",
+        "set a smaller spec.parallelism.microBatchSize",
+        tried_once_more=True,
+    )
+    WORKER_HUNG = _failure(
+        "WorkerHung", "a worker stood still", "`torchyard logs` has the stacks of the rank that hangs"
+    )
+    STORAGE_FAILED = _failure(
+        "StorageFailed", "the checkpoint volume refused to work", "check free space and health of the checkpoint volume"
+    )
+    PREEMPTED = _failure("Preempted", "the workers of a pod were asked to stop", counted=False)
+    PEER_LOST = _failure(
+        "PeerLost", "a worker lost the connection to another one", "see `torchyard logs` of the rank that ended first"
+    )
+    COMMAND_NOT_EXECUTABLE = _failure(
+        "CommandNotExecutable",
+        "the command cannot be executed",
+        "make it executable or name its interpreter in spec.command",
+        permanent=True,
+    )
+    COMMAND_NOT_FOUND = _failure(
+        "CommandNotFound",
+        "the command or script does not exist",
+        "check spec.command, spec.workingDir and that the image has the program",
+        start_attempts=3,
+        permanent=True,
+    )
+    INTERRUPTED = _failure("Interrupted", "a worker was interrupted (SIGINT)")
+    ABORTED = _failure("Aborted", "a worker aborted (SIGABRT)", "see `torchyard logs` for what aborted it")
+    KILLED = _failure(
+        "Killed",
+        "a worker was killed (SIGKILL), often by the kernel for lack of memory",
+        "check the memory of the node",
+    )
+    SEGMENTATION_FAULT = _failure(
+        "SegmentationFault",
+        "a worker crashed (SIGSEGV)",
+        "see `torchyard logs` for the stacks; check compiled extensions and the driver",
+    )
+    TERMINATED = _failure("Terminated", "a worker was terminated (SIGTERM) before it could save")
+    KILLED_BY_SIGNAL = _failure("KilledBySignal", "a worker was killed by a signal", "see `torchyard logs`")
+
+    # Verdicts
+    START_TIMEOUT = _verdict(
+        "StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"
+    )
+    PENDING_TIMEOUT = _verdict("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout")
+    DEADLINE_EXCEEDED = _verdict("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again")
+    NO_PROGRESS = _verdict(
+        "NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`"
+    )
+    MAX_RESTARTS_EXCEEDED = _verdict(
+        "MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"
+    )
+    REPEATED_FAILURE = _verdict(
+        "RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"
+    )
+    RESTARTS_DISABLED = _verdict(
+        "RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"
+    )
+
+    # The operator
+    POD_INVALID = _operator(
+        "PodInvalid",
+        "the API server rejects the pods as invalid",
+        "correct the field that the message names",
+        admits=False,
+    )
+    INVALID_SPEC = _operator(
+        "InvalidSpec",
+        "the spec breaks a rule",
+        "correct it and create the job again; `torchyard validate` names every fault",
+        stalls=True,
+        admits=False,
+    )
+    UNREADABLE_STATUS = _operator(
+        "UnreadableStatus",
+        "this version of the operator cannot read the status",
+        "upgrade the operator, or correct it with `kubectl edit --subresource=status`",
+        stalls=True,
+        admits=False,
+    )
+    NOT_IMPLEMENTED = _operator(
+        "NotImplemented", "the spec asks for what this version does not do", "leave the field out", admits=False
+    )
+    RECONCILE_FAILED = _operator(
+        "ReconcileFailed", "the controller failed on this job and tries again", "see the log of the controller"
+    )
+    NAME_TAKEN = _operator(
+        "NameTaken",
+        "a pod that is not the job's has the name of one of its pods, which gets another name",
+        "find out who created it and delete it",
+    )
+    FORGED_POD = _operator(
+        "ForgedPod",
+        "a pod pretends to be the job's; it is left alone and none of its reports count",
+        "find out who created it and delete it",
+    )
+    FOLDER_NOT_WRITABLE = _operator(
+        "FolderNotWritable", "the folder of the run cannot be written", "free disk space; the run then continues"
+    )
+
+
+def say(code: str, evidence: str = "", *, advice: str = "") -> str:
+    """Return one sentence of at most `MAX_MESSAGE` characters: what happened (evidence); next step.
+
+    Args:
+        code: of a reason; a code of the cluster or of another version is quoted.
+        evidence: what proves it.
+        advice: replaces the reason's own next step.
+    """
+    reason = Reason.of(code)
+    if reason is None:
+        return (f"{code}: {evidence}" if evidence else code)[:MAX_MESSAGE]
+    cause = reason.sentence + (f" ({evidence})" if evidence else "")
+    step = advice or reason.next_step
+    return (f"{cause}; {step}" if step else cause)[:MAX_MESSAGE]
