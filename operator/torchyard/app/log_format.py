@@ -2,11 +2,27 @@
 
 import logging
 import re
+from typing import Literal
 
+from pythonjsonlogger.json import JsonFormatter
+
+LogFormat = Literal["text", "json"]
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # C0, DEL, C1, other line breaks, and the marks that turn the direction of what follows.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BUT_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def formatter(kind: LogFormat) -> logging.Formatter:
+    """Return the formatter of `--log-format`.
+
+    `json`: one object a line with `time`, `level`, `logger`, `message` and the fields of a decision
+    (`engine.decision_log`). JSON writes control characters as escapes.
+    """
+    if kind == "text":
+        return SafeFormatter(FORMAT)
+    names = {"asctime": "time", "levelname": "level", "name": "logger"}
+    return JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=names, json_ensure_ascii=True)
 
 
 class SafeFormatter(logging.Formatter):

@@ -9,7 +9,7 @@ import uvloop
 
 from torchyard import __version__
 from torchyard.app.garbage import give_large_buffers_back
-from torchyard.app.log_format import FORMAT, SafeFormatter
+from torchyard.app.log_format import formatter
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
 from torchyard.cluster.kube.client import connected
@@ -26,7 +26,7 @@ def run(options: Options) -> bool:
     """
     give_large_buffers_back()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SafeFormatter(FORMAT))
+    handler.setFormatter(formatter(options.log_format))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_main(options))

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from torchyard import __version__
+from torchyard.app.log_format import LogFormat
 from torchyard.cluster.kube.manifest.site import Site
 
 INTAKE_PORT, PROBE_PORT = 8443, 8080
@@ -31,6 +32,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lease_name: str = "torchyard"
     lease_namespace: str = ""
     context: str | None = None
+    log_format: LogFormat = "text"
     pod_name: str = field(default_factory=lambda: os.environ.get("POD_NAME", ""))
     pod_namespace: str = field(default_factory=lambda: os.environ.get("POD_NAMESPACE", ""))
 

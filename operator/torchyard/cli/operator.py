@@ -42,6 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
     flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
     flag("--lease-namespace", "its namespace; empty: the operator's own", defaults.lease_namespace)
+    flag("--log-format", "format of the log on stderr: text or json", defaults.log_format, _log_format)
     flag("--context", "context of the kubeconfig; by default its current one, in a pod its service account", "")
     parser.add_argument(
         "--no-leader-election",
@@ -84,6 +85,12 @@ def _given(name: str, default: object, kind: Any) -> Any:
 def _quantity(text: str) -> str:
     if text:
         amount(text)
+    return text
+
+
+def _log_format(text: str) -> str:
+    if text not in {"text", "json"}:
+        raise ValueError(f"{text!r} is neither text nor json")
     return text
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from torchyard.api.changes import configuration
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
+from torchyard.engine import decision_log
 from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
 from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
@@ -103,7 +104,15 @@ class Controller:
         decided = plan(self.view(job))
         if not complete and not decided.pods_first:
             return None
-        due = await self._executor.carry_out(job, decided)
+        made = decision_log.decision(job, decided)
+        try:
+            due = await self._executor.carry_out(job, decided)
+        except (NameTaken, Refused, Unavailable) as error:
+            if made is not None:
+                decision_log.log(made, failed=type(error).__name__)
+            raise
+        if made is not None:
+            decision_log.log(made)
         if any(isinstance(action, CreatePod) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
             self._taken.discard(job.metadata.uid)
