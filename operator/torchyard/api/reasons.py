@@ -237,18 +237,16 @@ class Reason(StrEnum):
         "MissingServiceAccount",
         "spec.serviceAccountName does not exist",
         "create it or name another one",
-        stalls=True,
         admits=False,
     )
     MISSING_PRIORITY_CLASS = _waiting(
         "MissingPriorityClass",
         "spec.scheduling.priorityClass does not exist",
         "create it or name another one",
-        stalls=True,
         admits=False,
     )
     MISSING_RUNTIME_CLASS = _waiting(
-        "MissingRuntimeClass", "the runtime class of the pods does not exist", "create it", stalls=True, admits=False
+        "MissingRuntimeClass", "the runtime class of the pods does not exist", "create it", admits=False
     )
     NAMESPACE_TERMINATING = _waiting(
         "NamespaceTerminating", "the namespace is being deleted, the job goes with it", announced=False, admits=False
