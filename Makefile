@@ -21,7 +21,6 @@ TIMES := build/times
 CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
   $(BIN)/pytest -q -n 4 --dist worksteal --junit-xml=$(TIMES)/cluster.xml -m "not alone" tests/cluster tests/chart || failed=$$?; \
   $(BIN)/pytest -q --junit-xml=$(TIMES)/alone.xml -m alone tests/cluster || failed=$$?; exit $$failed'
-NO_CLUSTER := build/no-cluster
 # Seeds of each workload that must learn. With several, each test keeps all cores busy by itself.
 export SEEDS ?= 1
 LEARNERS := $(if $(filter 1,$(SEEDS)),$(PARALLEL) --dist worksteal)
@@ -46,10 +45,22 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it learned
 	@$(BIN)/torchyard demo
 
-# Cluster tests mostly wait, learning mostly computes and yields to them: they run at the same time.
-test: check test-unit test-e2e ## all that this machine can run, cheapest first
-	@$(MAKE) --no-print-directory -j 2 --output-sync=line test-cluster-if-built test-learning
-	@test ! -e $(NO_CLUSTER) || cat $(NO_CLUSTER)
+# Cluster tests mostly wait, so they run from the start to the end, beside the others; learning, which only computes,
+# fills what is left of the cores.
+test: check ## all that this machine can run; build/test-cluster.log and build/test-learning.log grow meanwhile
+	@mkdir -p build
+	@code=0; $(MAKE) --no-print-directory --jobs=3 beside-cluster beside-learning in-sight || code=$$?; \
+	  tail -n +1 build/test-learning.log build/test-cluster.log; exit $$code
+
+in-sight:
+	@nice -n 5 $(MAKE) --no-print-directory test-unit
+	@nice -n 5 $(MAKE) --no-print-directory test-e2e
+
+beside-cluster:
+	@$(MAKE) --no-print-directory test-cluster-if-built >build/test-cluster.log 2>&1
+
+beside-learning:
+	@$(MAKE) --no-print-directory test-learning >build/test-learning.log 2>&1
 
 check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/ruff check .
@@ -80,9 +91,8 @@ faults: $(INSTALLED) ## all fault plans against the operator on that cluster; PL
 
 # What `make test` runs: where no test bed was built yet, it says so instead of compiling a whole Kubernetes unasked.
 test-cluster-if-built: $(INSTALLED)
-	@rm -f $(NO_CLUSTER)
-	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; mkdir -p build; \
-	  echo "all cluster tests are skipped: 'make kind-up' builds a cluster once (docs/testbed.md), or set KUBECONFIG" | tee $(NO_CLUSTER); }
+	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; \
+	  echo "all cluster tests are skipped: 'make kind-up' builds a cluster once (docs/testbed.md), or set KUBECONFIG"; }
 
 kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)
 	@$(PYTHON) hack/kind up
@@ -132,4 +142,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean
+.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean

@@ -42,12 +42,8 @@ def helm() -> Path:
     """The machine's Helm, else the one of the test bed, compiled if need be."""
     if found := shutil.which("helm"):
         return Path(found)
-    sys.path.insert(0, str(ROOT / "hack/kind"))
-    from binaries import TOOLS, programs  # noqa: PLC0415 -- of the test bed, and only where there is no Helm
-    from cache import lock  # noqa: PLC0415
-
-    with lock():
-        return programs(TOOLS["helm"]) / "helm"
+    argv = [sys.executable, ROOT / "hack/kind", "program", "helm"]
+    return Path(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
 
 
 def namespace() -> dict[str, Any]:

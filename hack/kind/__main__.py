@@ -1,4 +1,4 @@
-"""The test bed: `python hack/kind up | images | env | demo | down | with COMMAND...`, which the Makefile calls."""
+"""The test bed, which the Makefile calls: `python hack/kind up|images|env|demo|down|program NAME|with COMMAND...`."""
 
 import os
 import shlex
@@ -8,6 +8,7 @@ import sys
 import cluster
 import docker
 import images
+from binaries import TOOLS, programs
 from cache import lock
 from demo import demo
 from shell import SKIP, Unavailable, say
@@ -63,6 +64,9 @@ def run(argv: list[str]) -> int:
     match argv:
         case ["env"]:
             env()
+        case ["program", name] if name in TOOLS:
+            with lock():
+                print(programs(TOOLS[name]) / name)
         case ["demo"]:
             with lock():
                 up()
@@ -78,7 +82,7 @@ def run(argv: list[str]) -> int:
             with lock():
                 COMMANDS[name]()
         case _:
-            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|demo|with [--if-built] COMMAND...}}")
+            say(f"usage: python hack/kind {{{'|'.join(COMMANDS)}|env|demo|program NAME|with [--if-built] COMMAND...}}")
             return 2
     return 0
 

@@ -58,10 +58,14 @@ signal.signal(signal.SIGTERM, save)
 FAST = SLOW.replace("time.sleep(0.1)", "time.sleep(0.01)")
 
 
-def command(program: str) -> list[str]:
-    """Return the command of a program without torch and torchrun, which ends no sooner than it is asked to hurry."""
+def controlled(program: str) -> dict[str, object]:
+    """Return the spec of a program without torch and torchrun, which ends no sooner than it is asked to hurry.
+
+    Its steps are read from its output: a program that reports nothing counts as running only after half a minute.
+    """
     program = program.replace("    make_step()\n", "")
-    return [sys.executable, "-c", program.replace("step < 300:", 'step < 300 or not (folder / "hurry").exists():')]
+    program = program.replace("step < 300:", 'step < 300 or not (folder / "hurry").exists():')
+    return {"command": [sys.executable, "-c", program], "metrics": {"patterns": [r"step (?P<step>\d+)"]}}
 
 
 def job(torchyard: CommandLine, script: str | None, name: str = "job", **spec: object) -> str:
@@ -156,7 +160,7 @@ def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
 
 def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNTS
-    process = torchyard.start("run", job(torchyard, None, command=command(stubborn), gracePeriod="10m"))
+    process = torchyard.start("run", job(torchyard, None, **controlled(stubborn), gracePeriod="10m"))
     eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
@@ -172,7 +176,7 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
 
 
 def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, None, command=command(CATCHES), gracePeriod="30s"))
+    process = torchyard.start("run", job(torchyard, None, **controlled(CATCHES), gracePeriod="30s"))
     eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGHUP)
     assert process.stderr is not None
@@ -184,7 +188,7 @@ def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torch
 
 
 def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, None, command=command(COUNTS)))
+    process = torchyard.start("run", job(torchyard, None, **controlled(COUNTS)))
     eventually(lambda: is_running(torchyard))
     assert "Running" in torchyard("ps").stdout
     assert torchyard("rm", "job").returncode == 64
@@ -202,7 +206,7 @@ def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> 
 
 
 def test_stop_finishes_what_a_controller_that_dies_left_undone(torchyard: CommandLine) -> None:
-    controller = torchyard.start("run", job(torchyard, None, command=command(CATCHES), gracePeriod="30s"))
+    controller = torchyard.start("run", job(torchyard, None, **controlled(CATCHES), gracePeriod="30s"))
     eventually(lambda: is_running(torchyard))
     controller.send_signal(signal.SIGSTOP)  # it can no longer do what it is asked for
     stop = torchyard.start("stop", "job")
@@ -298,7 +302,7 @@ def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard
 
 
 def test_trouble_of_the_controller_is_in_its_log_and_not_on_the_screen(torchyard: CommandLine) -> None:
-    process = torchyard.start("run", job(torchyard, None, command=command(COUNTS)))
+    process = torchyard.start("run", job(torchyard, None, **controlled(COUNTS)))
     eventually(lambda: is_running(torchyard))
     folder = torchyard.run_folder("job")
     (folder / "status.json").unlink()

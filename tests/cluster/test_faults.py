@@ -15,7 +15,6 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 OUTAGE_SECONDS = 60.0
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +65,25 @@ async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_an
     assert (restarts["total"], restarts.get("counted", 0)) == (len(faults), 0)
 
 
-async def test_an_agent_that_is_killed_takes_its_pod_along_and_is_named(training, nodes, undisturbed):
+# Started again in its place, as the container of a Deployment is, it waits for no lease.
+@pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
+async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(training, operator, undisturbed):
     await training.gained()
+    await operator.kill()
+    operator.start()
+    await until(operator.leads, 60)
+    assert (await training.gained())["round"] == 1
+
     pod, node = await training.pod(1)
-    await kill_agent(training.jobs, pod, nodes[node])
-    cause = await training.cause(1, "PodFailed")
-    assert (cause["rank"], cause["pod"], cause["node"], cause["exitCode"]) == (1, pod, node, 137)
+    await operator.kill()
+    await kill_worker(training.jobs, pod, 1)
+    operator.start()
+    cause = await training.cause(1, "Killed")
+    assert (cause["rank"], cause["pod"], cause["node"]) == (1, pod, node)
     assert await training.weights() == undisturbed
 
 
+@pytest.mark.alone  # other tests have pods on the node, too
 async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, undisturbed):
     await training.gained()
     _, drained_node = await training.pod(1)
@@ -105,7 +114,14 @@ async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, u
     assert await training.weights() == undisturbed
 
 
-async def test_a_kubelet_that_stops_takes_nothing_from_the_training(training, nodes, undisturbed):
+@pytest.mark.alone  # a node that is not Ready loses the pods of other tests, too
+async def test_a_killed_agent_is_named_and_a_stopped_kubelet_takes_nothing(training, nodes, undisturbed):
+    await training.gained()
+    pod, name = await training.pod(1)
+    await kill_agent(training.jobs, pod, nodes[name])
+    cause = await training.cause(1, "PodFailed")
+    assert (cause["rank"], cause["pod"], cause["node"], cause["exitCode"]) == (1, pod, name, 137)
+
     await training.gained()
     _, name = await training.pod(1)
     node = nodes[name]
@@ -113,27 +129,10 @@ async def test_a_kubelet_that_stops_takes_nothing_from_the_training(training, no
         node.stop_kubelet()
         await until(lambda: asyncio.to_thread(lambda: not node.ready()), 120, lambda: f"{name} is still ready")
         assert await training.weights() == undisturbed
-    assert (await training.jobs.status(training.name))["round"] == 1
+    assert (await training.jobs.status(training.name))["round"] == 2
 
 
-# Started again in its place, as the container of a Deployment is, it waits for no lease.
-@pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
-async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(training, operator, undisturbed):
-    await training.gained()
-    await operator.kill()
-    operator.start()
-    await until(operator.leads, 60)
-    assert (await training.gained())["round"] == 1
-
-    pod, node = await training.pod(1)
-    await operator.kill()
-    await kill_worker(training.jobs, pod, 1)
-    operator.start()
-    cause = await training.cause(1, "Killed")
-    assert (cause["rank"], cause["pod"], cause["node"]) == (1, pod, node)
-    assert await training.weights() == undisturbed
-
-
+@pytest.mark.alone
 async def test_an_api_server_that_is_away_for_a_minute(training, nodes, undisturbed, operator):
     await training.gained()
     before = training.newest_on_disk()
