@@ -6,13 +6,12 @@ import json
 import signal
 
 import pytest
-from tests.support.cluster.jobs import ENDED, Jobs
+from tests.support.cluster.jobs import ENDED, SLEEPS, Jobs, python
 from tests.support.cluster.operators import until
 
 from torchyard.api.times import unix
 from torchyard.cluster.kube.client import MERGE_PATCH
 
-SLEEPS = "import time; time.sleep(600)"
 ONE = {"nodes": 1, "gracePeriod": "2s"}
 
 
@@ -30,7 +29,7 @@ def restarted(make_operator):
 
 
 async def test_edits_and_a_lost_pod_while_it_was_away_are_one_new_round(jobs, restarted):
-    await jobs.submit("away", script=SLEEPS, nodes=2, gracePeriod="2s")
+    await jobs.submit("away", command=SLEEPS, nodes=2, gracePeriod="2s")
     first = await jobs.until("away", lambda now: now.get("round") == 1)
     await restarted.kill()
     for deadline in ("2h", "3h", "4h"):
@@ -58,8 +57,8 @@ async def test_a_twentieth_of_a_core_is_slow_and_wrong_about_nothing(jobs, opera
 
 
 async def test_a_clock_that_is_hours_ahead_ends_no_job_removes_none_and_believes_every_agent(jobs, restarted):
-    await jobs.submit("over", script="print('hello')", **ONE, ttlAfterFinished="1h")
-    await jobs.submit("long", script=SLEEPS, **ONE, activeDeadline="1h")
+    await jobs.submit("over", command=python("print('hello')"), **ONE, ttlAfterFinished="1h")
+    await jobs.submit("long", command=SLEEPS, **ONE, activeDeadline="1h")
     await jobs.ends("over")
     await jobs.until("long", lambda now: now.get("round") == 1)
     await restarted.kill()
@@ -100,7 +99,7 @@ async def _starved(operator):
 @pytest.mark.usefixtures("operator")
 async def test_a_job_that_is_restored_with_its_status_goes_on_with_pods_of_its_own(jobs, api):
     """As a backup does it: the object, then its status, which speaks of pods that are long gone."""
-    await jobs.submit("kept", script=SLEEPS, **ONE)
+    await jobs.submit("kept", command=SLEEPS, **ONE)
     await jobs.until("kept", lambda now: now.get("round") == 1)
     kept = json.loads(await api.request("GET", f"{jobs.path}/kept"))
     await api.request("DELETE", f"{jobs.path}/kept", body={})

@@ -6,14 +6,13 @@ import json
 
 import pytest
 from tests.support.cluster.fault_proxy import FaultProxy
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.errors import NotFound
 
-SLEEPS = "import time; time.sleep(600)"
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+STUBBORN = python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
 ONE = {"nodes": 1, "gracePeriod": "3s"}
 NOWHERE = {"nodeSelector": {"torchyard.dev/nowhere": "true"}}
 
@@ -26,15 +25,15 @@ def jobs(api, namespace) -> Jobs:
 async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_ones(jobs, operator):
     later = {"backoff": {"initial": "5m", "max": "5m"}}
     phases = {
-        "pending": ({"script": SLEEPS, "scheduling": NOWHERE}, "NoMatchingNode"),
-        "refused": ({"script": SLEEPS, "serviceAccountName": "nobody"}, "MissingServiceAccount"),
-        "starting": ({"script": SLEEPS}, "Starting"),
-        "recovering": ({"script": "raise SystemExit(3)", "restart": later}, "WorkerFailed"),
-        "suspending": ({"script": STUBBORN, "gracePeriod": "6s"}, "Starting"),
-        "suspended": ({"script": SLEEPS, "suspend": True}, "Suspended"),
-        "over": ({"script": "print('done')"}, "Completed"),
+        "pending": ({"command": SLEEPS, "scheduling": NOWHERE}, "NoMatchingNode"),
+        "refused": ({"command": SLEEPS, "serviceAccountName": "nobody"}, "MissingServiceAccount"),
+        "starting": ({"command": SLEEPS}, "Starting"),
+        "recovering": ({"command": python("raise SystemExit(3)"), "restart": later}, "WorkerFailed"),
+        "suspending": ({"command": STUBBORN, "gracePeriod": "6s"}, "Starting"),
+        "suspended": ({"command": SLEEPS, "suspend": True}, "Suspended"),
+        "over": ({"command": python("print('done')")}, "Completed"),
     }
-    await jobs.submit("created", script=SLEEPS, **ONE)
+    await jobs.submit("created", command=SLEEPS, **ONE)
     await _delete(jobs, "created")
 
     async def delete_when(name: str) -> None:
@@ -51,7 +50,7 @@ async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_o
             group.create_task(delete_when(name))
     await until(lambda: _pods_are(jobs, set()), 90, lambda: "pods of deleted jobs are still there")
     # Whoever looks at a new job has looked at the others.
-    await jobs.submit("last", script=SLEEPS, **ONE, scheduling=NOWHERE)
+    await jobs.submit("last", command=SLEEPS, **ONE, scheduling=NOWHERE)
     await until(lambda: _pods_are(jobs, {"last-0-0"}))
     assert "reconcile failed" not in operator.log.read_text()
 
@@ -60,7 +59,7 @@ async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_o
 async def test_foreground_and_background_take_pods_along_and_orphans_are_left_alone(jobs):
     ways = ("Foreground", "Background", "Orphan")
     for way in ways:
-        await jobs.submit(way.lower(), script=SLEEPS, **ONE, scheduling=NOWHERE)
+        await jobs.submit(way.lower(), command=SLEEPS, **ONE, scheduling=NOWHERE)
     names = {f"{way.lower()}-0-0" for way in ways}
     await until(lambda: _pods_are(jobs, names))
     orphan = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]["uid"]
@@ -69,7 +68,7 @@ async def test_foreground_and_background_take_pods_along_and_orphans_are_left_al
     await until(lambda: _pods_are(jobs, {"orphan-0-0"}), 90)
     await until(lambda: _gone(jobs, "orphan"))
     # A job of that name does not take it for its own.
-    await jobs.submit("orphan", script=SLEEPS, **ONE, scheduling=NOWHERE)
+    await jobs.submit("orphan", command=SLEEPS, **ONE, scheduling=NOWHERE)
     assert "pod orphan-0-0" in (await jobs.announced("orphan", "NameTaken"))[0]
     await until(lambda: _counts(jobs, "orphan", 2))
     left = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]
@@ -78,11 +77,11 @@ async def test_foreground_and_background_take_pods_along_and_orphans_are_left_al
 
 @pytest.mark.usefixtures("operator")
 async def test_a_job_made_anew_at_once_waits_for_the_former_ones_pods_and_starts_from_nothing(jobs):
-    await jobs.submit("again", script=STUBBORN, nodes=1, gracePeriod="6s")
+    await jobs.submit("again", command=STUBBORN, nodes=1, gracePeriod="6s")
     await jobs.until("again", lambda now: now.get("round") == 1)
     (former,) = (await jobs.pods("again")).values()
     await _delete(jobs, "again")
-    await jobs.submit("again", script=SLEEPS, **ONE)
+    await jobs.submit("again", command=SLEEPS, **ONE)
     await jobs.until("again", lambda now: now.get("reason") == "PredecessorStopping")
     status = await jobs.until("again", lambda now: now.get("round") == 1)
     assert status.get("restarts", {}).get("total", 0) == 0
@@ -97,14 +96,14 @@ async def test_a_namespace_that_is_deleted_ends_its_jobs_without_a_storm(api, na
         operator.start()
         there, elsewhere = Jobs(api, doomed), Jobs(api, namespace)
         for name in ("one", "two"):
-            await there.submit(name, script=SLEEPS, **ONE)
+            await there.submit(name, command=SLEEPS, **ONE)
         await there.until("one", lambda now: now.get("round") == 1)
         await delete_namespace(api, doomed)
         begun = len(proxy.requests)
         await until(lambda: _is_gone(api, f"/api/v1/namespaces/{doomed}"), 120, lambda: f"{doomed} is still there")
         made = [each for each in proxy.requests[begun:] if (each.verb, each.path) == ("POST", f"{there.core}/pods")]
         assert len(made) <= 4
-        await elsewhere.submit("three", script=SLEEPS, **ONE, scheduling=NOWHERE)
+        await elsewhere.submit("three", command=SLEEPS, **ONE, scheduling=NOWHERE)
         await until(lambda: _pods_are(elsewhere, {"three-0-0"}))
         assert operator.log.read_text().count(doomed) < 30
 

@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import Jobs, python
 from tests.support.cluster.operators import until
 from tests.support.cluster.training import CLAIM
 
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import NotFound
 
-SCRIPT = "import os, time; print(os.environ['LR'], flush=True); time.sleep(900)"
+PRINTS = python("import os, time; print(os.environ['LR'], flush=True); time.sleep(900)")
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def uids(jobs, name):
 
 async def test_a_config_map_that_is_edited_before_a_pod_is_lost_replaces_the_whole_gang(jobs):
     await jobs.make("configmaps", "settings", data={"LR": "0.1"})
-    await jobs.submit("job", script=SCRIPT, nodes=2, envFrom=[{"configMap": "settings"}], gracePeriod="1s")
+    await jobs.submit("job", command=PRINTS, nodes=2, envFrom=[{"configMap": "settings"}], gracePeriod="1s")
     status = await jobs.until("job", lambda now: now.get("round") == 1)
     before = await uids(jobs, "job")
     assert status["images"]["agent"]
@@ -66,7 +66,7 @@ async def test_a_job_made_again_under_its_name_starts_over_and_says_where_the_fo
     await jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
     warnings = []
     for _ in range(2):
-        await jobs.submit("job", script=FOLDER, nodes=1, checkpoint={"volume": {"claim": "runs"}})
+        await jobs.submit("job", command=python(FOLDER), nodes=1, checkpoint={"volume": {"claim": "runs"}})
         status = await jobs.ends("job")
         assert status["state"] == "Succeeded", status["message"]
         warnings.append(" ".join(status.get("warnings", ())))

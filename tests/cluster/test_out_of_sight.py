@@ -3,19 +3,18 @@
 import json
 import signal
 
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import SLEEPS, Jobs
 from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH, Api
 
-SLEEPS = "import time; time.sleep(600)"
 TRAINS = {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"}
 UNLABEL = {"metadata": {"labels": {"torchyard.dev/job-uid": None}}}
 
 
 async def test_a_pod_whose_label_is_taken_away_goes_before_another_one_comes(api, namespace, operator):
     jobs = Jobs(api, namespace)
-    await jobs.submit("bare", script=SLEEPS, nodes=1, gracePeriod="5s")
+    await jobs.submit("bare", command=SLEEPS, nodes=1, gracePeriod="5s")
     await jobs.until("bare", lambda now: now.get("round") == 1)
     await api.request("PATCH", f"{jobs.core}/pods/bare-0-0", body=UNLABEL, content_type=MERGE_PATCH)
     seen: set[str] = set()

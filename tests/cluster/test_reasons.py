@@ -5,14 +5,14 @@ import contextlib
 import json
 
 import pytest
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.operators import until
 from tests.support.cluster.registry import start_registry
 
 from torchyard.cluster.kube.errors import NotFound, Rejected
 
-SCRIPT = "print('hello')"
-ONE = {"script": SCRIPT, "nodes": 1}
+HELLO = python("print('hello')")
+ONE = {"command": HELLO, "nodes": 1}
 HUGE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
 # A pod that restricted Pod Security lets in.
 SAFE = {
@@ -117,7 +117,7 @@ async def test_what_is_missing_may_be_made_later(jobs):
 async def test_a_quota_is_waited_for_and_named(jobs):
     await jobs.make("resourcequotas", "team", spec={"hard": {"pods": "1"}})
     await until(lambda: _counted(jobs, "team"))
-    await jobs.submit("two", script=SCRIPT, nodes=2)
+    await jobs.submit("two", command=HELLO, nodes=2)
     status = await jobs.until("two", lambda now: now.get("reason") == "QuotaExceeded")
     assert "team, pods 1/1" in status["message"]
     assert status["state"] == "Pending"
@@ -203,7 +203,7 @@ async def test_what_only_the_cluster_knows_to_be_invalid_fails_the_job_with_its_
     "operator", [{"flags": ("--intake-url", "https://operator.invalid:8443")}], indirect=True, ids=["unknown"]
 )
 async def test_agents_that_cannot_reach_the_operator_are_named(jobs):
-    await jobs.submit("mute", script="import time; time.sleep(600)", nodes=1)
+    await jobs.submit("mute", command=SLEEPS, nodes=1)
     status = await jobs.until("mute", lambda now: now.get("reason") == "AgentSilent")
     assert status["state"] == "Starting"
     assert "do not reach the operator (mute-0-0); check network policies and DNS" in status["message"]

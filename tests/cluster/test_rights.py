@@ -1,11 +1,10 @@
 """Rights of the operator that somebody takes away while it runs, and gives back."""
 
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import SLEEPS, Jobs
 from tests.support.cluster.operators import until
 from tests.support.cluster.rights import Rights
 
-SLEEPS = "import time; time.sleep(600)"
-ONE = {"script": SLEEPS, "nodes": 1, "gracePeriod": "2s"}
+ONE = {"command": SLEEPS, "nodes": 1, "gracePeriod": "2s"}
 
 
 async def test_a_right_that_is_taken_away_is_named_and_all_goes_on_once_it_is_back(

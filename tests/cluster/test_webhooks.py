@@ -1,11 +1,12 @@
 """Admission webhooks of other people: one refuses pods, one is away, one puts a side-car into them."""
 
 import pytest
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import Jobs, python
 from tests.support.cluster.operators import AGENT_IMAGE, until
 from tests.support.cluster.webhooks import SAFE, Webhook, change, refuse, webhook
 
-ONE = {"script": "print('hello')", "nodes": 1}
+HELLO = python("print('hello')")
+ONE = {"command": HELLO, "nodes": 1}
 SIDE_CAR = {
     "name": "mesh",
     "image": AGENT_IMAGE,
@@ -43,7 +44,7 @@ async def test_what_one_puts_into_pods_is_lived_with_and_keeps_no_finished_job(j
     note = {"op": "add", "path": "/metadata/annotations/mesh.example.com~1status", "value": "injected"}
     side_car = {"op": "add", "path": "/spec/containers/0", "value": SIDE_CAR}
     async with stands("mesh.example.com", "changed", change(label, note, side_car)):
-        await jobs.submit("changed", script="print('hello')", nodes=2)
+        await jobs.submit("changed", command=HELLO, nodes=2)
         status = await jobs.ends("changed")
     assert (status["state"], status["round"], status.get("restarts", {}).get("total", 0)) == ("Succeeded", 1, 0)
     pods = await jobs.pods("changed")
