@@ -29,7 +29,7 @@ class CommandLine:
             "TERM": "xterm",
         }
 
-    def __call__(self, *words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [EXECUTABLE, *map(str, words)],
             cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout, check=False,
@@ -70,7 +70,7 @@ def torchyard(tmp_path: Path) -> Iterator[CommandLine]:
         subprocess.run([EXECUTABLE, "rm", "--force", run.parent.name], env=line.env, capture_output=True, check=True)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -95,7 +95,7 @@ def test_words_nobody_can_read_change_no_exit_code(torchyard: CommandLine) -> No
     process = torchyard.start("ps", "-o", "bogus")
     assert process.stderr is not None
     process.stderr.close()
-    assert process.wait(timeout=60) == 64
+    assert process.wait(timeout=300) == 64
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_reader_that_goes_away_is_no_error(torchyard: CommandLine) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 141
+    assert process.wait(timeout=300) == 141
 
 
 def test_a_finished_failure_cannot_be_resumed_and_says_why(torchyard: CommandLine) -> None:

@@ -42,7 +42,7 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
     name = file.stem  # type: ignore[attr-defined]
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
     short = next((["--set", f"spec.trainer.params.{length}"] for part, length in SHORT.items() if part in name), [])
-    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short, timeout=180)
+    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short, timeout=300)
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)
     status = job["status"]

@@ -129,7 +129,7 @@ def test_followed_logs_go_on_through_new_pods_and_end_with_the_run(torchyard: Co
     document = {"metadata": {"uid": "u-1"}, "status": status_document(SUCCEEDED.status)}
     (folder / "status.json").write_text(json.dumps(document))
     assert process.stdout.readline() == "[r0 cvrp-0-0] the end\n"
-    assert eventually(lambda: process.poll() == 0, 10)
+    assert eventually(lambda: process.poll() == 0)
     del lock
 
 

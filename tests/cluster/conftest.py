@@ -163,5 +163,5 @@ async def operator(make_operator, request) -> operators.Operator:
     one = make_operator(**getattr(request, "param", {}))
     one.start()
     await one.ready()
-    await operators.until(one.leads, 60, lambda: one.log.read_text()[-3000:])
+    await operators.until(one.leads, why=lambda: one.log.read_text()[-3000:])
     return one

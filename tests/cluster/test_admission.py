@@ -118,7 +118,7 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
         ]
         return all("ValidatingAdmissionPolicy" in each for each in refused)
 
-    await until(active, 60, lambda: "the policies do not hold yet")
+    await until(active, why=lambda: "the policies do not hold yet")
     yield found
     for path in made:
         await api.request("DELETE", path, body={})

@@ -115,7 +115,7 @@ async def test_why_a_job_waits_is_explained_with_what_to_do(torchyard, operator)
         explained = (await torchyard("explain", "cvrp")).out
         return all(words in explained for words in expected)
 
-    await until(says_so, 120, lambda: explained)
+    await until(says_so, why=lambda: explained)
 
 
 async def test_a_job_nobody_looks_at_sends_to_the_doctor(torchyard, namespace):

@@ -48,7 +48,7 @@ async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_o
     async with asyncio.TaskGroup() as group:
         for name in phases:
             group.create_task(delete_when(name))
-    await until(lambda: _pods_are(jobs, set()), 90, lambda: "pods of deleted jobs are still there")
+    await until(lambda: _pods_are(jobs, set()), why=lambda: "pods of deleted jobs are still there")
     # Whoever looks at a new job has looked at the others.
     await jobs.submit("last", command=SLEEPS, **ONE, scheduling=NOWHERE)
     await until(lambda: _pods_are(jobs, {"last-0-0"}))
@@ -65,7 +65,7 @@ async def test_foreground_and_background_take_pods_along_and_orphans_are_left_al
     orphan = (await jobs.pods("orphan"))["orphan-0-0"]["metadata"]["uid"]
     for way in ways:
         await _delete(jobs, way.lower(), propagationPolicy=way)
-    await until(lambda: _pods_are(jobs, {"orphan-0-0"}), 90)
+    await until(lambda: _pods_are(jobs, {"orphan-0-0"}))
     await until(lambda: _gone(jobs, "orphan"))
     # A job of that name does not take it for its own.
     await jobs.submit("orphan", command=SLEEPS, **ONE, scheduling=NOWHERE)
@@ -100,7 +100,7 @@ async def test_a_namespace_that_is_deleted_ends_its_jobs_without_a_storm(api, na
         await there.until("one", lambda now: now.get("round") == 1)
         await delete_namespace(api, doomed)
         begun = len(proxy.requests)
-        await until(lambda: _is_gone(api, f"/api/v1/namespaces/{doomed}"), 120, lambda: f"{doomed} is still there")
+        await until(lambda: _is_gone(api, f"/api/v1/namespaces/{doomed}"), why=lambda: f"{doomed} is still there")
         made = [each for each in proxy.requests[begun:] if (each.verb, each.path) == ("POST", f"{there.core}/pods")]
         assert len(made) <= 4
         await elsewhere.submit("three", command=SLEEPS, **ONE, scheduling=NOWHERE)

@@ -71,7 +71,7 @@ async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(train
     await training.gained()
     await operator.kill()
     operator.start()
-    await until(operator.leads, 60)
+    await until(operator.leads)
     assert (await training.gained())["round"] == 1
 
     pod, node = await training.pod(1)
@@ -108,7 +108,7 @@ async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, u
         nodes[node].unpause()
         # It goes on where it was, beside the new round, wants to write its next checkpoint, and has to give up.
         left_behind = functools.partial(training.said_on, nodes[node])
-        await until(lambda: "round 2 ended: code 76" in left_behind(), 120, left_behind)
+        await until(lambda: "round 2 ended: code 76" in left_behind(), why=left_behind)
         after = training.rounds_on_disk()
         assert {after[step] for step in after.keys() - before.keys()} <= {3}
     assert await training.weights() == undisturbed
@@ -127,7 +127,7 @@ async def test_a_killed_agent_is_named_and_a_stopped_kubelet_takes_nothing(train
     node = nodes[name]
     with node.repaired_afterwards():
         node.stop_kubelet()
-        await until(lambda: asyncio.to_thread(lambda: not node.ready()), 120, lambda: f"{name} is still ready")
+        await until(lambda: asyncio.to_thread(lambda: not node.ready()), why=lambda: f"{name} is still ready")
         assert await training.weights() == undisturbed
     assert (await training.jobs.status(training.name))["round"] == 2
 

@@ -55,7 +55,7 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
             await torchyard("fetch", "cvrp", "profile", "-o", profile, "--replace")
         return bool(list(profile.glob("trace-*.json.gz")))
 
-    await until(traced, 120, lambda: sorted(path.name for path in tmp_path.rglob("*")))
+    await until(traced, why=lambda: sorted(path.name for path in tmp_path.rglob("*")))
     (trace,) = profile.iterdir()
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
@@ -65,7 +65,7 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
     async def no_pods() -> bool:
         return not json.loads(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
 
-    await until(no_pods, 120)
+    await until(no_pods)
     await torchyard("fetch", "cvrp", "latest", "-o", tmp_path / "latest")
     assert (tmp_path / "latest").read_text().startswith("step-")
     await torchyard("delete", "cvrp")

@@ -22,7 +22,7 @@ async def test_a_rank_that_hangs_is_shown_named_and_trained_past(torchyard, api,
         found = json.loads((await torchyard("stacks", "hangs", "-o", "json")).out)
         return len(found) == 2 and "read_batch" in found[1]["at"]
 
-    await until(hangs, 15, lambda: found)
+    await until(hangs, why=lambda: found)
     assert [(each["rank"], each["pod"], each["waits"]) for each in found] == [
         (0, "hangs-0-0", True),
         (1, "hangs-0-1", False),

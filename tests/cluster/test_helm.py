@@ -128,7 +128,7 @@ class Place:
         async def moved():
             return await step() > seen
 
-        await until(moved, 240, lambda: f"step {seen} and no further")
+        await until(moved, why=lambda: f"step {seen} and no further")
 
     async def identity(self):
         """What nothing may change while the job runs: the job, its pod, the round, the restarts."""
@@ -173,14 +173,14 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     await place.trains_on()
     assert await place.identity() == same
     assert await place.secret(f"{name}-ca") == authority
-    await until(place.one_of_two_leads, 120)
+    await until(place.one_of_two_leads)
     assert not first & {pod["metadata"]["uid"] for pod in await place.operators()}
     assert "Phase:          Succeeded" in await helm("test", name)
     assert await place.refused() == []
 
     # Uninstall: the operator goes, everything of the user stays.
     await helm("uninstall", name, "--wait", "--timeout", "60s")
-    await until(place.no_operators, 120)
+    await until(place.no_operators)
     assert (await place.get(CRD_PATH))["metadata"]["name"] == crd()["metadata"]["name"]
     assert await place.identity() == same
 
@@ -197,7 +197,7 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     async def cleared():
         return await place.pods("torchyard.dev/job=long") == []
 
-    await until(cleared, 240, lambda: "the pod of a deleted job is still there")
+    await until(cleared, why=lambda: "the pod of a deleted job is still there")
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -37,7 +37,7 @@ async def read(api, path):
 async def honest(api, jobs, pods, name):
     """An honest job and the uids of its two pods, once it has them."""
     await api.request("POST", jobs, body={**HONEST, "metadata": {"name": name}})
-    await until(lambda: _pods_of(api, pods, name, 2), 60, lambda: f"{name} got no pods")
+    await until(lambda: _pods_of(api, pods, name, 2), why=lambda: f"{name} got no pods")
     return await read(api, f"{jobs}/{name}"), await uids(api, pods, name)
 
 
@@ -100,7 +100,7 @@ async def test_none_of_a_hundred_stops_the_operator_or_affects_another_job(api, 
     await until(settled, SETTLE_SECONDS, lambda: operator.log.read_text()[-3000:])
     _, latecomers = await honest(api, jobs, pods, "latecomer")
     assert len(latecomers) == 2
-    await until(operator.leads, 60, lambda: operator.log.read_text()[-3000:])
+    await until(operator.leads, why=lambda: operator.log.read_text()[-3000:])
     assert await uids(api, pods, "victim") == victims_pods
     after = await read(api, f"{jobs}/victim")
     assert (after["metadata"]["generation"], after["status"]["state"]) == (1, "Pending")

@@ -71,7 +71,7 @@ async def test_a_job_made_again_under_its_name_starts_over_and_says_where_the_fo
         assert status["state"] == "Succeeded", status["message"]
         warnings.append(" ".join(status.get("warnings", ())))
         await jobs.api.request("DELETE", f"{jobs.path}/job", body={"propagationPolicy": "Foreground"})
-        await until(lambda: gone(jobs), 60, lambda: "the job is still there")
+        await until(lambda: gone(jobs), why=lambda: "the job is still there")
     first, second = warnings
     assert first == ""
     assert "moved to /torchyard/checkpoints/job-old-1, and this job starts over" in second

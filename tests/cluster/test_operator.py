@@ -65,7 +65,7 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
     await api.request("DELETE", f"{jobs}/job")
     with pytest.raises(NotFound):
         await api.request("GET", f"{jobs}/job")
-    await until(lambda: _number(api, pods, 0), 240)  # a collector of garbage has its own times
+    await until(lambda: _number(api, pods, 0))  # a collector of garbage has its own times
 
 
 @pytest.mark.alone
@@ -78,7 +78,7 @@ async def test_a_kind_that_is_not_served_for_a_while_is_not_the_end_of_its_jobs(
         await until(lambda: "are not served now" in operator.log.read_text())
     finally:
         await _serve(api, jobs, served=True)
-    await until(lambda: _has_pods(api, pods, {"job-0-0", "job-1-1"}), 120)
+    await until(lambda: _has_pods(api, pods, {"job-0-0", "job-1-1"}))
 
 
 async def _serve(api, jobs, *, served) -> None:

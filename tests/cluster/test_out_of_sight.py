@@ -25,7 +25,7 @@ async def test_a_pod_whose_label_is_taken_away_goes_before_another_one_comes(api
         assert seen != {"bare-0-0", "bare-1-0"}, "two pods of one index"
         return seen == {"bare-1-0"}
 
-    await until(replaced, 60, lambda: f"pods: {sorted(seen)}")
+    await until(replaced, why=lambda: f"pods: {sorted(seen)}")
     (first, *_) = (await jobs.status("bare"))["attempts"]
     assert (first["reason"], first["cause"]["pod"]) == ("PodLost", "bare-0-0")
     assert "its label torchyard.dev/job-uid was taken away" in first["cause"]["exception"]
@@ -34,7 +34,7 @@ async def test_a_pod_whose_label_is_taken_away_goes_before_another_one_comes(api
 async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_figures(api, namespace, make_operator):
     jobs, one, two = Jobs(api, namespace), make_operator(name="one"), make_operator(name="two")
     one.start()
-    await until(one.leads, 60)
+    await until(one.leads)
     await jobs.submit("long", **TRAINS)
     await jobs.trains("long", beyond=10)
     one.signal(signal.SIGTERM)

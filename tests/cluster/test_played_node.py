@@ -138,7 +138,7 @@ def _there(played: Lane, **more) -> dict:
 
 async def _trains(played: Lane, job: str, number: int | None) -> None:
     """The newest round, or the one of this number, is under way."""
-    await played.jobs.until(job, lambda now: now.get("state") == "Running" and number in {None, now["round"]}, 90)
+    await played.jobs.until(job, lambda now: now.get("state") == "Running" and number in {None, now["round"]})
 
 
 async def _one_that_trains(played: Lane, jobs: Iterable[str]) -> str:
@@ -148,14 +148,14 @@ async def _one_that_trains(played: Lane, jobs: Iterable[str]) -> str:
         found[:] = [job for job in jobs if (await played.jobs.status(job)).get("state") == "Running"]
         return bool(found)
 
-    await until(trains, 90, lambda: "none of them trains")
+    await until(trains, why=lambda: "none of them trains")
     return found[0]
 
 
 async def _finish(played: Lane, job: str) -> None:
     """Once the workers of all its pods run, they are done."""
     agents = [each.agent for each in played.kubelet.containers.values() if each.job == job and each.agent is not None]
-    await until(lambda: all(agent.trains for agent in agents), 30, lambda: f"{job}: not all of them train")
+    await until(lambda: all(agent.trains for agent in agents), why=lambda: f"{job}: not all of them train")
     for agent in agents:
         agent.finish(0)
 
@@ -164,7 +164,7 @@ async def _flap(played: Lane) -> None:
     """It is not ready until the operator has seen so, and then ready again."""
     seen = len(played.requests)
     await _say(played, well=False)
-    await until(lambda: _looked_at(played, seen), 60, lambda: "nobody looked at the node")
+    await until(lambda: _looked_at(played, seen), why=lambda: "nobody looked at the node")
     await _say(played, well=True)
 
 

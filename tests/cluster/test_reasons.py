@@ -77,7 +77,7 @@ async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
 
     async def says(name: str) -> None:
         _, reason, evidence = expected[name]
-        status = await jobs.until(name, lambda now: now.get("reason") == reason and evidence in now["message"], 240)
+        status = await jobs.until(name, lambda now: now.get("reason") == reason and evidence in now["message"])
         assert status["state"] == "Pending"
 
     async with asyncio.TaskGroup() as group:
@@ -258,7 +258,7 @@ async def _policy(api, namespace, kind, *, in_force=None, **spec):
         pytest.skip(f"this version of Kubernetes has no {kind} admission policies")
     try:
         await api.request("POST", f"{path}ybindings", body={"metadata": {"name": name}, "spec": binding})
-        await until(lambda: (in_force or _denies)(api, namespace), 60, lambda: f"{name} is not in force")
+        await until(lambda: (in_force or _denies)(api, namespace), why=lambda: f"{name} is not in force")
         yield name
     finally:
         await api.request("DELETE", f"{path}ybindings/{name}")

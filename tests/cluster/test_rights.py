@@ -14,7 +14,7 @@ async def test_a_right_that_is_taken_away_is_named_and_all_goes_on_once_it_is_ba
     async with Rights(api, namespace).given() as rights:
         operator = make_operator(kubeconfig=rights.kubeconfig(tmp_path / "bound"))
         operator.start()
-        await until(operator.leads, 60, lambda: operator.log.read_text()[-3000:])
+        await until(operator.leads, why=lambda: operator.log.read_text()[-3000:])
         await jobs.submit("before", **ONE)
         await jobs.until("before", lambda now: now.get("round") == 1)
 

@@ -52,7 +52,7 @@ async def test_what_one_puts_into_pods_is_lived_with_and_keeps_no_finished_job(j
         ("mesh", "trainer")
     }
     # The mesh would go on for ever.
-    await until(lambda: _none_is_left(jobs, "changed"), 90, lambda: "the side-cars keep their pods")
+    await until(lambda: _none_is_left(jobs, "changed"), why=lambda: "the side-cars keep their pods")
 
 
 async def _none_is_left(jobs: Jobs, name: str) -> bool:

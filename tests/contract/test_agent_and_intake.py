@@ -189,7 +189,7 @@ async def test_a_dump_shows_where_the_workers_are(start, operator, tmp_path):
     program.write_text(REPORTING.replace("100000", "2") + f"\ndef hang():\n{body}\nhang()\n")
     async with operator.listening():
         start(operator, "torchrun", str(program))
-        await operator.see(lambda agent: agent.state == "ready", 60)
+        await operator.see(lambda agent: agent.state == "ready", 180)
         operator.command("run", round=1)
         await operator.see(lambda agent: agent.reports)
         async with asyncio.timeout(30):

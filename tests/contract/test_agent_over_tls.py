@@ -116,12 +116,12 @@ class World:
     def step(self):
         return self.report["step"]
 
-    async def see(self, condition, seconds=60.0):
+    async def see(self, condition, seconds=180.0):
         await until(lambda: self.agent and condition(self.agent), seconds)
         return self.agent
 
 
-async def until(condition, seconds=60.0):
+async def until(condition, seconds=180.0):
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ def learn(tmp_path):
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
             with (folder / "log").open("w") as log:
                 learners.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment))
-        codes = [learner.wait(timeout=900) for learner in learners]
+        codes = [learner.wait(timeout=1800) for learner in learners]
         logs = [(tmp_path / f"seed-{seed}" / "log").read_text() for seed in SEEDS]
         assert codes == [0] * len(SEEDS), logs
         finals = [tmp_path / f"seed-{seed}" / "checkpoints" / "final" / "summary.json" for seed in SEEDS]

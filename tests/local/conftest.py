@@ -26,7 +26,7 @@ from torchyard.intake.server import application
 from torchyard.intake.unix import unix_intake
 from torchyard.laptop import run_job
 
-SECONDS = 150.0
+SECONDS = 300.0
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
@@ -64,7 +64,7 @@ def folder(home) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def until():
-    async def wait(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+    async def wait(condition: Callable[[], Any], seconds: float = 180.0, what: str = "") -> Any:
         deadline = time.monotonic() + seconds
         while not (seen := condition()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"

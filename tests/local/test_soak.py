@@ -21,7 +21,7 @@ def test_faults_in_a_row_change_neither_the_weights_nor_the_truth_of_the_status(
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 
 def until(look, seconds=DEADLINE):

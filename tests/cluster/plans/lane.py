@@ -117,7 +117,7 @@ class Lane:
                 each.start()
         for each in good:
             await each.ready()
-        await operators.until(lambda: _one_leads(good), 60, lambda: _told(good))
+        await operators.until(lambda: _one_leads(good), why=lambda: _told(good))
         self.memory.led = {self.memory.leader}
 
     async def deposed(self) -> list[str]:
@@ -125,7 +125,7 @@ class Lane:
         for each in self._leaving:
             await each.ended()
         self._leaving.clear()
-        await operators.until(self._is_led, 60, lambda: f"the lease is left to {self.memory.leader or 'nobody'}")
+        await operators.until(self._is_led, why=lambda: f"the lease is left to {self.memory.leader or 'nobody'}")
         wrong = []
         for name in self.memory.led - {self.memory.leader}:
             try:

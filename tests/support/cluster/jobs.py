@@ -38,7 +38,7 @@ class Jobs:
     async def status(self, name: str) -> dict[str, Any]:
         return json.loads(await self.api.request("GET", f"{self.path}/{name}")).get("status", {})
 
-    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 120.0) -> dict:
+    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 300.0) -> dict:
         """The status once it is so."""
         last: dict[str, Any] = {}
 
@@ -50,7 +50,7 @@ class Jobs:
         await until(holds, seconds, lambda: f"{name}: {json.dumps(last, indent=1)}")
         return last
 
-    async def trains(self, name: str, seconds: float = 180.0, *, beyond: int = 0) -> dict[str, Any]:
+    async def trains(self, name: str, seconds: float = 300.0, *, beyond: int = 0) -> dict[str, Any]:
         """The status once steps beyond this one are made."""
 
         def running(status: dict[str, Any]) -> bool:
@@ -68,7 +68,7 @@ class Jobs:
         found = json.loads(await self.api.request("GET", f"{self.core}/pods", params=params))["items"]
         return {each["metadata"]["name"]: each for each in found}
 
-    async def announced(self, name: str, reason: str, seconds: float = 30.0) -> list[str]:
+    async def announced(self, name: str, reason: str, seconds: float = 180.0) -> list[str]:
         """Messages of a job's events of this reason, once there is one: they go out after the status they are of."""
         params = {"fieldSelector": f"involvedObject.name={name},involvedObject.kind=TrainingJob,reason={reason}"}
         found: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ import aiohttp
 from torchyard.cluster.kube.client import Api
 from torchyard_agent.ports import ReservedPort
 
-ENDS_WITHIN = 60.0
+ENDS_WITHIN = 180.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
 MAIN = ("-m", "torchyard.cli.main")
@@ -135,7 +135,7 @@ class Operator:
         except (aiohttp.ClientError, TimeoutError) as error:
             return 0, repr(error)
 
-    async def ready(self, seconds: float = 120.0) -> "Operator":
+    async def ready(self, seconds: float = 240.0) -> "Operator":
         """Wait until it is."""
         await until(self._is_ready, seconds, lambda: f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}")
         return self
@@ -155,7 +155,7 @@ class Operator:
         return (await self.page("/readyz"))[0] == 200
 
 
-async def until(condition: Callable, seconds: float = 60.0, why: Callable[[], str] = lambda: "not so in time") -> None:
+async def until(condition: Callable, seconds: float = 240.0, why: Callable[[], str] = lambda: "not so in time") -> None:
     """Wait for something that others do; the time is for a slow machine, what holds is seen at once."""
     deadline = time.monotonic() + seconds
     while True:
