@@ -10,6 +10,13 @@ settings.register_profile("torchyard", deadline=None)  # a busy machine is no de
 settings.load_profile("torchyard")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Where only end-to-end tests run, do not import files that have none: their tables take seconds to build."""
+    if config.option.markexpr != "e2e" or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
+        return None
+    return "pytest.mark.e2e" not in collection_path.read_text(encoding="utf-8") or None
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print what was skipped, one line for each thing that is missing; the reasons say how to get it."""
     reports = terminalreporter.stats.get("skipped", ())

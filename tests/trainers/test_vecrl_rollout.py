@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_rl import ALONE, SMALL, SNAKES, everything, session_of, settled
-from tests.support.trainers.compilers import needs_compiler
+from tests.support.trainers.compilers import COMPILED_CODE, needs_compiler
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured
@@ -109,7 +109,8 @@ def assert_same_rollout(plain, compiled):
 @pytest.mark.e2e
 @needs_compiler
 @pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
-def test_a_compiled_rollout_is_the_rollout(environment):
+def test_a_compiled_rollout_is_the_rollout(environment, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(COMPILED_CODE))
     plain, compiled, again = compiled_and_plain(environment, torch.device("cpu"))
     assert_same_rollout(plain, compiled)
     assert torch.equal(compiled.advantage, again.advantage)
