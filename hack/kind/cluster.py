@@ -7,9 +7,10 @@ import string
 import subprocess
 
 import docker
+import network_policies
 from binaries import TOOLS, programs
 from cache import HERE, KIND, digest
-from node_image import node_image
+from node_image import node_image, stock
 from shell import run, say, step, succeeds
 
 NAME = "torchyard"
@@ -36,6 +37,8 @@ def up() -> None:
         with step("creating a cluster of three nodes", usual="under a minute"):
             _create(image, config)
         MADE_FROM.write_text(fingerprint)
+    if image != stock():
+        network_policies.enforce(NODES, (BIN / "kubectl", "--kubeconfig", KUBECONFIG))
     offer_gpus()
     say(f'ready. For a shell with this cluster: eval "$(make -s kind-env)" (KUBECONFIG={KUBECONFIG})')
 

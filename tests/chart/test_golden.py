@@ -3,6 +3,7 @@
 `TORCHYARD_WRITE_GOLDEN=1 pytest tests/chart/test_golden.py` writes the objects again; read the difference, then commit.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -80,16 +81,20 @@ def test_a_long_release_name_still_gives_names_that_kubernetes_takes():
         assert len(document["metadata"]["name"]) <= 63
 
 
-def test_only_pods_of_jobs_reach_pods_of_jobs_in_the_namespaces_that_are_looked_after():
-    documents = rendered({"watchNamespaces": ["red", "blue"], "networkPolicy": {"jobsFrom": [{"podSelector": {}}]}})
-    policies = [document for document in documents if document["kind"] == "NetworkPolicy"]
-    assert [policy["metadata"]["namespace"] for policy in policies] == ["red", "blue"]
-    members = {"matchExpressions": [{"key": names.JOB_UID, "operator": "Exists"}]}
-    for policy in policies:
-        assert policy["spec"]["podSelector"] == members
-        assert policy["spec"]["ingress"] == [{"from": [{"podSelector": members}, {"podSelector": {}}]}]
-    off = rendered({"watchNamespaces": ["red"], "networkPolicy": {"jobs": False}})
-    assert "NetworkPolicy" not in {document["kind"] for document in (*off, *rendered())}
+def test_the_operator_makes_a_network_policy_for_every_job_where_it_may():
+    def operator(values):
+        documents = rendered(values)
+        args = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+        rights = [each for role in documents if role["kind"] in {"Role", "ClusterRole"} for each in role["rules"]]
+        policies = [each for each in rights if "networkpolicies" in each["resources"]]
+        return [word for word in args if word.startswith("--network-peers")], len(policies)
+
+    assert operator({}) == (["--network-peers=[]"], 1)
+    peers = {"jobsFrom": [{"podSelector": {"matchLabels": {"app": 'a "b"'}}}]}
+    (flag,), granted = operator({"watchNamespaces": ["red", "blue"], "networkPolicy": peers})
+    assert json.loads(flag.partition("=")[2]) == peers["jobsFrom"]
+    assert granted == 2
+    assert operator({"networkPolicy": {"jobs": False}}) == ([], 0)
 
 
 def test_the_network_policy_lets_in_whoever_must_reach_the_intake():

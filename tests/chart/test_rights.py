@@ -26,6 +26,8 @@ ALLOWED_EVERYWHERE = {
     ("", "pods", "delete"),
     ("", "services", "get"),
     ("", "services", "create"),
+    ("networking.k8s.io", "networkpolicies", "create"),
+    ("networking.k8s.io", "networkpolicies", "patch"),
     ("", "events", "list"),
     ("", "events", "create"),
     ("", "nodes", "get"),

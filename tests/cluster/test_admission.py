@@ -14,7 +14,9 @@ from tests.support.cluster.operators import until
 from torchyard.api.codec import read_job
 from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH, connected
 from torchyard.cluster.kube.errors import Rejected
+from torchyard.cluster.kube.manifest.network_policy import network_policy
 from torchyard.cluster.kube.manifest.pod import pod
+from torchyard.cluster.kube.manifest.service import service
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
 
@@ -53,11 +55,11 @@ class Cluster:
         finally:
             os.environ["KUBECONFIG"] = str(self._folder / "admin")
 
-    async def ask(self, user, verb, path, body, **options):
+    async def ask(self, user, verb, path, body, *, params=DRY, **options):
         """Return why a request is refused, "" if it is not."""
         async with self.as_user(user) as api:
             try:
-                await api.request(verb, path, body=body, params=DRY, **options)
+                await api.request(verb, path, body=body, params=params, **options)
             except Rejected as error:
                 return str(error)
         return ""
@@ -115,6 +117,12 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
             await found.submit("tenant", {"envFrom": [{"secret": "private"}]}),
             await found.ask(found.operator, "POST", found.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
             await found.ask("editor", "POST", found.pods(), member(bare())),
+            await found.ask(
+                found.operator,
+                "POST",
+                found.pods().replace("pods", "services"),
+                {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 1}]}},
+            ),
         ]
         return all("ValidatingAdmissionPolicy" in each for each in refused)
 
@@ -225,6 +233,43 @@ async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_els
     for attack in attacks:
         refused = await cluster.ask(cluster.operator, "POST", cluster.pods(), attack)
         assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-operator'" in refused, json.dumps(attack)
+
+
+async def test_a_stolen_token_of_the_operator_opens_no_other_pods_to_the_network(cluster):
+    job = read_job(
+        {"metadata": {"name": "job", "uid": "1-2-3", "namespace": cluster.namespace}, "spec": {"script": "pass"}}
+    )
+    apply = {"content_type": APPLY_PATCH, "params": DRY | {"fieldManager": "torchyard"}}
+
+    async def policy(**changes):
+        document = network_policy(job, ({"podSelector": {}},))
+        document["metadata"] |= changes.pop("metadata", {})
+        document["spec"] |= changes
+        where = f"/apis/networking.k8s.io/v1/namespaces/{cluster.namespace}/networkpolicies"
+        return await cluster.ask(
+            cluster.operator, "PATCH", f"{where}/{document['metadata']['name']}", document, **apply
+        )
+
+    async def headless(**changes):
+        document = service(job)
+        document["spec"] |= changes
+        return await cluster.ask(cluster.operator, "POST", f"/api/v1/namespaces/{cluster.namespace}/services", document)
+
+    assert await policy() == await headless() == ""
+    (owner,) = service(job)["metadata"]["ownerReferences"]
+    attacks = [
+        policy(podSelector={}),
+        policy(podSelector={"matchLabels": {"app": "database"}}),
+        policy(podSelector={"matchLabels": {"torchyard.dev/job-uid": "4-5-6"}}),
+        policy(metadata={"ownerReferences": []}),
+        policy(metadata={"ownerReferences": [owner | {"kind": "Job"}]}),
+        policy(metadata={"name": "another"}),
+        headless(selector={"app": "database"}),
+        headless(clusterIP=None),
+        headless(externalIPs=["192.0.2.1"]),
+    ]
+    for attack in attacks:
+        assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-network'" in await attack
 
 
 async def test_nobody_else_makes_a_pod_that_looks_like_a_member_of_a_job(cluster):

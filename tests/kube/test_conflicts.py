@@ -11,7 +11,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.cluster import KubeCluster
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.actions import CreatePod, DeletePod
+from torchyard.engine.actions import DeletePod
 from torchyard.engine.ports import Conflict
 
 SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x", agent_image="agent", trainer_image="trainer")
@@ -109,18 +109,3 @@ async def test_a_job_whose_name_is_free_or_anothers_is_gone(cluster, there, uid)
         assert (now and now.metadata.uid) == uid
 
     await cluster(there, work)
-
-
-async def test_a_service_that_goes_while_it_is_looked_at_is_tried_again(tmp_path, monkeypatch):
-    """As that of a job of the same name does, which was deleted a moment ago."""
-
-    async def answer(request):
-        if request.method == "POST":
-            return refused(409, "AlreadyExists", 'services "ty-cvrp" already exists')
-        return refused(404, "NotFound", details={"name": "ty-cvrp", "kind": "services"})
-
-    plain = msgspec.convert(JOB | {"spec": {"command": ["true"], "launcher": {"kind": "none"}}}, TrainingJob)
-    async with talking(tmp_path, answer, monkeypatch) as api:
-        one = KubeCluster(api, Jobs(changed=lambda _key: None), SITE, changed=lambda *_news: None)
-        with pytest.raises(Conflict):
-            await one.create_pod(plain, CreatePod(name="cvrp-0-0", index=0, incarnation=0))

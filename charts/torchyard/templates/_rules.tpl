@@ -12,6 +12,11 @@
 - apiGroups: [""]
   resources: [services]
   verbs: [get, create]
+{{- if .Values.networkPolicy.jobs }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]

@@ -260,8 +260,8 @@ class Reason(StrEnum):
     )
     NAME_CONFLICT = _waiting(
         "NameConflict",
-        "a pod of another owner has the name of a pod of the job",
-        "rename the job or delete that pod",
+        "an object that the operator did not create has a name that the job needs",
+        "delete that object or rename the job",
         stalls=True,
         admits=False,
     )

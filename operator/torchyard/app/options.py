@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -26,6 +27,7 @@ class Options(Struct, frozen=True, kw_only=True):
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
     disk: str = ""
+    network_peers: tuple[dict[str, Any], ...] | None = None
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True
@@ -67,6 +69,7 @@ def site(options: Options, namespace: str) -> Site:
         agent_image=options.agent_image,
         trainer_image=options.trainer_image,
         disk=options.disk,
+        network_peers=options.network_peers,
     )
 
 

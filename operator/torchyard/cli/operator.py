@@ -4,6 +4,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from torchyard.api.quantities import amount
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 
@@ -37,6 +39,12 @@ def arguments(parser: ArgumentParser) -> None:
         "disk that a pod may fill if its job does not say; empty: as much as there is",
         defaults.disk,
         _quantity,
+    )
+    flag(
+        "--network-peers",
+        "make a NetworkPolicy for every job: its own pods, and these NetworkPolicy peers (a JSON list), reach its pods",
+        defaults.network_peers,
+        _peers,
     )
     flag("--qps", "most writes a second to the API server", defaults.qps, float)
     flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
@@ -92,6 +100,15 @@ def _log_format(text: str) -> str:
     if text not in {"text", "json"}:
         raise ValueError(f"{text!r} is neither text nor json")
     return text
+
+
+def _peers(text: str) -> tuple[dict[str, Any], ...] | None:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=tuple[dict[str, Any], ...])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{text!r} is not a JSON list of NetworkPolicy peers: {error}") from error
 
 
 def _port(text: str) -> int:

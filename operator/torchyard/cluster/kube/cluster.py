@@ -16,13 +16,13 @@ from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.cluster.kube.client import METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.cluster.kube.companions import Companions
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.facts import Facts, read
 from torchyard.cluster.kube.jobs import Jobs, job_path
 from torchyard.cluster.kube.manifest import container, names
 from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
-from torchyard.cluster.kube.manifest.service import service as service_manifest
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import KubePod, Seen
 from torchyard.cluster.kube.pods import Pods
@@ -30,7 +30,6 @@ from torchyard.cluster.kube.provenance import Provenance
 from torchyard.cluster.kube.status import replace_status
 from torchyard.cluster.kube.why.refused import forbidden, refused
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
-from torchyard.engine.agentless import is_agentless
 from torchyard.engine.ports import Key, NameTaken, Refused, Unavailable
 from torchyard.engine.view import Pod
 
@@ -76,6 +75,7 @@ class KubeCluster:
         self.tracked = Pods(api, namespaces, made=self._made, changed=changed, gone=self._forget, clock=clock)
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
         self._api, self._gone = api, gone
+        self._companions = Companions(api, clock)
         self._reported: set[str] = set()  # uids of forged pods
         self._pod = msgspec.json.Decoder(KubePod)
         self._seen = msgspec.json.Decoder(Seen)
@@ -145,8 +145,7 @@ class KubeCluster:
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
         manifest = pod_manifest(job, action, self.site, signature)
         try:
-            if is_agentless(job.spec) and action.index == 0:
-                await self._named(job)
+            await self._companions.ensure(job, self.site)
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )
@@ -242,26 +241,6 @@ class KubeCluster:
             raise forbidden(error) or error from error
 
     # Writes and caches.
-
-    async def _named(self, job: TrainingJob) -> None:
-        """See to it that members of a job without an agent find the first of them by name.
-
-        Raises:
-            Refused: the name of the service is somebody else's.
-            Conflict: it went meanwhile.
-        """
-        path = f"/api/v1/namespaces/{job.metadata.namespace}/services"
-        manifest = service_manifest(job)
-        try:
-            await self._api.request("POST", path, body=manifest)
-        except AlreadyExists:
-            name = manifest["metadata"]["name"]
-            try:
-                owner = self._pod.decode(await self._api.request("GET", f"{path}/{name}")).metadata.controller
-            except NotFound as error:
-                raise Conflict(f"service {name} went while it was looked at") from error
-            if owner is None or not owner.is_job(name=job.metadata.name, uid=job.metadata.uid):
-                raise Refused(Reason.NAME_CONFLICT, f"service {name} is not this job's") from None
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
         """Whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""

@@ -37,6 +37,11 @@ def gang_service(job: str) -> str:
     return f"ty-{job}"
 
 
+def gang_policy(job_uid: str) -> str:
+    """Name of the NetworkPolicy of a job: no other job can have it, not even a later one of the same name."""
+    return f"ty-{job_uid}"
+
+
 def gang_host(job: str, index: int) -> str:
     """Host name of a member of such a job, whatever its incarnation."""
     return f"{job}-{index}"

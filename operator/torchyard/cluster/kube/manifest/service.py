@@ -22,9 +22,12 @@ def service(job: TrainingJob) -> Manifest:
             "ownerReferences": [owner(job)],
         },
         "spec": {
+            "type": "ClusterIP",
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {names.JOB_UID: job.metadata.uid},
-            "ports": [{"name": "rendezvous", "port": MASTER_PORT}],
+            "ports": [
+                {"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP", "targetPort": MASTER_PORT},
+            ],
         },
     }

@@ -1,5 +1,7 @@
 """What every pod of this installation shares: images, the way to the operator, the rules of the house."""
 
+from typing import Any
+
 from msgspec import Struct
 
 AUDIENCE = "torchyard.dev"
@@ -26,5 +28,7 @@ class Site(Struct, frozen=True, kw_only=True):
     """Disk that a pod may fill if its job does not say; empty: as much as there is."""
     lost_node_seconds: int = 30
     """How long a pod stays bound to a node that is not ready or not reachable."""
+    network_peers: tuple[dict[str, Any], ...] | None = None
+    """NetworkPolicy peers that may reach the pods of a job beside its own pods; None: no NetworkPolicy is made."""
     scheduling_gates: tuple[str, ...] = ()
     """Gates that a gang scheduler removes when all pods of the gang fit."""
