@@ -277,6 +277,9 @@ def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchya
     (worker,) = re.findall("rank 0 ([0-9]+)", shown)
     assert b"--the" in Path(f"/proc/{worker}/cmdline").read_bytes()
     assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["loop", "Detached"]
+    waited = torchyard("wait", "loop")
+    assert waited.returncode == 1
+    assert "still training, but no process follows it (Detached)" in waited.stderr
     assert torchyard("rm", "loop").returncode == 64, "it is going on"
     resumed = torchyard.start("resume", "loop")
     assert resumed.stderr is not None

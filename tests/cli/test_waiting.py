@@ -96,3 +96,22 @@ async def test_a_submitted_job_that_its_ttl_deletes_at_once_has_succeeded(torchy
     async with cluster(torchyard, server):
         done = await asyncio.to_thread(torchyard, "submit", file, "-n", "team", "--watch")
     assert (done.returncode, "cvrp succeeded" in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("goal", ["over", "running"])
+def test_a_run_of_this_machine_that_nothing_controls_is_not_waited_for(torchyard, goal):
+    """Its status says what was true last: nothing changes it by itself."""
+    torchyard.record("cvrp", {"state": "Starting"})
+    done = torchyard("wait", "cvrp", "--for", goal)
+    assert done.returncode == 1
+    assert "the run 'cvrp' is interrupted: the process that controlled it is gone" in done.stderr
+    assert "`torchyard resume cvrp` continues it" in done.stderr
+
+
+def test_the_deletion_of_a_run_that_nothing_controls_is_waited_for(torchyard):
+    torchyard.record("cvrp", {"state": "Running"})
+    waiting = torchyard.start("wait", "cvrp", "--for", "deleted", "--timeout", "60s")
+    assert torchyard("wait", "cvrp").returncode == 1, "which takes longer than it takes to give up"
+    assert waiting.poll() is None
+    assert torchyard("rm", "cvrp").returncode == 0
+    assert waiting.wait(60) == 0

@@ -1,6 +1,7 @@
 """Runs as files: what `run` of a name that is taken does, who controls, what other terminals may change."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from torchyard.api.codec import read_job
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local import run
+from torchyard.cluster.local.aside import KEPT_ASIDE
 from torchyard.cluster.local.folder import RunFolder, take_lock
 from torchyard.cluster.local.record import POD_MARK, PodRecord, loopback_address, write
 from torchyard.cluster.local.runs import (
@@ -107,15 +109,42 @@ def test_a_finished_run_starts_over_and_the_old_one_is_kept_aside(folder, home, 
     first = create_run(folder, job(), tmp_path)
     folder.checkpoints.mkdir()
     (folder.checkpoints / "DONE").touch()
-    finish(folder)
+    finish(folder, completed="2026-11-25T12:34:56Z")
     second = create_run(folder, job(nodes=3), tmp_path)
     assert second.metadata.uid != first.metadata.uid
     assert second.status.state == ""
     assert not folder.checkpoints.exists()
-    assert (home / "old" / "demo" / "checkpoints" / "DONE").exists()
-    finish(folder, "Failed")
+    assert (home / "old" / "demo" / "2026-11-25T12-34-56Z" / "checkpoints" / "DONE").exists()
+    finish(folder, "Failed", completed="2026-11-25T12:34:56Z")
     create_run(folder, job(), tmp_path)
-    assert not (home / "old" / "demo" / "checkpoints").exists(), "one old run of a name is kept"
+    kept = sorted(path.name for path in (home / "old" / "demo").iterdir())
+    assert kept == ["2026-11-25T12-34-56Z", "2026-11-25T12-34-56Z.2"], "no run takes the place of another"
+
+
+def test_of_many_finished_runs_of_a_name_the_newest_are_kept_and_the_others_named(folder, home, tmp_path):
+    said = []
+    for minute in range(KEPT_ASIDE + 2):
+        create_run(folder, job(), tmp_path, lambda _before, aside: said.append(aside))
+        finish(folder, completed=f"2026-11-25T12:{minute:02}:00Z")
+    create_run(folder, job(), tmp_path, lambda _before, aside: said.append(aside))
+    shelf = home / "old" / "demo"
+    kept = sorted(path.name for path in shelf.iterdir())
+    assert kept == [f"2026-11-25T12-{minute:02}-00Z" for minute in range(2, KEPT_ASIDE + 2)]
+    assert said[-1].folder.path == shelf / kept[-1]
+    deleted = [aside.deleted for aside in said]
+    assert deleted == [()] * KEPT_ASIDE + [(shelf / f"2026-11-25T12-0{minute}-00Z",) for minute in (0, 1)]
+
+
+def test_a_run_that_an_older_version_kept_is_kept(folder, home, tmp_path):
+    """It was the folder of the name itself, and there was one."""
+    create_run(folder, job(), tmp_path)
+    (home / "old").mkdir()
+    shutil.copytree(folder.path, home / "old" / "demo")
+    os.utime(home / "old" / "demo", (1e9, 1e9))
+    finish(folder, completed="2026-11-25T12:34:56Z")
+    create_run(folder, job(), tmp_path)
+    kept = sorted(path.name for path in (home / "old" / "demo").iterdir())
+    assert kept == ["2001-09-09T01-46-40Z", "2026-11-25T12-34-56Z"]
 
 
 def test_a_run_that_is_stopping_is_not_gone_on_with(folder, tmp_path):

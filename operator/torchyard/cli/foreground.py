@@ -23,6 +23,7 @@ from torchyard.cli.picture import Picture, curve_metric, record
 from torchyard.cli.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
 from torchyard.cli.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.cli.runs import named
+from torchyard.cluster.local.aside import KEPT_ASIDE, Aside
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event
 
@@ -55,7 +56,7 @@ def start(wanted: RequestedJob, name: str | None = None) -> RunFolder:
     try:
         expire_runs()
         kept = create_run(
-            folder, job, wanted.folder, lambda before, old: say(set_aside(wanted.source, job, before, old))
+            folder, job, wanted.folder, lambda before, aside: say(set_aside(wanted.source, job, before, aside))
         )
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
@@ -99,11 +100,15 @@ def _free_folder(name: str, source_folder: Path) -> RunFolder:
     raise AssertionError  # numbers do not end
 
 
-def set_aside(source: str, job: TrainingJob, before: TrainingJob, old: RunFolder) -> str:
+def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) -> str:
     """Say where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
     from torchyard.api.changes import can_go_on_from
 
-    told = f"torchyard: run {old.name!r} was over and starts over; what it left is in {old.path} until the next time"
+    old = aside.folder
+    told = f"torchyard: run {before.metadata.name!r} was over and starts over; what it left is in {old.path}"
+    if aside.deleted:
+        oldest = ", ".join(map(str, aside.deleted))
+        told = f"{told}; deleted, since {KEPT_ASIDE} runs of a name are kept: {oldest}"
     if not can_go_on_from(before, job):
         return told
     resumed = ("run", source, "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")

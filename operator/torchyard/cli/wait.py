@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from torchyard.cli.arguments import run_name
-from torchyard.cli.errors import FAILED, SUCCEEDED
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
 from torchyard.cli.remote.place import on_cluster, place
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GOALS = ("over", "running", "suspended", "succeeded", "deleted")
 TIMED_OUT = 124  # as timeout(1)
+ABANDONED_LOOKS = 3
+"""So often in a row a run must be seen without a controlling process: one that starts has none yet."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -41,13 +43,13 @@ def duration(text: str) -> float:
 def command(name: str, context: str | None, namespace: str | None, goal: str, timeout: float | None) -> int:
     """Wait until a job is over, or got somewhere else.
 
-    Exit codes: 0 it got there, 1 it cannot any more (64: its workload refused its configuration), 75 it is suspended
-    instead, 124 the time is up.
+    Exit codes: 0 it got there, 1 it cannot any more, or not by itself (64: its workload refused its configuration), 75
+    it is suspended instead, 124 the time is up.
     """
     import asyncio
 
     if not on_cluster(name, context, namespace):
-        return asyncio.run(_within(timeout, name, _on_this_machine(name), goal))
+        return asyncio.run(_within(timeout, name, _on_this_machine(name, goal), goal))
 
     from torchyard.cli.remote.session import Remote, ask
 
@@ -59,23 +61,41 @@ def command(name: str, context: str | None, namespace: str | None, goal: str, ti
     return ask(there, context, namespace)
 
 
-async def _on_this_machine(name: str) -> "States":
-    """Yield a run of this machine every second; None once it is gone or another run has its name."""
+async def _on_this_machine(name: str, goal: str) -> "States":
+    """Yield a run of this machine every second; None once it is gone or another run has its name.
+
+    Raises:
+        RefusalError: nothing controls the run, so that its state does not change, except by its deletion.
+    """
     import asyncio
 
+    from torchyard.cli.picture import interrupted
     from torchyard.cli.remote.follow import LOOK_SECONDS
-    from torchyard.cli.runs import find, load
+    from torchyard.cli.runs import find, load, named
 
-    uid = None
+    folder = named(name) if goal == "deleted" else find(name)
+    uid, abandoned = None, 0
     while True:
-        folder = find(name)
-        job = load(folder).job if folder.job_file.exists() else None
-        uid = job.metadata.uid if job is not None and uid is None else uid
-        if job is None or job.metadata.uid != uid:
+        run = load(folder) if folder.job_file.exists() else None
+        uid = run.job.metadata.uid if run is not None and uid is None else uid
+        if run is None or run.job.metadata.uid != uid:
             yield None
             return
-        yield job
+        yield run.job
+        abandoned = abandoned + 1 if interrupted(run.job, run.controlled) and goal != "deleted" else 0
+        if abandoned == ABANDONED_LOOKS:
+            raise _abandoned(name, detached=run.detached)
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _abandoned(name: str, *, detached: bool) -> RefusalError:
+    if detached:
+        what = (
+            f"the run {name!r} is still training, but no process follows it (Detached), so that its end is not noticed"
+        )
+        return RefusalError(what, f"`torchyard resume {name}` reattaches", FAILED)
+    what = f"the run {name!r} is interrupted: the process that controlled it is gone"
+    return RefusalError(what, f"`torchyard resume {name}` continues it", FAILED)
 
 
 async def _within(timeout: float | None, name: str, states: "States", goal: str) -> int:  # noqa: ASYNC109 - the user's

@@ -18,6 +18,7 @@ from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339, unix
+from torchyard.cluster.local.aside import CONDEMNED, Aside, put_aside
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
 from torchyard.cluster.local.process import kill_carrying
 from torchyard.cluster.local.record import POD_MARK, PodRecord, read
@@ -29,9 +30,6 @@ SOURCE_FOLDER = "torchyard.dev/source-folder"
 REMOVE_SECONDS = 60.0
 ASKING_SECONDS = 0.2
 """`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
-
-CONDEMNED = "."
-"""Names of folders that are about to be deleted begin with it; no run's does."""
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
 
@@ -148,19 +146,19 @@ def create_run(
     folder: RunFolder,
     job: TrainingJob,
     source_folder: Path,
-    on_aside: Callable[[TrainingJob, RunFolder], None] = lambda _before, _old: None,
+    on_aside: Callable[[TrainingJob, Aside], None] = lambda _before, _aside: None,
 ) -> TrainingJob:
     """Make the run that a job file asks for, or go on with the one that is there.
 
     An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
-    spec: it moves to `$TORCHYARD_HOME/old/<name>`, where it takes the place of an older one. Of several processes that
-    make the same run at the same time, one makes it and the others find it.
+    spec: it moves to `$TORCHYARD_HOME/old/<name>/<time of its end>`, where the newest `KEPT_ASIDE` stay. Of several
+    processes that make the same run at the same time, one makes it and the others find it.
 
     Args:
         folder: of the run; its name becomes the job's.
         job: a valid job.
         source_folder: where the job file is.
-        on_aside: told of a finished run that was moved, and where it is now.
+        on_aside: called with a finished run that was moved, and where it is now.
 
     Raises:
         RunExistsError: the run is unfinished and has another spec.
@@ -180,7 +178,7 @@ def create_run(
                 return _go_on(folder, before, job, source_folder)
             with control(folder):
                 _end_pods(folder)
-                on_aside(before, _put_aside(folder))
+                on_aside(before, put_aside(folder, before))
 
 
 def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
@@ -296,13 +294,6 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
         raise RunExistsError(folder.name, differing, can_go_on_from(before, job))
     with control(folder):  # or it would cancel the stop that its controller is busy with
         return change_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
-
-
-def _put_aside(folder: RunFolder) -> RunFolder:
-    old = folder.home / "old" / folder.name
-    shutil.rmtree(old, ignore_errors=True)
-    old.parent.mkdir(parents=True, exist_ok=True)
-    return RunFolder(folder.path.rename(old))
 
 
 def _deleted(job: TrainingJob) -> TrainingJob:
