@@ -13,8 +13,8 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl.advantages import advantages
 from torchyard_trainers.vecrl import params, rollout, speed
-from torchyard_trainers.vecrl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Outcome
 from torchyard_trainers.vecrl.evaluation import Evaluator
 from torchyard_trainers.vecrl.policy import Policy

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchyard_trainers.core.workload import LossOutput
+from torchyard_trainers.rl.clipped import clipped_loss, entropy_of, likelihood_of
 from torchyard_trainers.vecrl.params import Settings
 
 
@@ -32,32 +33,21 @@ def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, set
     """
     log_probabilities = F.log_softmax(logits, -1)
     chosen = likelihood_of(log_probabilities, batch.action)
-    log_ratio = chosen - batch.log_probability
-    ratio = log_ratio.exp()
-    assert ratio.shape == batch.advantage.shape == value.shape == batch.target.shape
-    clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-    gain = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    assert chosen.shape == value.shape == batch.target.shape
+    policy = clipped_loss(chosen, batch.log_probability, batch.advantage, low=settings.clip)
     error = 0.5 * (value - batch.target).square()
-    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
-    loss = -gain + settings.value_coefficient * error - settings.entropy_coefficient * entropy
+    entropy = entropy_of(log_probabilities)
+    loss = policy.loss + settings.value_coefficient * error - settings.entropy_coefficient * entropy
     with torch.no_grad():
         named = {
-            "policyLoss": -gain,
+            "policyLoss": policy.loss,
             "valueLoss": error,
             "entropy": entropy,
-            "approxKl": ratio - 1 - log_ratio,  # Schulman's low-variance estimate
-            "clipFraction": ((ratio - 1).abs() > settings.clip).float(),
+            "approxKl": policy.approx_kl,
+            "clipFraction": policy.clipped,
         }
         statistics = {name: _summed(values, weights) for name, values in named.items()}
     return LossOutput(_summed(loss, weights), statistics)
-
-
-def likelihood_of(log_probabilities: Tensor, action: Tensor) -> Tensor:
-    """Pick the actions [...] out of log-probabilities [..., actions].
-
-    The gradient of `gather` adds up in any order, unless it sorts first; here each number is picked once.
-    """
-    return -F.nll_loss(log_probabilities.flatten(0, -2), action.flatten(), reduction="none").view(action.shape)
 
 
 def _summed(values: Tensor, weights: Tensor) -> Tensor:

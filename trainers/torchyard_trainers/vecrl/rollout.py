@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
-from torchyard_trainers.vecrl.advantages import advantages
+from torchyard_trainers.rl.advantages import advantages
 from torchyard_trainers.vecrl.environment import Environment, Outcome, State
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy

@@ -1,0 +1,1 @@
+"""Parts of reinforcement learning that workloads share: advantages, clipped losses, divergences and sampling."""
