@@ -126,7 +126,7 @@ def report(
         step: optimizer steps done so far, over all rounds.
         total_steps: steps the whole run will take, if known.
         epoch: passes over the data, fractions allowed.
-        phase: `init`, `compile`, `restore`, `step`, `eval`, `save`, `export` or `drain`.
+        phase: `init`, `compile`, `restore`, `rollout`, `step`, `eval`, `save`, `export` or `drain`.
         checkpoint_step: step of the newest durable checkpoint.
         metrics: finite numbers, such as `loss=0.7`; others are left out.
     """

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchyard_trainers.core.parameters import read
-    from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
+    from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 
-__all__ = ["LossOutput", "MicroBatch", "Session", "Workload", "read"]
+__all__ = ["LossOutput", "Mean", "MicroBatch", "Session", "Workload", "read"]
 
 
 def __getattr__(name: str) -> Any:

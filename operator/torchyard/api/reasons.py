@@ -410,8 +410,8 @@ class Reason(StrEnum):
     )
     DATA_MISMATCH = _failure(
         "DataMismatch",
-        "the checkpoint belongs to other data, another seed or another model",
-        "restore the data, seed and model of the run, or start a new job",
+        "the data cannot be used, or the checkpoint belongs to other data, another seed or another model",
+        "correct the record that is named, or restore data, seed and model of the run, or start a new job",
         permanent=True,
     )
     NUMERIC_DIVERGENCE = _failure(

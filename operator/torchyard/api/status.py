@@ -90,7 +90,9 @@ class Progress(StatusModel, frozen=True, kw_only=True):
     percent: Annotated[float | None, doc("Share done, 0 to 100.")] = None
     eta_seconds: Annotated[int | None, doc("Seconds left at the current rate.")] = None
     last_step_time: Annotated[str | None, doc("When the newest step was reported.")] = None
-    phase: Annotated[str, doc("What rank 0 is doing: init, compile, restore, step, eval, save, export, drain.")] = ""
+    phase: Annotated[
+        str, doc("What rank 0 is doing: init, compile, restore, rollout, step, eval, save, export, drain.")
+    ] = ""
 
 
 class Throughput(StatusModel, frozen=True, kw_only=True):

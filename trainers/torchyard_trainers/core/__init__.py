@@ -4,6 +4,7 @@ Read `workload` (the interface), `loop` (the training loop) and `step` (one opti
 supports these three:
 
     batching, sampler, randomness, data_wait    the samples of a rank in a step, and their random numbers
+    data/                                       samples that are read: sources, and the loader that reads ahead
     parallel, precision, activations, buffers   sharding, casting, recomputation, buffers
     world                                       the processes of a run, and their collectives
     checkpoints/                                asynchronous saves, commit protocol, restore

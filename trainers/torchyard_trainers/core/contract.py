@@ -19,10 +19,10 @@ from torch.optim import LBFGS, Optimizer
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import SHARDED
-from torchyard_trainers.core.workload import MEMBERS, LossOutput, MicroBatch, Session, Workload
+from torchyard_trainers.core.workload import MEMBERS, LossOutput, Mean, MicroBatch, Session, Workload
 
 _REQUIRED = ("build", "learning_rate", "loss")
-_COUNTS = ("total_steps", "global_batch", "dataset_size", "log_every", "eval_every")
+_COUNTS = ("total_steps", "global_batch", "dataset_size", "log_every", "eval_every", "save_every")
 # Metrics that the loop itself writes; a workload's metric of the same name would overwrite them.
 _OF_STEP = {"step", "loss", "gradNorm", "learningRate", "skippedSteps"}
 _OF_MACHINE = {"memoryPeakBytes", "dataWaitShare", "stepsPerSecond", "samplesPerSecond", "tokensPerSecond", "mfu"}
@@ -129,6 +129,10 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             found = super().begin(session)
         return self._metrics("begin", found)
 
+    def prepare(self, session: Session, step: int) -> dict[str, float]:
+        found = super().prepare(session, step)
+        return self._metrics("prepare", found)
+
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         if not vars(self).get("_weighted"):
             vars(self)["_weighted"] = True
@@ -137,7 +141,7 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             found = super().loss(session, batch)
         if not isinstance(found, LossOutput):
             raise self._error("loss", f"returned {_kind(found)}", "return LossOutput(loss, {}) of core.workload")
-        loss, statistics = found
+        loss, statistics, count = found
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
             raise self._error("loss", f"returned {_kind(loss)} as loss", "return one number, the sum over the samples")
         if not loss.requires_grad:
@@ -145,14 +149,19 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             raise self._error("loss", what, "make it of what session.parallel.forward(...) gives, not detached")
         for name, value in _mapping(type(self).__name__, "loss: its statistics", statistics).items():
             self._named("loss", name)
-            if not isinstance(value, Tensor) or value.shape != ():
-                what = f"returned {_kind(value)} as statistic {name!r}"
-                raise self._error("loss", what, "return one number in a tensor, the sum over the samples")
+            for part in value if isinstance(value, Mean) else (value,):
+                if not isinstance(part, Tensor) or part.shape != ():
+                    what = f"returned {_kind(part)} as statistic {name!r}"
+                    raise self._error("loss", what, "return one number in a tensor, the sum over the samples")
+        if count is not None and (not isinstance(count, Tensor) or count.shape != ()):
+            raise self._error(
+                "loss", f"returned {_kind(count)} as count", "return one number in a tensor, such as tokens"
+            )
         names = vars(self).setdefault("_statistics", tuple(statistics))
         if names != tuple(statistics):
             what = f"returned the statistics {', '.join(statistics)} after {', '.join(names)}"
             raise self._error("loss", what, "return the same names in every call")
-        return LossOutput(loss, {name: value.detach() for name, value in statistics.items()})
+        return LossOutput(loss, {name: _detached(value) for name, value in statistics.items()}, count)
 
     def _check_weights(self, session: Session, batch: MicroBatch) -> None:
         """Compute the loss once with all weights 0: any result but 0 is not a weighted sum, and would train wrongly.
@@ -167,7 +176,8 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             found = super().loss(session, batch._replace(weights=torch.zeros_like(batch.weights)))
         if not isinstance(found, LossOutput) or not isinstance(found.statistics, Mapping):
             return  # the call that follows raises the error
-        for name, value in {"the loss": found.loss, **found.statistics}.items():
+        sums = {"the loss": found.loss, **found.statistics, **({} if found.count is None else {"count": found.count})}
+        for name, value in ((name, value.total if isinstance(value, Mean) else value) for name, value in sums.items()):
             if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.shape != ():
                 continue
             if value.item() != 0:
@@ -266,6 +276,10 @@ def _mapping(kind: str, method: str, found: Any) -> dict[Any, Any]:
     if not isinstance(found, Mapping):
         raise ConfigError(f"{kind}.{method}: returned {_kind(found)}; return a dict, {{}} if it is empty")
     return dict(found)
+
+
+def _detached(value: Tensor | Mean) -> Tensor | Mean:
+    return Mean(value.total.detach(), value.count) if isinstance(value, Mean) else value.detach()
 
 
 def _leaves(nested: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]]:

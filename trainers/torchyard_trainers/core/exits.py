@@ -45,6 +45,12 @@ class DataMismatchError(TrainerError):
     code = Exit.DATA
 
 
+class DataError(TrainerError):
+    """A record of the data, or a whole batch, cannot be used."""
+
+    code = Exit.DATA
+
+
 class DivergedError(TrainerError):
     """Loss or gradient norm is not finite."""
 

@@ -13,15 +13,14 @@ from torchyard_trainers.core.checkpoints.resume import Progress, record_of, rest
 from torchyard_trainers.core.checkpoints.saver import Saver
 from torchyard_trainers.core.checkpoints.shards import capture
 from torchyard_trainers.core.config import Config
-from torchyard_trainers.core.exits import PreemptedError
 from torchyard_trainers.core.guard import Guard
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics import curves
 from torchyard_trainers.core.metrics.meter import Meter
 from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.step import optimize, set_learning_rate
-from torchyard_trainers.core.workload import Session, Workload, epochs
+from torchyard_trainers.core.step import loader_of, optimize, set_learning_rate
+from torchyard_trainers.core.workload import Session, Workload, epochs, is_boundary
 from torchyard_trainers.core.world import World
 
 
@@ -58,25 +57,31 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
     profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
-    with curves.open_curves(settings, run.checkpoint_dir, reporter, is_main=world.is_main) as log, profiler:
-        if progress.fresh:
-            _begin(work, session, progress)
+    with (
+        curves.open_curves(settings, run.checkpoint_dir, reporter, is_main=world.is_main) as log,
+        loader_of(work, session) as loader,
+        profiler,
+    ):
+        prepared, begun = progress.step, _begin(work, session, progress)
         session = micro_batches.choose(
             work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step, optimizer=optimizer
         )
         meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:
+            if prepared != step:
+                begun, prepared = work.prepare(session, step), step
             reporter.phase("step")
-            done, last, rate = step + 1, step + 1 == work.total_steps, work.learning_rate(step)
-            set_learning_rate(optimizer, rate)
+            done, last, boundary = step + 1, step + 1 == work.total_steps, is_boundary(work, step + 1)
+            rate = set_learning_rate(optimizer, work.learning_rate(step))
             # True in `totals.flags` if they are on any rank: all ranks save, and stop, at the same step.
             flags = {
-                "preempt": settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
-                "save": world.is_main and (cadence.due(done, time.monotonic()) or last),
+                "preempt": boundary and settings.checkpoint.on_preempt and preempt.requested(run.run_dir),
+                "save": boundary and world.is_main and (cadence.due(done, time.monotonic()) or last),
                 "saved": saver.ended,
             }
+            data = loader.step(step, session.micro_batch)
             with profiler.around(done):
-                totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse)
+                totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse, data=data)
             rehearse = False
             if guard.rolls_back(done, totals.fault):
                 saver.wait()
@@ -84,7 +89,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
             found = work.after_step(session, done, totals.metrics)
-            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | found
+            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | begun | found
             progress = Progress(done, progress.metrics | values)
             pace = meter.tick(time.monotonic(), values)
             reporter.made_step(done, work.total_steps, values, pace, epochs(work, done))
@@ -93,7 +98,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             stops, score = totals.flags["preempt"], agreed(work.score(found) if found else None, world)
             if totals.flags["saved"]:
                 saver.wait()
-            if stops or totals.flags["save"] or saver.is_best(score):
+            if stops or totals.flags["save"] or (boundary and saver.is_best(score)):
                 reporter.phase("save")
                 state = capture(session.parallel.module, optimizer, work.state())
                 saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
@@ -101,14 +106,15 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             if stops or last:
                 saver.wait()
             if stops and not last:
-                preempt.mark_saved(run.run_dir, world.rank, done)
-                world.barrier()
-                raise PreemptedError(f"asked to stop: step {done} of {work.total_steps} is saved")
+                preempt.stop(run.run_dir, world, done, work.total_steps)
     finish.finish(work, session, progress.metrics, run.checkpoint_dir)
     return progress.metrics
 
 
-def _begin(work: Workload, session: Session, progress: Progress) -> None:
-    session.reporter.phase("eval")
-    progress.metrics |= work.begin(session)
-    session.reporter.metrics(progress.metrics)
+def _begin(work: Workload, session: Session, progress: Progress) -> dict[str, float]:
+    """Run what precedes the first step of this round; return the metrics of `prepare`."""
+    if progress.fresh:
+        session.reporter.phase("eval")
+        progress.metrics |= work.begin(session)
+        session.reporter.metrics(progress.metrics)
+    return work.prepare(session, progress.step)

@@ -74,6 +74,13 @@ class Parallel:
                 "requires_grad_(False) there, leave them out of the model, or use fsdp"
             )
 
+    def scale_gradients(self, factor: Tensor) -> None:
+        """Multiply all gradients by a number on this rank's device, equal on every rank."""
+        found = [each.grad for each in self.module.parameters() if each.grad is not None]
+        shards = [each.to_local() if hasattr(each, "to_local") else each for each in found]  # FSDP's are DTensors
+        for shard in shards:
+            shard.mul_(factor.to(shard.device, shard.dtype))
+
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""
         if self.strategy in SHARDED:

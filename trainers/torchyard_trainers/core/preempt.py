@@ -4,6 +4,10 @@ SIGTERM keeps its default action, so that a worker whose peer is lost ends at on
 """
 
 from pathlib import Path
+from typing import NoReturn
+
+from torchyard_trainers.core.exits import PreemptedError
+from torchyard_trainers.core.world import World
 
 
 def requested(run_dir: Path | None) -> bool:
@@ -11,7 +15,13 @@ def requested(run_dir: Path | None) -> bool:
     return run_dir is not None and (run_dir / "preempt").exists()
 
 
-def mark_saved(run_dir: Path | None, rank: int, step: int) -> None:
-    """Record for the agent that this rank is part of a committed checkpoint."""
+def stop(run_dir: Path | None, world: World, step: int, total_steps: int) -> NoReturn:
+    """Record for the agent that this rank is part of the checkpoint of `step`, and end the round. Collective.
+
+    Raises:
+        PreemptedError: always.
+    """
     if run_dir is not None:
-        (run_dir / f"saved.{rank}").write_text(f"{step}\n")
+        (run_dir / f"saved.{world.rank}").write_text(f"{step}\n")
+    world.barrier()
+    raise PreemptedError(f"asked to stop: step {step} of {total_steps} is saved")

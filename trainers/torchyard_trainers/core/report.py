@@ -77,7 +77,7 @@ class Reporter:
             self._write()
 
     def phase(self, name: str) -> None:
-        """Enter a phase: init, compile, restore, step, eval, save, export or drain."""
+        """Enter a phase: init, compile, restore, rollout, step, eval, save, export or drain."""
         self._update({"phase": name, "phaseSince": time.time()} if self._facts["phase"] != name else {})
 
     def device(self, name: str) -> None:

@@ -1,15 +1,19 @@
 """One optimizer step: accumulate, agree, clip, check, update."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from torchyard_trainers.core.batching import Slots, split
-from torchyard_trainers.core.exits import Exit, GpuMemoryError, exit_code
-from torchyard_trainers.core.workload import MicroBatch, Session, Workload, ids_of_step
+from torchyard_trainers.core.data.loader import Loader, on_device
+from torchyard_trainers.core.exits import DataError, Exit, GpuMemoryError, exit_code
+from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
+
+# Suffix of a column that holds the divisor of another one; alone, that of all columns without one of their own.
+COUNT = "/count"
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,23 @@ class Totals:
 
 
 class Sums(NamedTuple):
-    """Loss and statistics, summed over the samples of this rank."""
+    """Loss, statistics and counts, summed over the samples of this rank."""
 
     names: tuple[str, ...]
     values: torch.Tensor  # [names] float64
+
+    def means(self, totals: Sequence[float], global_batch: int) -> dict[str, float]:
+        """Return the means that the totals of all ranks stand for; what has a count of 0 is left out.
+
+        Args:
+            totals: the sums of all ranks, by name.
+            global_batch: divides what has no count.
+        """
+        known = dict(zip(self.names, totals, strict=True))
+        most = known.get(COUNT, global_batch)
+        sums = {name: total for name, total in known.items() if not name.endswith(COUNT)}
+        divisors = {name: known.get(name + COUNT, most) for name in sums}
+        return {name: total / divisors[name] for name, total in sums.items() if divisors[name]}
 
 
 def optimize(
@@ -36,6 +53,7 @@ def optimize(
     flags: Mapping[str, bool],
     *,
     rehearse: bool = False,
+    data: Iterable[Any] | None = None,
 ) -> Totals:
     """Run one optimizer step. One reduction carries loss, statistics and flags (true if they are on any rank).
 
@@ -46,9 +64,11 @@ def optimize(
     bits before and after a restart.
 
     Buffers that the passes change are equal on all ranks afterwards; a step without an update leaves them unchanged.
+    `data` is what the workload's source read for the micro-batches of this step; None: it is read here.
 
     Raises:
         GpuMemoryError: the micro-batch is too large.
+        DataError: the loss is divided by a count, and the count of the global batch is 0.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = ids_of_step(work, step)
@@ -59,16 +79,21 @@ def optimize(
             with parallel.buffers.kept():
                 accumulate(work, session, ids, micro_batches[-1:], step)
             optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(work, session, ids, micro_batches, step)
+        sums = accumulate(work, session, ids, micro_batches, step, data=data)
     except RuntimeError as error:
         if exit_code(error) is not Exit.GPU_MEMORY:
             raise
         raise out_of_memory(len(micro_batches[0].positions)) from error
-    norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
-    raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=norm.device)
+    raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=sums.values.device)
     totals = world.total(torch.cat([sums.values, raised]))
+    if COUNT in sums.names:
+        # The backward passes divided by the samples; before clipping, divide by the count, which is known only now.
+        parallel.scale_gradients(work.global_batch / totals[sums.names.index(COUNT)].clamp(min=1.0))
+    norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
     *counts, grad_norm = torch.cat([totals, norm.double().reshape(1)]).tolist()
-    metrics = {name: count / work.global_batch for name, count in zip(sums.names, counts, strict=False)}
+    metrics = sums.means(counts[: len(sums.names)], work.global_batch)
+    if "loss" not in metrics:
+        raise DataError(f"step {step + 1}: nothing in the global batch counts toward the loss; check what is masked")
     sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
     if sound:
         precision.step(optimizer)
@@ -83,9 +108,23 @@ def optimize(
 
 
 def accumulate(
-    work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots], step: int = 0
+    work: Workload,
+    session: Session,
+    ids: Sequence[int],
+    micro_batches: Sequence[Slots],
+    step: int = 0,
+    *,
+    data: Iterable[Any] | None = None,
 ) -> Sums:
     """Run forward and backward over this rank's micro-batches; return the sums of loss and statistics.
+
+    Args:
+        work: the workload.
+        session: its model.
+        ids: the sample ids of the step.
+        micro_batches: of this rank.
+        step: of the optimizer.
+        data: what the workload's source read for each micro-batch; None: it is read here.
 
     Raises:
         ConfigError: a parameter got no gradient, for which ddp would wait.
@@ -93,20 +132,55 @@ def accumulate(
     device, world_size = session.world.device, session.world.size
     names: tuple[str, ...] = ()
     sums: torch.Tensor | None = None
+    ahead = iter(data) if data is not None else _read(work, session, ids, micro_batches)
     for slots in micro_batches:
-        batch = micro_batch_of(ids, slots, device)
+        batch = micro_batch_of(ids, slots, device)._replace(step=step, data=next(ahead, None))
         _seed_generators(device, step * work.global_batch + slots.positions[0])
         with session.parallel.accumulating(last=slots is micro_batches[-1]):
             with session.precision.forward():
                 terms = work.loss(session, batch)
             assert terms.loss.shape == (), f"a loss is one number, not {tuple(terms.loss.shape)}"
             session.precision.backward(terms.loss * (world_size / work.global_batch))
-        names = ("loss", *terms.statistics)
-        values = torch.stack([terms.loss.detach(), *terms.statistics.values()]).double()
+        columns = dict(_columns(terms))
+        names, values = tuple(columns), torch.stack([each.detach().double() for each in columns.values()])
         sums = values if sums is None else sums + values
     assert sums is not None, "a rank has samples of its own, or padding"
     session.parallel.check_gradients()
     return Sums(names, sums)
+
+
+def _read(work: Workload, session: Session, ids: Sequence[int], micro_batches: Sequence[Slots]) -> Iterator[Any]:
+    if work.source is None:
+        return
+    for slots in micro_batches:
+        with session.data_wait:
+            data = work.source.read([ids[position] for position in slots.positions])
+        yield on_device(data, session.world.device)
+
+
+def _columns(terms: LossOutput) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what is summed over all samples, by name."""
+    yield "loss", terms.loss
+    for name, value in terms.statistics.items():
+        yield name, value.total if isinstance(value, Mean) else value
+        if isinstance(value, Mean):
+            yield name + COUNT, value.count
+    if terms.count is not None:
+        yield COUNT, terms.count
+
+
+def loader_of(work: Workload, session: Session) -> Loader:
+    """Return what reads the samples of this rank's micro-batches from the workload's source."""
+    world = session.world
+
+    def batches(step: int, micro_batch: int | None) -> list[list[int]]:
+        ids = ids_of_step(work, step)
+        micro_batches = split(work.global_batch, world.size, world.rank, micro_batch)
+        return [[ids[position] for position in slots.positions] for slots in micro_batches]
+
+    return Loader(
+        work.source, batches, work.total_steps, world.device, workers=work.read_workers, wait=session.data_wait
+    )
 
 
 def _seed_generators(device: torch.device, position: int) -> None:
@@ -135,7 +209,8 @@ def out_of_memory(used: int) -> GpuMemoryError:
     return GpuMemoryError(f"GPU out of memory with micro-batches of {used}; {advice}", smaller)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every parameter group, times the `lr_scale` that a group may have."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> float:
+    """Set the rate of every parameter group, times the `lr_scale` that a group may have; return `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("lr_scale", 1.0)
+    return rate

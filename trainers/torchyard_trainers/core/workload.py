@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
@@ -25,13 +26,29 @@ class MicroBatch(NamedTuple):
 
     ids: Tensor
     weights: Tensor
+    step: int = 0  # of the optimizer; 0 is the first
+    data: Any = None  # what `Workload.source` read for these ids, with its tensors on the device
+
+
+class Mean(NamedTuple):
+    """A statistic with a divisor of its own: a weighted sum over a micro-batch, and what it is summed over."""
+
+    total: Tensor
+    count: Tensor
 
 
 class LossOutput(NamedTuple):
-    """Weighted sums over a micro-batch: the loss (with gradient) and named statistics (without)."""
+    """Weighted sums over a micro-batch: the loss (with gradient) and named statistics (without).
+
+    `count` is the number of parts of the loss, for example of completion tokens, each times the weight of its sample.
+    Loss and statistics are then divided by the count of the whole global batch, in place of the number of samples, so
+    that a step is the same however samples are distributed over ranks and micro-batches. A statistic that is a mean
+    over something else is a `Mean`.
+    """
 
     loss: Tensor
-    statistics: dict[str, Tensor]
+    statistics: Mapping[str, Tensor | Mean]
+    count: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,13 @@ class Workload(Protocol):
 
     total_steps: int
     global_batch: int
-    dataset_size: int | None = None  # samples, in a new order every epoch; None: endless, ids never repeat
+    dataset_size: int | None = None  # samples, in a new order every epoch; None: those of `source`, or endless
     log_every: int = 20  # optimizer steps between two log lines
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config overrides it
     max_grad_norm: float = 1.0
+    save_every: int = 1  # checkpoints only after steps that are multiples of it: a rollout lasts that many steps
+    source: Source | None = None  # reads the samples ahead of time; None: `loss` creates them from their ids
+    read_workers: int = 2  # processes of each rank that read from `source`; 0: the training thread
     mixes_samples: bool = False  # losses depend on other samples (negatives): `auto` must not split micro-batches
     identity: Mapping[str, str | int | float]  # settings of data and model; a resumed run must have the same
     architecture: Sequence[str] = ()  # keys of `identity` that weights depend on beyond their shapes
@@ -84,8 +104,18 @@ class Workload(Protocol):
         """Run once before the first step of a new run (not of a resumed one); return metrics."""
         return {}
 
+    def prepare(self, _session: Session, _step: int) -> dict[str, float]:
+        """Run before the micro-batches of a step, outside of autocast and accumulation; return metrics. Collective.
+
+        Rollouts belong here: every `save_every` steps, in phase `rollout` of `session.reporter`. A resumed run calls it
+        for its first step, which is then a multiple of `save_every`, so that what it holds is no part of `state`.
+        """
+        return {}
+
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the *sum* of the samples' losses, each times its weight; the loop divides by `global_batch`.
+
+        With `LossOutput.count`, the loop divides by the count of the global batch instead.
 
         Call the model as `session.parallel.forward(...)` only: sharded parameters are gathered there.
         `batch.ids` are below `dataset_size` if it is set, and never repeat otherwise.
@@ -128,15 +158,29 @@ class Workload(Protocol):
 MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))})
 
 
+def size_of(work: Workload) -> int | None:
+    """Return the number of different samples; None: ids never repeat."""
+    if work.dataset_size is None and work.source is not None:
+        return len(work.source)
+    return work.dataset_size
+
+
 def ids_of_step(work: Workload, step: int) -> Sequence[int]:
     """Return the sample ids of a step (0 is the first), `global_batch` of them, the same in every process."""
-    key = order_key(json.dumps(dict(work.identity), sort_keys=True), 0) if work.dataset_size is not None else 0
-    return samples_of_step(step, work.global_batch, size=work.dataset_size, key=key)
+    size = size_of(work)
+    key = order_key(json.dumps(dict(work.identity), sort_keys=True), 0) if size is not None else 0
+    return samples_of_step(step, work.global_batch, size=size, key=key)
+
+
+def is_boundary(work: Workload, done: int) -> bool:
+    """Return whether a checkpoint may be saved after `done` steps."""
+    return done % work.save_every == 0 or done == work.total_steps
 
 
 def epochs(work: Workload, step: int) -> float:
     """Return the epochs after `step` steps; 0 for an endless data set."""
-    return step * work.global_batch / work.dataset_size if work.dataset_size is not None else 0.0
+    size = size_of(work)
+    return step * work.global_batch / size if size is not None else 0.0
 
 
 @runtime_checkable

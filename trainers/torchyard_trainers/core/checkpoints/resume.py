@@ -18,7 +18,7 @@ from torchyard_trainers.core.checkpoints.shards import Shards, apply, capture
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.guard import ADVICE
-from torchyard_trainers.core.workload import Session, Workload, epochs
+from torchyard_trainers.core.workload import Session, Workload, epochs, size_of
 
 
 @dataclass
@@ -108,8 +108,10 @@ def record_of(
 def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
     """Return what a resumed run must have in common with the first one: data, seed, and all weight shapes."""
     shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    finite = {} if work.dataset_size is None else {"datasetSize": work.dataset_size}
-    return {**work.identity, **finite, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+    size = size_of(work)
+    finite = {} if size is None else {"datasetSize": size}
+    source = {} if work.source is None else {"dataset": work.source.fingerprint}
+    return {**work.identity, **finite, **source, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

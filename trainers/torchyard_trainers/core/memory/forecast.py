@@ -181,6 +181,7 @@ def _measure(
         if not (alike and accumulates):
             optimizer.zero_grad(set_to_none=True)
         tracker.forget()
+        work.prepare(session, 0)
         sums = accumulate(work, session, ids, slots)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()

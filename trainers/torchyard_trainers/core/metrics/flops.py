@@ -20,6 +20,7 @@ def flops_of_sample(work: Workload, session: Session) -> int:
     pair = [Slots([0, 0], [1.0, 1.0])]  # BatchNorm refuses a single sample
     with eager_mode(compiled=True), keeping_activations(), session.parallel.buffers.kept():
         # Workloads that create samples for many steps at once do it here, outside of the counted pass.
+        work.prepare(session, 0)
         accumulate(work, session, ids, pair)
         with counter:
             accumulate(work, session, ids, pair)

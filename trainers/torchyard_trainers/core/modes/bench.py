@@ -14,7 +14,7 @@ from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.meter import Meter, device_peak, peak_memory, utilisation
 from torchyard_trainers.core.modes.finish import finish_reading
-from torchyard_trainers.core.step import optimize, set_learning_rate
+from torchyard_trainers.core.step import loader_of, optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload
 
 # Compilers, allocators and caches settle in the first steps; the clock starts after them.
@@ -67,6 +67,7 @@ _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
 def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
     """Return the seconds of each measured step, and the total seconds spent waiting for data."""
     optimizer = work.optimizer(session.parallel.module.parameters())
+    loader = loader_of(work, session)
     session.reporter.phase("step")
     times: list[float] = []
     step, began, waited, enough = 0, time.monotonic(), 0.0, False
@@ -77,9 +78,10 @@ def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
         set_learning_rate(optimizer, work.learning_rate(step))
         # Rank 0 decides by its clock; the decision is part of the step's reduction.
         long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
-        totals = optimize(
-            work, session, optimizer, step, {"enough": session.world.is_main and long}, rehearse=step == 0
-        )
+        work.prepare(session, step)
+        flags = {"enough": session.world.is_main and long}
+        data = loader.step(step, session.micro_batch)
+        totals = optimize(work, session, optimizer, step, flags, rehearse=step == 0, data=data)
         work.after_step(session, step + 1, totals.metrics)
         if step >= WARM_UP_STEPS:
             times.append(time.monotonic() - started)

@@ -1,0 +1,140 @@
+"""Reads the micro-batches of a rank ahead of time, in worker processes, in the order of the steps."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
+
+from torchyard_trainers.core.data.source import Source
+from torchyard_trainers.core.data_wait import DataWait
+from torchyard_trainers.core.exits import DataError
+
+Batches = Callable[[int, int | None], Sequence[Sequence[int]]]
+AHEAD = 2  # micro-batches that each worker process reads ahead
+
+
+def on_device(data: Any, device: torch.device) -> Any:
+    """Return nested tensors on a device; everything else as it is."""
+    if device.type == "cpu":
+        return data
+    return tree_map(lambda value: value.to(device, non_blocking=True) if torch.is_tensor(value) else value, data)
+
+
+class Loader:
+    """The data of a rank's micro-batches, step after step; the end of its context ends the worker processes.
+
+    Workers are forked, which takes no time and needs nothing to be pickled; they use no GPU.
+
+    Args:
+        source: of the samples; None: `step` returns None.
+        batches: returns the sample ids of each micro-batch, of a step and a size (None: all samples at once).
+        steps: the first step that is not read any more.
+        device: where the data is needed.
+        workers: processes that read; 0: the calling thread reads.
+        wait: counts the time that steps wait.
+    """
+
+    def __init__(
+        self,
+        source: Source | None,
+        batches: Batches,
+        steps: int,
+        device: torch.device,
+        *,
+        workers: int,
+        wait: DataWait,
+    ) -> None:
+        self._source, self._batches, self._steps = source, batches, steps
+        self._device, self._workers, self._wait = device, workers, wait
+        self._next: int | None = None
+        self._found: Iterator[Any] = iter(())
+
+    def step(self, step: int, micro_batch: int | None) -> Iterator[Any] | None:
+        """Return the data of each micro-batch of a step; reading begins again where steps do not follow each other.
+
+        Args:
+            step: of the optimizer.
+            micro_batch: its size; the same in every call.
+
+        Raises:
+            DataError: a record cannot be used.
+        """
+        return self._read(self._source, step, micro_batch) if self._source is not None else None
+
+    def _read(self, source: Source, step: int, micro_batch: int | None) -> Iterator[Any]:
+        if step != self._next:
+            order = _Order(self._batches, step, self._steps, micro_batch)
+            self._found = iter(self._loader(source, order))
+        self._next = step + 1
+        for _ in self._batches(step, micro_batch):
+            with self._wait:
+                data = next(self._found)
+            if isinstance(data, _Failed):
+                raise data.error
+            yield on_device(data, self._device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._found, self._next = iter(()), None
+
+    def _loader(self, source: Source, order: Iterable[list[int]]) -> DataLoader[Any]:
+        return DataLoader(
+            _Samples(source),
+            batch_sampler=order,  # type: ignore[arg-type]
+            num_workers=self._workers,
+            collate_fn=_as_read,
+            pin_memory=self._device.type == "cuda",
+            worker_init_fn=_begin_worker,
+            prefetch_factor=AHEAD if self._workers else None,
+            multiprocessing_context="fork" if self._workers else None,
+        )
+
+
+class _Order:
+    """The sample ids of all micro-batches from a step on."""
+
+    def __init__(self, batches: Batches, first: int, last: int, micro_batch: int | None) -> None:
+        self._batches, self._steps, self._micro_batch = batches, range(first, last), micro_batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self._steps:
+            yield from (list(ids) for ids in self._batches(step, self._micro_batch))
+
+
+class _Samples(Dataset[Any]):
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitems__(self, ids: list[int]) -> Any:
+        try:
+            return self._source.read(ids)
+        except DataError as error:
+            return _Failed(error)
+        except Exception as error:  # noqa: BLE001 -- raised again where it is read, with the traceback of this process
+            text = "".join(traceback.format_exception(error)).rstrip()
+            return _Failed(DataError(f"samples {ids[:4]} cannot be read: {type(error).__name__}: {error}\n{text}"))
+
+
+class _Failed:
+    """An error of a worker process."""
+
+    def __init__(self, error: DataError) -> None:
+        self.error = error
+
+
+def _as_read(data: Any) -> Any:
+    return data
+
+
+def _begin_worker(_number: int) -> None:
+    """Prepare a worker process: it survives a request to save and stop, which goes to the whole process group."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
