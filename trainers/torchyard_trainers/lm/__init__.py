@@ -1,0 +1,1 @@
+"""The workload `lm`: fine-tuning of causal language models."""

@@ -1,0 +1,193 @@
+"""Completions of prompts, generated with the weights in training.
+
+What is sampled depends on the weights, the prompt, the sample's id and the position only: not on the world size, the
+other samples of a batch, or a generator's state.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from torchyard_trainers.core.device import can_sync
+from torchyard_trainers.rl.sampling import choose, draws_of, restrict
+
+# A check whether all completions have ended synchronises with the GPU, or with the other ranks.
+STEPS_BETWEEN_CHECKS = 8
+# Lengths of caches are multiples of this, so that few shapes occur.
+BUCKET = 64
+
+
+class Sampling(NamedTuple):
+    """How tokens are chosen, and when a completion ends."""
+
+    max_new_tokens: int
+    temperature: float = 1.0  # 0: the most probable token
+    top_k: int = 0  # 0: all tokens
+    top_p: float = 1.0
+    stop_tokens: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # strings; the completion ends with the token that completes one
+    seed: int = 0
+    stream: str = "completions"  # what the random numbers are for
+    held_out: bool = False  # draw numbers that no training stream can draw
+
+
+class Completions(NamedTuple):
+    """Completions of n prompts, padded on the right."""
+
+    tokens: Tensor  # [n, L] int64, 0 after the end
+    mask: Tensor  # [n, L] bool, true for tokens of the completion, the stop token included
+    stopped: Tensor  # [n] bool: ended by a stop token or string, not cut off
+
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of each completion: [n]."""
+        return self.mask.sum(1)
+
+
+class Engine(Protocol):
+    """Generates completions; every rank calls it equally often."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
+        """Return a completion of each prompt.
+
+        Args:
+            prompts: tokens of n prompts of any length, at least one token each.
+            ids: [n] int64, a number for each completion that determines its random numbers.
+            sampling: how to choose tokens, and when to end.
+        """
+
+
+class WeightsEngine:
+    """Generates with a model in this process, with cached keys and values."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Any,
+        *,
+        device: torch.device,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        all_ranks: Callable[[bool], bool] | None = None,
+    ) -> None:
+        """Use a model whose weights change in place.
+
+        Args:
+            model: called with tokens [n, T] and `attention_mask`, `position_ids` and `cache`; returns the logits [n, V]
+                that follow the last token.
+            config: of the model, for its cache.
+            device: of the model.
+            decode: converts tokens to text; needed for stop strings only.
+            all_ranks: whether a value is true on all ranks; needed if a forward pass is collective.
+        """
+        self._model, self._config, self._device = model, config, device
+        self._decode, self._all_ranks = decode, all_ranks
+
+    @torch.no_grad()
+    def generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
+        """See `Engine`."""
+        assert len(prompts) == len(ids) > 0
+        assert all(prompts), "a prompt has at least one token"
+        with _evaluating(self._model):
+            return self._generate(prompts, ids.to(self._device), sampling)
+
+    def _generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
+        device, longest = self._device, sampling.max_new_tokens
+        inputs, real = left_padded(prompts, device)
+        width = inputs.shape[1]
+        mask = torch.cat([real, torch.ones(len(prompts), longest, dtype=torch.int64, device=device)], 1)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        cache = _static_cache(self._config, width + longest)
+        draws = _draws(ids, sampling, longest)
+        ends = torch.tensor(sampling.stop_tokens, dtype=torch.int64, device=device)
+        tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device=device)
+        kept = torch.zeros_like(tokens, dtype=torch.bool)
+        ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+        for at in range(longest):
+            end = width + at
+            logits = self._model(
+                inputs,
+                attention_mask=mask[:, :end],
+                position_ids=positions[:, end - inputs.shape[1] : end],
+                cache=cache,
+            )
+            chosen = _next(logits, sampling, None if draws is None else draws[:, at])
+            kept[:, at] = ~ended
+            tokens[:, at] = chosen.masked_fill(ended, 0)
+            ended = ended | torch.isin(chosen, ends)
+            if sampling.stop:
+                ended = ended | self._at_a_stop(tokens[:, : at + 1], ended, sampling.stop)
+            if self._all_over(ended, at):
+                break
+            inputs = chosen[:, None]
+        lengths = kept.sum(1)
+        used = max(int(lengths.max()), 1)
+        return Completions(tokens[:, :used], kept[:, :used], ended)
+
+    def _all_over(self, ended: Tensor, at: int) -> bool:
+        if (self._all_ranks is not None or not can_sync(ended)) and (at + 1) % STEPS_BETWEEN_CHECKS:
+            return False
+        over = bool(ended.all())
+        return over if self._all_ranks is None else self._all_ranks(over)
+
+    def _at_a_stop(self, tokens: Tensor, ended: Tensor, stop: tuple[str, ...]) -> Tensor:
+        """Return which completions that had not ended contain a stop string now: [n] bool."""
+        assert self._decode is not None, "stop strings need a tokenizer"
+        # A character has up to four tokens, those of its bytes; a string that ended earlier was found earlier.
+        tail = 4 * max(map(len, stop)) + 4
+        found = [
+            not over and any(text in decoded for text in stop)
+            for over, decoded in zip(
+                ended.tolist(), (self._decode(row) for row in tokens[:, -tail:].tolist()), strict=True
+            )
+        ]
+        return torch.tensor(found, device=tokens.device)
+
+
+def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return prompts padded on the left, and the mask of their real tokens: [n, T] int64 each."""
+    width = max(map(len, prompts))
+    tokens = torch.tensor([[0] * (width - len(prompt)) + [*prompt] for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return tokens.to(device), mask.to(device)
+
+
+def texts_of(completions: Completions, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> list[str]:
+    """Return the text of each completion up to its stop string; `decode` leaves out special tokens."""
+    found = []
+    for row, length in zip(completions.tokens.tolist(), completions.lengths.tolist(), strict=True):
+        text = decode(row[:length])
+        ends = [at for each in stop if (at := text.find(each)) >= 0]
+        found.append(text[: min(ends)] if ends else text)
+    return found
+
+
+def _static_cache(config: Any, length: int) -> Any:
+    from transformers import StaticCache
+
+    return StaticCache(config=config, max_cache_len=-(-length // BUCKET) * BUCKET)
+
+
+def _draws(ids: Tensor, sampling: Sampling, count: int) -> Tensor | None:
+    if sampling.temperature == 0:
+        return None
+    return draws_of(sampling.seed, sampling.stream, ids, 0, count, held_out=sampling.held_out)
+
+
+def _next(logits: Tensor, sampling: Sampling, draw: Tensor | None) -> Tensor:
+    if draw is None:
+        return logits.argmax(-1)
+    return choose(restrict(logits.float() / sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p), draw)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in `eval` mode, without dropout, inside a `with` block."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
