@@ -1,0 +1,124 @@
+"""Losses on completions, against their definitions written as loops."""
+
+import math
+
+import pytest
+import torch
+
+from torchyard_trainers.lm.losses import policy_loss, preference_loss, token_rewards, value_loss
+
+N, L = 4, 5
+LENGTHS = [5, 1, 3, 2]
+WEIGHTS = [1.0, 1.0, 1.0, 0.0]
+
+
+def numbers(count, scale=0.3):
+    generator = torch.Generator().manual_seed(1)
+    found = scale * torch.randn(count, N, L, generator=generator)
+    mask = torch.arange(L) < torch.tensor(LENGTHS)[:, None]
+    # What lies in the padding must not matter, even if it is extreme.
+    return [each.masked_fill(~mask, 1e4 * (-1) ** index) for index, each in enumerate(found)], mask
+
+
+@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("kl_coefficient", [None, 0.1])
+def test_the_policy_loss_is_its_definition(per_sequence, kl_coefficient):
+    (new, old, advantage, reference), mask = numbers(4)
+    found = policy_loss(
+        new,
+        old,
+        advantage,
+        mask,
+        torch.tensor(WEIGHTS),
+        low=0.1,
+        high=0.2,
+        per_sequence=per_sequence,
+        reference=None if kl_coefficient is None else reference,
+        kl_coefficient=kl_coefficient or 0.0,
+    )
+    loss = clipped = divergence = 0.0
+    for row in range(3):  # the fourth is padding
+        for at in range(LENGTHS[row]):
+            ratio = math.exp(new[row, at] - old[row, at])
+            gain = advantage[row, at].item()
+            one = -min(ratio * gain, min(max(ratio, 0.9), 1.2) * gain)
+            if kl_coefficient is not None:
+                log_ratio = (reference[row, at] - new[row, at]).item()
+                divergence += math.exp(log_ratio) - 1 - log_ratio
+                one += kl_coefficient * (math.exp(log_ratio) - 1 - log_ratio)
+            loss += one / LENGTHS[row] if per_sequence else one
+            clipped += not 0.9 <= ratio <= 1.2
+    assert found.loss.item() == pytest.approx(loss, abs=1e-5)
+    assert found.count.item() == (3 if per_sequence else 9)
+    assert found.tokens.item() == 9
+    assert found.statistics["clipFraction"].item() == clipped
+    if kl_coefficient is not None:
+        assert found.statistics["kl"].item() == pytest.approx(divergence, abs=1e-5)
+
+
+def test_the_padding_has_no_gradient():
+    (new, old, advantage), mask = numbers(3)
+    new.requires_grad_()
+    policy_loss(new, old, advantage, mask, torch.tensor(WEIGHTS), low=0.2, high=0.2).loss.backward()
+    counted = mask & (torch.tensor(WEIGHTS) > 0)[:, None]
+    assert (new.grad[~counted] == 0).all()
+    assert (new.grad[counted] != 0).any()
+
+
+def test_the_value_loss_is_half_the_squared_error_of_counted_tokens():
+    (value, target), mask = numbers(2)
+    expected = sum(
+        0.5 * (value[row, at] - target[row, at]).item() ** 2 for row in range(3) for at in range(LENGTHS[row])
+    )
+    assert value_loss(value, target, mask, torch.tensor(WEIGHTS)).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_reward_comes_at_the_last_token_and_each_token_pays_for_its_divergence():
+    (new, reference), mask = numbers(2)
+    reward = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    found = token_rewards(reward, new, reference, mask, kl_coefficient=0.5)
+    plain = token_rewards(reward, new, None, mask, kl_coefficient=0.5)
+    for row in range(N):
+        for at in range(L):
+            last = reward[row].item() * (at == LENGTHS[row] - 1)
+            cost = 0.5 * (new[row, at] - reference[row, at]).item() if at < LENGTHS[row] else 0.0
+            assert plain[row, at].item() == last
+            assert found[row, at].item() == pytest.approx(last - cost, abs=1e-5)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_preference_loss_is_its_definition(normalized):
+    chosen, rejected, known_chosen, known_rejected = torch.tensor(
+        [[-3.0, -5.0], [-4.0, -2.0], [-3.5, -5.0], [-3.0, -3.0]]
+    )
+    lengths = (torch.tensor([2, 5]), torch.tensor([4, 1]))
+    found = preference_loss(
+        chosen, rejected, known_chosen, known_rejected, beta=0.1, lengths=lengths if normalized else None
+    )
+    for pair in range(2):
+        gain, loss = (chosen - known_chosen)[pair].item(), (rejected - known_rejected)[pair].item()
+        if normalized:
+            gain, loss = gain / lengths[0][pair].item(), loss / lengths[1][pair].item()
+        margin = 0.1 * (gain - loss)
+        assert found.margin[pair].item() == pytest.approx(margin)
+        assert found.loss[pair].item() == pytest.approx(math.log(1 + math.exp(-margin)))
+        assert found.accuracy[pair].item() == float(margin > 0)
+
+
+def test_a_policy_that_is_the_reference_has_the_loss_of_a_coin():
+    same = torch.tensor([-3.0, -4.0])
+    found = preference_loss(same, same, same, same, beta=0.1)
+    assert found.loss.tolist() == pytest.approx([math.log(2)] * 2)
+    assert found.accuracy.tolist() == [0, 0]
+
+
+def test_losses_refuse_values_of_another_shape():
+    (new, old, advantage), mask = numbers(3)
+    with pytest.raises(AssertionError, match="shapes differ"):
+        policy_loss(new, old, advantage[:, :1], mask, torch.ones(N), low=0.2, high=0.2)
+    with pytest.raises(AssertionError):
+        policy_loss(new, old, advantage, mask, torch.ones(N, 1), low=0.2, high=0.2)
+    with pytest.raises(AssertionError, match="shapes differ"):
+        value_loss(new, old[:, 0], mask, torch.ones(N))
+    with pytest.raises(AssertionError, match="shapes differ"):
+        preference_loss(torch.zeros(2), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2), beta=0.1)

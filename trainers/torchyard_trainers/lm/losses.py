@@ -1,0 +1,145 @@
+"""Losses of preference and reinforcement learning on completions: pure functions of log-probabilities.
+
+Tensors [n, L] have a completion in each row, padded on the right; `mask` is true for its tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torchyard_trainers.rl.clipped import clipped_loss, low_variance_kl
+
+
+class PolicyLoss(NamedTuple):
+    """Sums over a micro-batch: the loss is divided by the `count` of the global batch, statistics by the tokens."""
+
+    loss: Tensor
+    count: Tensor
+    tokens: Tensor
+    statistics: dict[str, Tensor]
+
+
+def policy_loss(
+    log_probability: Tensor,
+    acted: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    weights: Tensor,
+    *,
+    low: float,
+    high: float,
+    per_sequence: bool = False,
+    reference: Tensor | None = None,
+    kl_coefficient: float = 0.0,
+) -> PolicyLoss:
+    """Return the clipped policy loss of completions, as GRPO and PPO use it.
+
+    Args:
+        log_probability: of the tokens under the policy in training, [n, L].
+        acted: the same under the policy that generated them, without gradient.
+        advantage: of each token, [n, L]; in GRPO all tokens of a completion have the same.
+        mask: [n, L] bool.
+        weights: [n], 1 for a completion and 0 for padding.
+        low: the ratio is clipped at 1 - low.
+        high: and at 1 + high.
+        per_sequence: every completion counts the same, not every token: a token of a long one counts less.
+        reference: log-probabilities of a frozen model, [n, L].
+        kl_coefficient: weight of the divergence from it.
+    """
+    _same_shape(log_probability, acted, advantage, mask)
+    assert mask.dtype == torch.bool
+    assert weights.shape == mask.shape[:1], f"{tuple(weights.shape)}, {tuple(mask.shape)}"
+    # Padding has any log-probability; zeros there keep overflows out of the sums.
+    new, old = log_probability.masked_fill(~mask, 0), acted.masked_fill(~mask, 0)
+    policy = clipped_loss(new, old, advantage.masked_fill(~mask, 0), low=low, high=high)
+    loss = policy.loss
+    named = {"approxKl": policy.approx_kl, "clipFraction": policy.clipped}
+    if reference is not None:
+        _same_shape(log_probability, reference)
+        divergence = low_variance_kl(reference.masked_fill(~mask, 0) - new)
+        loss = loss + kl_coefficient * divergence
+        named["kl"] = divergence.detach()
+    counted = mask * weights[:, None]
+    tokens = counted.sum()
+    statistics = {name: (values * counted).sum() for name, values in named.items()}
+    if per_sequence:
+        share = counted / mask.sum(1, keepdim=True).clamp(min=1)
+        return PolicyLoss((loss * share).sum(), weights.sum(), tokens, statistics)
+    return PolicyLoss((loss * counted).sum(), tokens, tokens, statistics)
+
+
+def value_loss(value: Tensor, target: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """Return half the squared error of expected returns, summed over the tokens of completions."""
+    _same_shape(value, target, mask)
+    assert weights.shape == mask.shape[:1]
+    error = 0.5 * (value - target).masked_fill(~mask, 0).square()
+    return (error * weights[:, None]).sum()
+
+
+def token_rewards(
+    reward: Tensor, log_probability: Tensor, reference: Tensor | None, mask: Tensor, *, kl_coefficient: float
+) -> Tensor:
+    """Return the reward of each token, [n, L]: the completion's at its last one, less the divergence of each.
+
+    Args:
+        reward: of each completion, [n].
+        log_probability: under the policy that generated the tokens.
+        reference: under a frozen model; None: no divergence is subtracted.
+        mask: [n, L] bool.
+        kl_coefficient: reward that a unit of divergence costs.
+    """
+    _same_shape(log_probability, mask)
+    assert reward.shape == mask.shape[:1], f"{tuple(reward.shape)}, {tuple(mask.shape)}"
+    found = torch.zeros_like(log_probability)
+    if reference is not None:
+        _same_shape(log_probability, reference)
+        found = -kl_coefficient * (log_probability - reference).masked_fill(~mask, 0)
+    last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
+    return found + last * reward[:, None].to(found.dtype)
+
+
+class PreferenceLoss(NamedTuple):
+    """The loss of each pair, and what is worth a curve: [n] each."""
+
+    loss: Tensor
+    margin: Tensor  # reward of the chosen completion over that of the rejected one
+    accuracy: Tensor  # 1 where the margin is positive
+
+
+def preference_loss(
+    chosen: Tensor,
+    rejected: Tensor,
+    reference_chosen: Tensor,
+    reference_rejected: Tensor,
+    *,
+    beta: float,
+    lengths: tuple[Tensor, Tensor] | None = None,
+) -> PreferenceLoss:
+    """Return the sigmoid loss of DPO (Rafailov 2023) for n pairs of completions.
+
+    Args:
+        chosen: log-probability of each chosen completion, [n].
+        rejected: of each rejected one.
+        reference_chosen: the same under the frozen reference.
+        reference_rejected: the same under the frozen reference.
+        beta: how strongly to keep to the reference; a smaller one allows more distance.
+        lengths: tokens of the chosen and the rejected completions: normalise by them, so that a long completion is not
+            preferred for its length.
+    """
+    _same_shape(chosen, rejected, reference_chosen, reference_rejected)
+    gain, loss = chosen - reference_chosen, rejected - reference_rejected
+    if lengths is not None:
+        _same_shape(chosen, *lengths)
+        gain, loss = gain / lengths[0].clamp(min=1), loss / lengths[1].clamp(min=1)
+    margin = beta * (gain - loss)
+    with torch.no_grad():
+        accuracy = (margin > 0).float()
+    return PreferenceLoss(-F.logsigmoid(margin), margin.detach(), accuracy)
+
+
+def _same_shape(first: Tensor, *others: Tensor) -> None:
+    """Assert equal shapes: a broadcast of [n, 1] and [n] would train on [n, n] without an error."""
+    shapes = [tuple(each.shape) for each in (first, *others)]
+    assert len(set(shapes)) == 1, f"shapes differ: {shapes}"
