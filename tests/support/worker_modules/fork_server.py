@@ -31,6 +31,7 @@ codes: dict[int, int] = {}
 def start(worker: dict) -> int:
     pid = os.fork()
     if pid:
+        codes.pop(pid, None)  # of an earlier process: a busy machine uses a number again within minutes
         return pid
     log = os.open(worker["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
