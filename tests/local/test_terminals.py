@@ -34,7 +34,7 @@ async def test_another_terminal_can_stop_a_run(laptop):
     laptop.begin()
     await laptop.working()
     suspend_run(laptop.folder, suspend=True)
-    job = await laptop.ended(20)
+    job = await laptop.ended()
     assert job.status.state == "Suspended"
     assert not laptop.left
 
@@ -44,7 +44,7 @@ async def test_another_terminal_can_remove_a_run(laptop):
     laptop.begin()
     await laptop.working()
     await asyncio.to_thread(remove_run, laptop.folder)
-    await laptop.ended(20)
+    await laptop.ended()
     assert not laptop.left
     assert not laptop.folder.path.exists()
 
@@ -72,7 +72,7 @@ async def test_a_job_file_that_is_away_for_a_moment_deletes_nothing(laptop, monk
     await laptop.until(lambda: None in looks, what="the controller has looked")
     aside.rename(laptop.folder.job_file)
     suspend_run(laptop.folder, suspend=True)
-    job = await laptop.ended(20)
+    job = await laptop.ended()
     assert job.status.state == "Suspended", "it follows the file again"
     assert laptop.folder.path.is_dir()
 
@@ -95,5 +95,5 @@ async def test_gpus_that_this_machine_lacks_are_said_on_the_status(laptop):
     assert laptop.status.state == "Pending"
     assert laptop.status.reason == "InsufficientGPU"
     laptop.stop.set()
-    job = await laptop.ended(20)
+    job = await laptop.ended()
     assert job.status.state == "Suspended"

@@ -18,8 +18,8 @@ from torchyard_agent.hooks import SITECUSTOMIZE
 from torchyard_agent.ports import ReservedPort
 from torchyard_agent.warm import LOCATION, Zygote
 
-SECONDS = 100.0
-LEAVE_SECONDS = 10.0
+SECONDS = 300.0
+LEAVE_SECONDS = 60.0
 AT_ONCE = 4
 MODES = ("plain", "cold", "warm")
 
