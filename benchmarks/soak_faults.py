@@ -113,7 +113,7 @@ def kill_agent(scene: Scene) -> Expected:
 def kill_keeper(scene: Scene) -> Expected:
     pod = scene.draw.choice(scene.pods)
     os.kill(pod.keeper, signal.SIGKILL)
-    return Expected("PodLost", scene.ranks_of(pod)[:1], KILLED, "vanished without a word", new_pods=1)
+    return Expected("PodLost", scene.ranks_of(pod)[:1], KILLED, "processes vanished", new_pods=1)
 
 
 def kill_operator(scene: Scene) -> Expected:

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.e2e
 
 # Long enough to be hit in the middle, with a checkpoint every second or so.
 CVRP = {
-    "trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 96, "seed": 3}},
+    "trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 60, "seed": 3}},
     "device": "cpu",
     "nodes": 2,
     "parallelism": {"globalBatchSize": 16},
-    "checkpoint": {"interval": {"steps": 6}},
+    "checkpoint": {"interval": {"steps": 5}},
     "restart": {"backoff": {"initial": "1s"}},
     "metrics": {"interval": "1s"},
     "gracePeriod": "20s",
@@ -51,10 +51,10 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
     job, laptop = undisturbed
     status = job.status
     assert status.state == "Succeeded", status.message
-    assert (status.progress.step, status.progress.total_steps) == (96, 96)
+    assert (status.progress.step, status.progress.total_steps) == (60, 60)
     assert status.restarts.total == 0
     assert status.round == 1
-    assert status.checkpoint.step == 96
+    assert status.checkpoint.step == 60
     assert status.metrics["cost"] < status.metrics["costUntrained"]
     assert read_run(laptop.folder) == job, "what is returned is what is on disk"
     states = list(dict.fromkeys(seen.status.state for seen in laptop.changes))
