@@ -6,6 +6,7 @@ from typing import Any
 
 from torchyard.api.reference import type_text
 from torchyard_trainers.cvrp import params as cvrp
+from torchyard_trainers.lm import params as lm
 from torchyard_trainers.vecrl import params as vecrl
 
 # Workload -> column of the table -> what a preset fills in, by the names of Python.
@@ -16,6 +17,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         for preset, environments in vecrl.PRESETS.items()
         for environment, values in environments.items()
     },
+    "lm": lm.PRESETS,
 }
 
 _CHOOSE = ("preset", "environment")  # what chooses the column

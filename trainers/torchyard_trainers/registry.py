@@ -12,9 +12,9 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.trackers import check_trackers
 
 # The class of each workload in its own folder's task.py.
-WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL"}
-KNOWN = (*WORKLOADS, "vlm", "vla", "lm")
-_EITHER = " or ".join(WORKLOADS)
+WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL", "lm": "LanguageModeling"}
+KNOWN = (*WORKLOADS, "vlm", "vla")
+_EITHER = ", ".join(WORKLOADS)
 MODES = ("train", "eval", "bench", "export", "preflight")
 
 

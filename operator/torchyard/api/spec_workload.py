@@ -11,7 +11,7 @@ from torchyard.api.free_form import Params
 class Trainer(Model, frozen=True, kw_only=True):
     """A workload that comes with TorchYard, or one of your own on the same core."""
 
-    name: Annotated[TrainerName, doc("cvrp, vecrl, or MODULE:CLASS of a workload of your own.")]
+    name: Annotated[TrainerName, doc("cvrp, vecrl, lm, or MODULE:CLASS of a workload of your own.")]
     mode: Annotated[
         Literal["train", "eval", "bench", "export", "preflight"],
         doc("What the workload does; train writes checkpoints."),

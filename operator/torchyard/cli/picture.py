@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HEADLINES = {
     "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
     "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
+    "lm": ("exactMatch", "reward", "perplexity", "completionTokens"),
 }
 # What it learns by, over steps: the loss of a policy gradient says nothing.
 CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn"}

@@ -1,0 +1,141 @@
+"""Causal language models of `transformers`: geometry presets with random weights, and the module that is trained."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
+
+_QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
+_LLAMA3 = {"vocab_size": 128_256, "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5}
+_TINY = {
+    "vocab_size": 0,  # that of the character tokenizer
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+
+
+def _geometry(hidden: int, intermediate: int, layers: int, heads: int, key_value_heads: int = 8) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_value_heads,
+    }
+
+
+# Preset -> `model_type` of transformers, and the arguments of its configuration.
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiny-qwen3": ("qwen3", _TINY),
+    "qwen3-0.6b": ("qwen3", {**_QWEN3, **_geometry(1024, 3072, 28, 16), "tie_word_embeddings": True}),
+    "qwen3-1.7b": ("qwen3", {**_QWEN3, **_geometry(2048, 6144, 28, 16), "tie_word_embeddings": True}),
+    "qwen3-8b": ("qwen3", {**_QWEN3, **_geometry(4096, 12_288, 36, 32)}),
+    "llama3-8b": ("llama", {**_LLAMA3, **_geometry(4096, 14_336, 32, 32)}),
+    "llama3-70b": ("llama", {**_LLAMA3, **_geometry(8192, 28_672, 80, 64)}),
+    "qwen3-30b-a3b": (
+        "qwen3_moe",
+        {
+            **_QWEN3,
+            **_geometry(2048, 6144, 48, 32, 4),
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+        },
+    ),
+}
+
+
+class Scores(NamedTuple):
+    """What a forward pass says about the labels, in the order of the flattened labels that are not `IGNORE`."""
+
+    log_probability: Tensor  # [N] of each label
+    entropy: Tensor  # [N] of the distribution that it was chosen from, without gradient
+    value: Tensor  # [N] of the value head, 0 without one
+    greedy: Tensor  # [N] whether the label is the most probable token
+
+
+class LanguageModel(nn.Module):
+    """A causal language model of `transformers`, and a value head if PPO needs one.
+
+    All uses go through `forward`: only there a sharded model gathers its parameters.
+    """
+
+    def __init__(self, lm: Any, *, value_head: bool = False) -> None:
+        """Wrap a `transformers` model."""
+        super().__init__()
+        self.lm = lm
+        self.value_head = nn.Linear(lm.config.hidden_size, 1) if value_head else None
+        if self.value_head is not None:
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        labels: Tensor | None = None,
+        *,
+        scores: bool = False,
+        temperature: float = 1.0,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor | Scores:
+        """Return the logits [B, V] after the last token, or what the model says about `labels`.
+
+        Args:
+            tokens: [B, T]; padded on the right, no mask is needed.
+            labels: [B, T], the token that follows each one, or `IGNORE`.
+            scores: return `Scores` of the labels, not the sum of their cross-entropies.
+            temperature: divides the logits of `Scores`.
+            attention_mask: [B, S + T] over the tokens in the cache and those given; needed for padding on the left.
+            position_ids: [B, T], where padding on the left shifts positions.
+            cache: keys and values of the tokens before, extended in place.
+        """
+        hidden = self.lm.base_model(
+            input_ids=tokens,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+        head = self.lm.get_output_embeddings()
+        if labels is None:
+            logits: Tensor = head(hidden[:, -1])
+            return logits.float()
+        assert labels.shape == tokens.shape, f"{tuple(labels.shape)}, {tuple(tokens.shape)}"
+        if not scores:
+            return linear_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten())
+        chosen = (labels.flatten() != IGNORE).nonzero()[:, 0]
+        hidden, labels = hidden.flatten(0, 1)[chosen], labels.flatten()[chosen]
+        log_probabilities = F.log_softmax(head(hidden).float() / temperature, -1)
+        with torch.no_grad():
+            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+        log_probability = log_probabilities.gather(-1, labels[:, None])[:, 0]
+        value = torch.zeros_like(entropy) if self.value_head is None else self.value_head(hidden)[:, 0].float()
+        greedy = log_probabilities.argmax(-1) == labels
+        return Scores(log_probability, entropy, value, greedy)
+
+
+def build_model(name: str, tokenizer: Any, *, seed: int, value_head: bool = False) -> LanguageModel:
+    """Build the model of a preset, with the same random weights in every process."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind, arguments = PRESETS[name]
+    geometry = {key: value for key, value in arguments.items() if key != "rope_theta"}
+    vocabulary = geometry.pop("vocab_size") or len(tokenizer)
+    rope = {"rope_type": "default", "rope_theta": arguments.get("rope_theta", 1e4)}
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = AutoConfig.for_model(kind, vocab_size=vocabulary, rope_parameters=rope, **geometry, **special)
+    torch.manual_seed(seed)
+    lm = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    return LanguageModel(lm, value_head=value_head)
