@@ -10,9 +10,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, doc, given, read
 
 # The geometries of lm/models.py, which needs torch.
-Geometry = Literal[
-    "tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"
-]
+Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -56,7 +54,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[float, Meta(gt=0, le=100)], doc("Divides the logits that completions are sampled from.")
     ] = 1.0
     top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)], doc("Sample from the most probable tokens that have this share; 1: from all.")
+        Annotated[float, Meta(gt=0, le=1)],
+        doc("Sample from the most probable tokens that have this share; 1: from all."),
     ] = 1.0
     top_k: Annotated[Annotated[int, Meta(ge=0)], doc("Sample from this many most probable tokens; 0: from all.")] = 0
     eval_samples: Annotated[Count | None, doc("Samples of the fixed evaluation set.")] = None

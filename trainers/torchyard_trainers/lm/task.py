@@ -108,9 +108,10 @@ class LanguageModeling(Workload):
         """See `Workload`."""
         settings = self.settings
         names = ("exactMatch", "exactMatchUntrained", "evalLoss", "perplexity")
+        untrained = metrics.get("exactMatchUntrained", math.nan)
         text = (
             f"{settings.task} by {settings.method}: exact match {metrics['exactMatch']:.3f} on {settings.eval_samples} "
-            f"held-out prompts after {self.total_steps} steps; untrained {metrics.get('exactMatchUntrained', math.nan):.3f}"
+            f"held-out prompts after {self.total_steps} steps; untrained {untrained:.3f}"
         )
         return {
             "trainer": "lm",

@@ -1,0 +1,65 @@
+"""Fine-tuning depends on no world size, strategy or micro-batch; a resumed run continues with the same bits."""
+
+import pytest
+from tests.support.trainers.gangs import Yard
+
+pytestmark = pytest.mark.e2e
+
+LEARNED = {"loss", "gradNorm", "tokens", "completionTokens", "evalLoss", "perplexity", "exactMatch"}
+
+
+def settings(steps=6, *, params=None, **sections):
+    """A run of a few steps; 10 samples do not divide by 3, and sums of two digits differ in length."""
+    small = {
+        "task": "arithmetic",
+        "length": 1,
+        "steps": steps,
+        "batch": 10,
+        "warmupSteps": 0,
+        "lrFinal": 3e-3,
+        "evalSamples": 7,
+        "evalBatch": 3,
+        "evalEvery": 3,
+        "logEvery": 1,
+        "seed": 7,
+    }
+    return {
+        "trainer": {"name": "lm", "params": small | (params or {})},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fork_server, tmp_path_factory):
+    """What one process measured that was never stopped."""
+    yard = Yard(fork_server, tmp_path_factory.mktemp("undisturbed"))
+    yard.train(settings())
+    return yard.metrics()
+
+
+def assert_same(yard, expected):
+    """Every line of all that was learned; what was measured of the machine differs."""
+    found = {line["step"]: line for line in yard.metrics()}
+    assert sorted(found) == [line["step"] for line in expected]
+    for line in expected:
+        for name in LEARNED & set(line):
+            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-5), (line["step"], name)
+
+
+@pytest.mark.parametrize(
+    ("world", "parallelism"),
+    [(1, {"microBatchSize": 3}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp", "microBatchSize": 2})],
+)
+def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
+    assert undisturbed[0]["completionTokens"] not in (2, 3), "answers differ in length: tokens are counted, not samples"
+    yard.train(settings(parallelism=parallelism), world)
+    assert_same(yard, undisturbed)
+
+
+def test_one_and_two_processes_resume_each_other(yard, undisturbed):
+    yard.train(settings(2))
+    yard.train(settings(4, parallelism={"strategy": "fsdp"}), world=2)
+    yard.train(settings(6))
+    assert_same(yard, undisturbed)
