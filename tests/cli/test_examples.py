@@ -12,7 +12,7 @@ from torchyard.cli.demo import EXAMPLE
 
 JOBS = sorted(EXAMPLES.glob("*.yaml"))
 # Built-in workloads learn for a minute; here a few steps of them are enough.
-SHORT = {"cvrp": "steps=40", "vecrl": "environmentSteps=8192"}
+SHORT = {"cvrp": "steps=40", "vecrl": "environmentSteps=8192", "lm": "steps=20"}
 KNOW_NOTHING = ["bring-your-own", "hf-trainer"]
 
 

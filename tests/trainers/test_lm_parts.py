@@ -7,7 +7,7 @@ from torch.nn import functional
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.lm.batches import documents, encode, prompts_of
+from torchyard_trainers.lm.batches import documents, encode
 from torchyard_trainers.lm.models import PRESETS, build_model
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.tasks import TASKS, exact_match, rows_of, shaped
@@ -71,8 +71,9 @@ def test_a_row_depends_on_seed_and_id_only_and_its_wrong_answer_is_of_the_same_f
     assert len(set(rows)) > 30
     for row in rows:
         assert sum(a != b for a, b in zip(row.answer, row.wrong, strict=True)) == 1
-    assert exact_match([], [row.answer for row in rows], rows) == [1.0] * 50
-    assert exact_match([], [row.wrong for row in rows], rows) == [0.0] * 50
+    mappings = [row._asdict() for row in rows]
+    assert exact_match([], [row.answer for row in rows], mappings) == [1.0] * 50
+    assert exact_match([], [row.wrong for row in rows], mappings) == [0.0] * 50
 
 
 def test_the_answers_are_right():
@@ -88,7 +89,7 @@ def test_the_answers_are_right():
 def test_the_shaped_reward_rises_with_each_right_character():
     (row,) = rows_of("reverse", 1, [3], length=4, symbols=8)
     texts = ["", "z" * 4, row.answer[:1], row.answer[:2], row.answer + "a", row.answer]
-    found = shaped([""] * 6, texts, [row] * 6)
+    found = shaped([""] * 6, texts, [row._asdict()] * 6)
     assert found == [0, 0, 1 / 8, 2 / 8, 4 / 10, 1]
 
 
@@ -109,9 +110,6 @@ def test_labels_are_the_tokens_of_the_completion_shifted_by_one():
     assert batch.tokens.tolist() == [[5, 6, 8], [7, 0, 0]]
     assert batch.labels.tolist() == [[IGNORE, 8, 9], [4, IGNORE, IGNORE]]
     assert batch.counted.tolist() == [2, 1]
-    tokens, mask = prompts_of([[5, 6], [7]], pad=0, width=3)
-    assert tokens.tolist() == [[0, 5, 6], [0, 0, 7]]
-    assert mask.tolist() == [[0, 1, 1], [0, 0, 1]]
 
 
 def test_the_loss_is_that_of_transformers_whatever_the_padding(model):

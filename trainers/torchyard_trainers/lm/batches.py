@@ -40,14 +40,3 @@ def documents(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[i
         tokens[row, : len(whole) - 1] = torch.tensor(whole[:-1])
         labels[row, len(prompt) - 1 : len(whole) - 1] = torch.tensor(completion)
     return Batch(tokens, labels)
-
-
-def prompts_of(prompts: Sequence[Sequence[int]], *, pad: int, width: int = 0) -> tuple[Tensor, Tensor]:
-    """Return prompts padded on the left to one width, and the mask of their real tokens: [B, width] each."""
-    width = max(width, *map(len, prompts))
-    tokens = torch.full((len(prompts), width), pad)
-    mask = torch.zeros(len(prompts), width, dtype=torch.int64)
-    for row, prompt in enumerate(prompts):
-        tokens[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    return tokens, mask

@@ -1,6 +1,6 @@
 """Procedural tasks: prompts without end, made from sample ids, whose answers a function can check."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -75,16 +75,17 @@ TASKS: dict[str, Callable[[Sequence[int], int, int], Row]] = {
 }
 
 
-def exact_match(_prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Any]) -> list[float]:
+def exact_match(_prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return 1 for each completion that is the right answer, else 0."""
-    return [float(text == row.answer) for text, row in zip(completions, rows, strict=True)]
+    return [float(text == row["answer"]) for text, row in zip(completions, rows, strict=True)]
 
 
-def shaped(_prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Any]) -> list[float]:
+def shaped(_prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return the share of right characters, half of it for a wrong answer: a gradient before the first exact match."""
     rewards = []
     for text, row in zip(completions, rows, strict=True):
-        right = sum(found == wanted for found, wanted in zip(text, row.answer, strict=False))
-        share = right / max(len(text), len(row.answer))
-        rewards.append(share if text == row.answer else share / 2)
+        answer = row["answer"]
+        right = sum(found == wanted for found, wanted in zip(text, answer, strict=False))
+        share = right / max(len(text), len(answer))
+        rewards.append(share if text == answer else share / 2)
     return rewards
