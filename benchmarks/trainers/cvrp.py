@@ -69,7 +69,7 @@ def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     session = Session(
         Parallel("single", model, model), Precision(precision, world.device, sharded=False), world, reporter, None
     )
-    optimizer = work.optimizer(model.parameters())
+    optimizer = work.optimizer(model)
     work.baseline.begin(session)
     work.baseline.after_step(
         session, 1, {"trainCost": 10.0, "advantage": 0.0}

@@ -1,6 +1,6 @@
 """A causal language model of transformers as a newcomer would bring it: a model, samples, a loss, an optimizer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -81,8 +81,8 @@ class Lm(Workload):
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         return list(model.language.model.layers)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        return AdamW(parameters, lr=RATE, weight_decay=0.1, fused=True)
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return AdamW(model.parameters(), lr=RATE, weight_decay=0.1, fused=True)
 
     def learning_rate(self, _step: int) -> float:
         return RATE

@@ -56,7 +56,7 @@ def taken(config):
     parallel = parallelize(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
-    optimizer, tracker = work.optimizer(model.parameters()), Totals()
+    optimizer, tracker = work.optimizer(model), Totals()
     tracker.track_external(model, optimizer, *(leaf for leaf in tree_leaves(work.state()) if torch.is_tensor(leaf)))
     with tracker:
         for step in range(1 + getattr(work.settings, "steps_per_rollout", 1)):

@@ -161,7 +161,7 @@ def trained(workload, micro_batch, device, *, plain):
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     precision = Precision("fp32", device, sharded=False)
     session = Session(Parallel("single", model, model), precision, world, reporter, micro_batch)
-    optimizer = work.optimizer(model.parameters())
+    optimizer = work.optimizer(model)
     told = []
     with eager_mode(compiled=False) if plain else nullcontext():
         work.begin(session)

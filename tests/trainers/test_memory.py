@@ -95,7 +95,7 @@ def test_a_gpu_refuses_what_is_beyond_its_fraction():
     ],
 )
 def test_auto_takes_the_strategy_that_communicates_least_and_fits(parameters, world, local, strategy):
-    assert strategy_by_memory(int(parameters), 80 * 10**9, world, local) == strategy
+    assert strategy_by_memory(16 * int(parameters), 80 * 10**9, world, local) == strategy
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])

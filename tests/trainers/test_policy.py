@@ -263,7 +263,7 @@ def test_a_loss_refuses_weights_of_another_shape():
 def test_one_step_makes_good_routes_more_likely():
     work = task(model="gt", lr=1e-2)
     session = session_of(work)
-    optimizer = work.optimizer(session.parallel.module.parameters())
+    optimizer = work.optimizer(session.parallel.module)
     batch = MicroBatch(torch.arange(8), torch.ones(8))
     instances = generate(1, "train", batch.ids, customers=5, capacity=20)
     keys = split_keys(torch.arange(8), 32)

@@ -168,7 +168,7 @@ def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one
 def test_metrics_are_of_completed_episodes_and_count_them():
     work = VecRL(settled(environmentSteps=6 * 8 * 4))
     session = session_of(work)
-    optimizer = work.optimizer(session.parallel.module.parameters())
+    optimizer = work.optimizer(session.parallel.module)
     returns = []
     for step in range(work.total_steps):
         if step % 4 == 0:

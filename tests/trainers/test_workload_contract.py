@@ -32,7 +32,7 @@ def tried(work):
     """Call all that the loop calls, in its order."""
     model = work.build()
     work.blocks(model)
-    work.optimizer(model.parameters())
+    work.optimizer(model)
     work.learning_rate(0)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     world = World(0, 1, 0, CPU, grouped=False)

@@ -64,7 +64,7 @@ def measure(sizes, strategy, options, steps, file):
         parallel = parallelize(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
         reporter = Reporter(None, rank=world.rank, local_rank=0, round_number=0)
         session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
-        optimizer = work.optimizer(model.parameters())
+        optimizer = work.optimizer(model)
         tracker = FSDPMemTracker(model, optimizer) if strategy in SHARDED else MemTracker()
         if settings.cpu_offload or "name" in sizes:  # there is no device but the host: what would be there is not added
             kinds = {"sharded": strategy in SHARDED, "offloads": settings.cpu_offload}

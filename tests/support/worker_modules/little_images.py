@@ -47,8 +47,8 @@ class Images(Workload):
     def blocks(self, model):
         return [model.picture, model.head]
 
-    def optimizer(self, parameters):
-        learned = list(parameters)
+    def optimizer(self, model):
+        learned = list(model.parameters())
         flat, other = [[each for each in learned if (each.dim() > 1) is not vector] for vector in (True, False)]
         return torch.optim.AdamW([{"params": flat, "lr_scale": 0.5}, {"params": other, "weight_decay": 0.1}])
 

@@ -95,8 +95,8 @@ class LittleLm(Workload):
     def blocks(self, model):
         return list(model.blocks)
 
-    def optimizer(self, parameters):
-        return AdamW(parameters, lr=1e-3, fused=True)
+    def optimizer(self, model):
+        return AdamW(model.parameters(), lr=1e-3, fused=True)
 
     def learning_rate(self, step):
         return 1e-3

@@ -5,7 +5,7 @@ far from its cause, or silently produce a wrong number.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from types import new_class
@@ -109,13 +109,20 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
             raise self._error("blocks", f"returned {_kind(found)}", "return a list of modules of the model, or []")
         return listed
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        found = super().optimizer(parameters)
-        if not isinstance(found, Optimizer) or isinstance(found, LBFGS):  # which would call the loss by itself
-            raise self._error(
-                "optimizer", f"returned {_kind(found)}", "return one torch.optim.Optimizer that steps without a closure"
-            )
-        rates = list(dict.fromkeys(group["lr"] for group in found.param_groups))
+    def optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
+        found = super().optimizer(model)
+        made = list(found) if isinstance(found, Sequence) else [found]
+        # LBFGS would call the loss by itself.
+        odd = [each for each in made if not isinstance(each, Optimizer) or isinstance(each, LBFGS)]
+        if odd or not made:
+            fix = "return one torch.optim.Optimizer that steps without a closure, or a list of them"
+            raise self._error("optimizer", f"returned {_kind(odd[0] if odd else found)}", fix)
+        groups = [group for each in made for group in each.param_groups]
+        held = [id(parameter) for group in groups for parameter in group["params"]]
+        if len(held) > len(set(held)):
+            fix = "give each parameter to one optimizer"
+            raise self._error("optimizer", "returned several optimizers of the same parameter", fix)
+        rates = list(dict.fromkeys(group["lr"] for group in groups))
         if len(rates) > 1:
             what = f"returned groups with lr {', '.join(map(str, rates))}, but learning_rate(step) sets that of all"
             raise self._error("optimizer", what, "give a group lr_scale, by which its rate is multiplied")

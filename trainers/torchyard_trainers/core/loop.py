@@ -17,6 +17,7 @@ from torchyard_trainers.core.guard import Guard
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics import curves
 from torchyard_trainers.core.metrics.meter import Meter
+from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import loader_of, optimize, set_learning_rate
@@ -46,7 +47,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         TrainerError: and others that carry their exit code.
     """
     reporter, world, settings = session.reporter, session.world, run.config
-    optimizer = work.optimizer(session.parallel.module.parameters())
+    optimizer = as_one(work.optimizer(session.parallel.module))
     checkpoints = Checkpoints(
         run.checkpoint_dir, world.with_own_group(), round_number=run.round_number, job=run.job_uid
     )
@@ -100,7 +101,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 saver.wait()
             if stops or totals.flags["save"] or (boundary and saver.is_best(score)):
                 reporter.phase("save")
-                state = capture(session.parallel.module, optimizer, work.state())
+                state = capture(session.parallel, optimizer, work.state())
                 saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
                 log.flush()
             if stops or last:

@@ -18,13 +18,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchyard_trainers.core.activations import checkpoint_activations
 from torchyard_trainers.core.buffers import Buffers
+from torchyard_trainers.core.checkpoints.frozen_base import FrozenBase
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.world import World
 
 # Mixed-precision AdamW: fp32 weights, gradients and two moments, all of them 4 bytes.
-BYTES_PER_PARAMETER = 16
+BYTES_PER_TRAINABLE = 16
 # The rest is for activations; a larger model is sharded.
 USABLE_MEMORY = 0.85
 SHARDED = frozenset({"fsdp", "hsdp"})
@@ -42,6 +43,11 @@ class Parallel:
     def buffers(self) -> Buffers:
         """The buffers that a forward pass may change."""
         return Buffers(self.module)
+
+    @cached_property
+    def frozen_base(self) -> FrozenBase:
+        """The frozen parameters as they are at the first access, which is collective."""
+        return FrozenBase(self.module)
 
     @contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
@@ -129,16 +135,24 @@ def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
     return strategy
 
 
-def strategy_by_memory(parameters: int, memory: int, world_size: int, local_size: int) -> str:
+def state_bytes(model: nn.Module) -> int:
+    """Return the bytes of a model's training state: a frozen parameter needs neither gradient nor optimizer state."""
+    return sum(
+        each.numel() * (BYTES_PER_TRAINABLE if each.requires_grad else each.element_size())
+        for each in model.parameters()
+    )
+
+
+def strategy_by_memory(state: int, memory: int, world_size: int, local_size: int) -> str:
     """Choose the strategy that communicates least among those whose training state fits.
 
     Args:
-        parameters: of the model.
+        state: bytes of the training state of the whole model, see `state_bytes`.
         memory: bytes that one rank may use.
         world_size: number of ranks.
         local_size: ranks of a node.
     """
-    state, room = BYTES_PER_PARAMETER * parameters, USABLE_MEMORY * memory
+    room = USABLE_MEMORY * memory
     if state <= room:
         return "ddp"
     return "hsdp" if 1 < local_size < world_size and state / local_size <= room else "fsdp"
@@ -163,6 +177,7 @@ def parallelize(
     """
     if world.device.type != "cpu":
         model = model.to(world.device)
+    model.train()  # models of transformers are loaded in `eval` mode
     checkpoint_activations(blocks or [model], settings.activation_checkpointing)
     if settings.compile:
         compile_blocks(blocks or [model])

@@ -16,7 +16,7 @@ from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
 from torchyard_trainers.core.modes.preflight import preflight
-from torchyard_trainers.core.parallel import SHARDED, choose_strategy, parallelize, strategy_by_memory
+from torchyard_trainers.core.parallel import SHARDED, choose_strategy, parallelize, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
@@ -91,9 +91,8 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     hold_to(world.device, settings.memory_fraction)
     model = task.build()
     if settings.strategy == "auto" and strategy == "ddp":
-        parameters = sum(parameter.numel() for parameter in model.parameters())
         limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
-        strategy = strategy_by_memory(parameters, limit, world.size, world.local_size)
+        strategy = strategy_by_memory(state_bytes(model), limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
     parallel = parallelize(model, blocks, strategy, settings=settings, precision=precision, world=world)

@@ -1,7 +1,7 @@
 """The interface between the training loop and a workload."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
+from torchyard_trainers.core.optimizers import trainable
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -90,12 +91,12 @@ class Workload(Protocol):
         """Return the units of sharding, recomputation and compilation, in order of use; []: the whole model."""
         return []
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Create the optimizer of (possibly sharded) parameters, with groups if needed.
+    def optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
+        """Create the optimizer of a (possibly sharded) model, or several of different parameters.
 
-        It steps once per global batch; the two optimizers of a GAN are two groups of one.
+        They step once per global batch. Groups by parameter name, Muon and others: `core.optimizers`.
         """
-        return AdamW(parameters, lr=self.learning_rate(0), fused=True)
+        return AdamW(trainable(model).values(), lr=self.learning_rate(0), fused=True)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step (0 is the first) for all groups; a group's `lr_scale` multiplies it."""

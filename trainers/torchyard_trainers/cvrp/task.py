@@ -1,7 +1,7 @@
 """REINFORCE on CVRP as a workload of the training loop."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,9 @@ class Cvrp(Workload):
         assert isinstance(model, Policy)
         return list(model.encoder.blocks)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         """See `Workload`."""
-        return AdamW(parameters, lr=self.settings.lr, weight_decay=1e-6, fused=True)
+        return AdamW(model.parameters(), lr=self.settings.lr, weight_decay=1e-6, fused=True)
 
     def learning_rate(self, step: int) -> float:
         """Cosine from `lr` to `lr_final`."""

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -76,9 +76,9 @@ class VecRL(Workload):
         assert isinstance(model, Policy)
         return [model.actor, model.critic]
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         """See `Workload`."""
-        return Adam(parameters, lr=self.settings.lr, eps=1e-5, fused=True)
+        return Adam(model.parameters(), lr=self.settings.lr, eps=1e-5, fused=True)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step: the same for all minibatches of a rollout, linear from `lr` to `lr_final`."""

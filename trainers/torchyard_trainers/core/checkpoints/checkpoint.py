@@ -15,6 +15,7 @@ from torchyard_trainers.core.world import World, retried
 SAVE_ATTEMPTS = 4
 BEST = "best"
 MODEL_SHAPE = "model shape"  # in an identity: a digest of names and shapes of all weights
+FROZEN_BASE = "frozen base"  # in an identity: a digest of the values of all frozen weights
 
 
 class Saved(NamedTuple):
@@ -283,6 +284,8 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
     changed = [
         f"the weights have other shapes (trainer.params was {json.dumps(params)})"
         if name == MODEL_SHAPE
+        else f"the frozen weights are other ones (fingerprint {identity.get(name)}, was {before.get(name)})"
+        if name == FROZEN_BASE
         else f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
         for name in sorted(known if only is None else known & set(only))
         if identity.get(name) != before.get(name)

@@ -9,15 +9,22 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
-from torchyard_trainers.core.checkpoints.checkpoint import MODEL_SHAPE, Checkpoints, Saved, compare_identity, resolve
+from torchyard_trainers.core.checkpoints.checkpoint import (
+    FROZEN_BASE,
+    MODEL_SHAPE,
+    Checkpoints,
+    Saved,
+    compare_identity,
+    resolve,
+)
 from torchyard_trainers.core.checkpoints.commits import read_commit
-from torchyard_trainers.core.checkpoints.shards import Shards, apply, capture
+from torchyard_trainers.core.checkpoints.shards import Shards, fill_all
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.guard import ADVICE
+from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.workload import Session, Workload, epochs, size_of
 
 
@@ -36,7 +43,7 @@ def restore(
     """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0."""
     reporter = session.reporter
     reporter.phase("restore")
-    identity = identity_of(work, session.parallel.module)
+    identity = identity_of(work, session.parallel)
     checkpoints.identify(msgspec.to_builtins(config), identity)
     elsewhere = Path(config.checkpoint.resume_from) if config.checkpoint.resume_from else None
     if elsewhere is not None:
@@ -47,9 +54,7 @@ def restore(
         )
 
     def fill(storage: Shards, folder: Path) -> None:
-        state = capture(session.parallel.module, optimizer, work.state())
-        storage.load(state, folder)
-        apply(session.parallel.module, optimizer, state)
+        fill_all(session.parallel, optimizer, work.state(), storage, folder)
 
     found = checkpoints.restore(fill, also=elsewhere)
     checkpoints.sweep()
@@ -105,13 +110,18 @@ def record_of(
     }
 
 
-def identity_of(work: Workload, module: nn.Module) -> dict[str, Any]:
-    """Return what a resumed run must have in common with the first one: data, seed, and all weight shapes."""
-    shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-    size = size_of(work)
+def identity_of(work: Workload, parallel: Parallel) -> dict[str, Any]:
+    """Return what a resumed run must have in common with the first one. Collective.
+
+    That is the data, the seed, all weight shapes, and the values of the frozen parameters at the start.
+    """
+    shapes = "\n".join(f"{name} {tuple(tensor.shape)}" for name, tensor in parallel.module.state_dict().items())
+    size, base = size_of(work), parallel.frozen_base.fingerprint
     finite = {} if size is None else {"datasetSize": size}
     source = {} if work.source is None else {"dataset": work.source.fingerprint}
-    return {**work.identity, **finite, **source, MODEL_SHAPE: hashlib.sha256(shapes.encode()).hexdigest()[:16]}
+    frozen = {FROZEN_BASE: base} if base else {}
+    shape = hashlib.sha256(shapes.encode()).hexdigest()[:16]
+    return {**work.identity, **finite, **source, **frozen, MODEL_SHAPE: shape}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

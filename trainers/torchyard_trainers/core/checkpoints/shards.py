@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from torchyard_trainers.core.checkpoints.index import INDEX, UnreadableError
 from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code, storage_error
+from torchyard_trainers.core.optimizers import parts_of
+from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.world import World
 
 
@@ -30,6 +32,9 @@ class Shards(Protocol):
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
         """Fill the given tensors in place, at whatever world size or sharding they were written."""
+
+    def weights(self, folder: Path) -> set[str]:
+        """Return the names of the model's tensors in a folder."""
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
         """Return the files of one rank; rank 0 also answers for the index."""
@@ -102,6 +107,19 @@ class DcpShards:
             if exit_code(error) is not Exit.USER_ERROR:  # a peer or the volume is gone: the checkpoint may be fine
                 raise RuntimeError(f"loading {folder} failed") from error
             raise CheckpointError(f"{folder}: does not fit this model ({str(error)[-300:].strip()})") from error
+
+    def weights(self, folder: Path) -> set[str]:
+        """See `Shards`."""
+        from torchyard_trainers.core.checkpoints.storage import Reader
+
+        def read() -> set[str]:
+            try:
+                names = Reader(folder).names
+            except UnreadableError as error:
+                raise CheckpointError(f"{folder}: {error}") from error
+            return {name.removeprefix("model.") for name in names if name.startswith("model.")}
+
+        return self._world.from_leader(read)
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
         """See `Shards`."""
@@ -217,19 +235,52 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def capture(module: nn.Module, optimizer: Optimizer, workload: dict[str, Any]) -> dict[str, Any]:
-    """Return the training state under names that do not depend on the strategy."""
+def capture(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any]) -> dict[str, Any]:
+    """Return the training state under names that do not depend on the strategy. Collective.
+
+    Frozen parameters that training has not changed are left out.
+    """
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    model_state, optimizer_state = get_state_dict(module, optimizer)
-    return {"model": model_state, "optimizer": optimizer_state, "workload": workload}
+    base = parallel.frozen_base
+    model_state, optimizer_state = get_state_dict(parallel.module, parts_of(optimizer))
+    return {
+        "model": base.limited(model_state, base.changed()),
+        "optimizer": optimizer_state,
+        "workload": workload,
+    }
 
 
-def apply(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Put loaded state back into model and optimizer."""
+def fill_all(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any], storage: Shards, folder: Path) -> None:
+    """Load model, optimizer and workload from a checkpoint. Collective."""
     from torch.distributed.checkpoint import state_dict
 
-    state_dict.set_model_state_dict(module, state["model"])
+    model_state, optimizer_state = state_dict.get_state_dict(parallel.module, parts_of(optimizer))
+    held = storage.weights(folder)
+    loaded = {
+        "model": parallel.frozen_base.limited(model_state, held),
+        "optimizer": optimizer_state,
+        "workload": workload,
+    }
+    storage.load(loaded, folder)
+    _put_weights(parallel.module, loaded["model"])
     # Not strict: a parameter that never had a gradient has no state.
     options = state_dict.StateDictOptions(strict=False)
-    state_dict.set_optimizer_state_dict(module, optimizer, state["optimizer"], options=options)
+    state_dict.set_optimizer_state_dict(parallel.module, parts_of(optimizer), loaded["optimizer"], options=options)
+
+
+def fill_weights(parallel: Parallel, storage: Shards, folder: Path) -> None:
+    """Load the model from a checkpoint. Collective."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    held = storage.weights(folder)
+    loaded = {"model": parallel.frozen_base.limited(get_model_state_dict(parallel.module), held)}
+    storage.load(loaded, folder)
+    _put_weights(parallel.module, loaded["model"])
+
+
+def _put_weights(module: nn.Module, weights: dict[str, Any]) -> None:
+    from torch.distributed.checkpoint import state_dict
+
+    # Not strict: a checkpoint does not hold the frozen base; `load` has filled all names that were asked for.
+    state_dict.set_model_state_dict(module, weights, options=state_dict.StateDictOptions(strict=False))

@@ -24,6 +24,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
+from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -157,7 +158,7 @@ def _measure(
         parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(parallel, half, world, reporter, size)
-    optimizer = work.optimizer(model.parameters())
+    optimizer = as_one(work.optimizer(model))
     for group in optimizer.param_groups:
         if on_gpu and not group.get("fused") and group.get("foreach") is None:
             group["foreach"] = True  # as PyTorch chooses there, with temporaries for all parameters at once

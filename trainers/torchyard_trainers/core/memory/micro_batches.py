@@ -24,6 +24,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.graphs import eager_mode
 from torchyard_trainers.core.memory.limits import Memory, memory_of
+from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
@@ -212,7 +213,7 @@ def divisible(work: Workload, model: nn.Module) -> bool:
 def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
     """Create another optimizer of the same parameters with its state: a step at rate 0 changes no parameter."""
     parameters = session.parallel.parameters()
-    optimizer = work.optimizer(parameters)
+    optimizer = as_one(work.optimizer(session.parallel.module))
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     for parameter in parameters:

@@ -15,7 +15,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.memory.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
-from torchyard_trainers.core.parallel import SHARDED, choose_strategy, strategy_by_memory
+from torchyard_trainers.core.parallel import SHARDED, choose_strategy, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import resolved
 from torchyard_trainers.core.world import World
 
@@ -56,6 +56,8 @@ class Planner:
         self.global_batch = work.global_batch
         model = work.build()
         self.parameters = sum(each.numel() for each in model.parameters())
+        self.trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        self.state = state_bytes(model)
         self.divisible = divisible(work, model)
         self.real = False
         self.precision = resolved(config.parallelism.precision, gpu=memory is not None, bf16=bf16)
@@ -66,7 +68,7 @@ class Planner:
         settings = self.config.parallelism
         strategy = choose_strategy(settings, self.world.size)
         if settings.strategy == "auto" and strategy == "ddp" and self.room is not None:
-            strategy = strategy_by_memory(self.parameters, self.room, self.world.size, self.world.local_size)
+            strategy = strategy_by_memory(self.state, self.room, self.world.size, self.world.local_size)
         return self.fitted(settings, strategy)
 
     def cheapest(self, asked: Try) -> Try | None:
@@ -165,6 +167,7 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
         document = {
             "ranks": world.size,
             "parameters": planner.parameters,
+            "trainable": planner.trainable,
             "memory": memory,
             "room": planner.room,
             "how": "a real step on the CPU" if planner.real else "a step of shapes",

@@ -14,6 +14,7 @@ from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.meter import Meter, device_peak, peak_memory, utilisation
 from torchyard_trainers.core.modes.finish import finish_reading
+from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.step import loader_of, optimize, set_learning_rate
 from torchyard_trainers.core.workload import Session, Workload
 
@@ -66,7 +67,7 @@ _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
 
 def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
     """Return the seconds of each measured step, and the total seconds spent waiting for data."""
-    optimizer = work.optimizer(session.parallel.module.parameters())
+    optimizer = as_one(work.optimizer(session.parallel.module))
     loader = loader_of(work, session)
     session.reporter.phase("step")
     times: list[float] = []

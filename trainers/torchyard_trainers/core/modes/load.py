@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from torchyard_trainers.core.checkpoints.checkpoint import MODEL_SHAPE, read_newest, resolve
+from torchyard_trainers.core.checkpoints.checkpoint import FROZEN_BASE, MODEL_SHAPE, read_newest, resolve
 from torchyard_trainers.core.checkpoints.resume import compare_elsewhere, identity_of
-from torchyard_trainers.core.checkpoints.shards import Shards, reader_of
+from torchyard_trainers.core.checkpoints.shards import Shards, fill_weights, reader_of
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.workload import Session, Workload
@@ -22,19 +22,15 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
         DataMismatchError: it holds another model.
     """
     session.reporter.phase("restore")
-    module = session.parallel.module
     wanted = run.config.checkpoint.resume_from
     root = Path(wanted) if wanted else run.checkpoint_dir
 
-    identity, names = identity_of(work, module), (*work.architecture, MODEL_SHAPE)
+    identity = identity_of(work, session.parallel)
+    names = (*work.architecture, MODEL_SHAPE, FROZEN_BASE)
     session.world.from_leader(lambda: compare_elsewhere(root, identity, only=names))
 
     def fill(storage: Shards, folder: Path) -> None:
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-
-        state = {"model": get_model_state_dict(module)}
-        storage.load(state, folder)
-        set_model_state_dict(module, state["model"])
+        fill_weights(session.parallel, storage, folder)
 
     found = read_newest(root, session.world, reader_of(resolve(root).root, session.world), fill)
     if found.record is None or found.folder is None:
