@@ -1,4 +1,4 @@
-"""What the plan may ask for. Typed, frozen, idempotent: carrying one out twice does no harm."""
+"""Actions that a plan may contain. Typed, frozen and idempotent: executing one twice has the effect of once."""
 
 from typing import Literal
 
@@ -8,10 +8,10 @@ from torchyard.api.status import Images, TrainingJobStatus
 
 
 class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Create the pod of one index; its name is deterministic, an existing pod of ours is success.
+    """Create the pod of one index; its name is deterministic, and an existing pod of this operator is success.
 
-    `images`: those of its gang, None: of the spec and the installation. `avoid`: nodes on which containers of this gang
-    could not be started lately; others are preferred.
+    `images`: those of its gang; None: from the spec and the installation. `avoid`: nodes on which containers of this
+    gang recently could not be started; others are preferred.
     """
 
     name: str
@@ -24,7 +24,7 @@ class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
 class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Delete one pod, with its uid as precondition.
 
-    `if_alive`: not if it ended meanwhile; where nobody waits for the pod to be gone, its logs are worth a second look.
+    `if_alive`: keep the pod if it has ended, so that its logs stay; for pods whose removal nothing waits for.
     """
 
     uid: str
@@ -35,7 +35,7 @@ class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
 
 
 class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """Make this the wished-for command of one pod's agent (docs/protocol.md)."""
+    """Set the desired command of one pod's agent (docs/protocol.md)."""
 
     pod_uid: str
     verb: Literal["wait", "run", "stop", "save-and-stop", "dump", "exit"]
@@ -54,8 +54,8 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
 class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Replace the status.
 
-    `urgent`: a state, condition, round or restart changed; written at once. `yields_until`: unix seconds; before, it
-    lets the pods of other jobs go first, for nothing stands on it.
+    `urgent`: a state, condition, round or restart changed; written at once. `yields_until`: unix seconds; until then
+    pods of other jobs are created first, since nothing depends on this write.
     """
 
     status: TrainingJobStatus
@@ -64,7 +64,7 @@ class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action
 
 
 class EmitEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
-    """One event a transition."""
+    """Record one event for a transition."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -81,9 +81,11 @@ Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | Delete
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Actions in the order they must happen: status, agents, pods, events. `requeue_after`: seconds, None: on news.
+    """Actions in the order of execution: status, agents, pods, events.
 
-    `pods_first`: nothing in the status must be persisted before the pods are there; it is written after them.
+    `requeue_after`: seconds until the next plan; None: when something changes.
+
+    `pods_first`: the status need not be persisted before the pods exist, and is written after them.
     """
 
     actions: tuple[Action, ...] = ()

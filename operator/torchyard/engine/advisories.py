@@ -1,4 +1,4 @@
-"""What the operator itself warns of: the job goes on, and probably not as its author meant."""
+"""Warnings of the operator: the job continues, but probably not as its author intended."""
 
 from collections.abc import Iterable, Sequence
 
@@ -44,7 +44,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _not_communicating(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> Advisory | None:
-    """Ranks that made steps, none of which ever created a process group; what cannot be seen into says nothing."""
+    """Return ranks that made steps although none of them created a process group, if they can be inspected."""
     alone = [each for each in reports if each.alone_seconds is not None]
     if len(alone) < 2 or len(alone) < len(reports):
         return None

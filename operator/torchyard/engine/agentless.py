@@ -1,7 +1,7 @@
-"""Jobs without an agent (`launcher.kind: none`): what an agent would say, told by their pods.
+"""Jobs without an agent (`launcher.kind: none`): the state of an agent is derived from its pod.
 
-Such a pod trains from its start to its end, which is one round of its own: it can neither wait for the others nor be
-told anything. So a gang of them lives one round, and the next round gets a gang of new pods.
+Such a pod trains from its start to its end: it can neither wait for the other pods nor receive commands. A gang of such
+pods therefore takes part in one round, and the next round gets new pods.
 """
 
 from msgspec.structs import replace
@@ -14,24 +14,24 @@ MASTER_PORT = 29500  # torchrun's own
 
 
 def is_agentless(spec: TrainingJobSpec) -> bool:
-    """Whether the pods of this job have no agent."""
+    """Return whether the pods of this job have no agent."""
     return spec.launcher.kind == "none"
 
 
 def witnessed(view: View) -> View:
-    """The view with an agent for every pod whose containers were started: rounds need no second kind of member."""
+    """Return the view with an agent for each started pod, so that rounds have one kind of member."""
     agents = {pod.uid: _agent(view, pod) for pod in view.pods if pod.phase != "Pending"}
     return replace(view, agents=agents, commands={})
 
 
 def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    """Whether the one round of this pod is over for the gang, even if the pod itself still trains."""
+    """Return whether the round of this pod is over for the gang, even if the pod itself still trains."""
     former = pod.uid in status.rendezvous.members or pod.incarnation < status.incarnation
     return is_agentless(view.job.spec) and not status.rendezvous.open and former
 
 
 def stands(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    """Whether a pod that has ended stands for its index all the same: it ended before anybody saw it run."""
+    """Return whether a pod that has ended still counts for its index: it ended before it was seen running."""
     fresh = pod.incarnation >= status.incarnation and pod.uid not in status.rendezvous.members
     return is_agentless(view.job.spec) and fresh and not status.rendezvous.open and pod.exit_code is not None
 
@@ -45,7 +45,7 @@ def _agent(view: View, pod: Pod) -> Agent:
         instance=pod.uid,
         state="running" if member else "ready",
         seen=view.since,
-        # Nobody but the pod's own node can speak for it, and a pod that was told to go is as good as gone.
+        # Only the node of the pod can report its state, and a pod that is being deleted counts as gone.
         connected=pod.phase != "Unknown" and not pod.deleting,
         round=status.round if member else 0,
         address=pod.address or pod.name,

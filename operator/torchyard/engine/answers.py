@@ -1,4 +1,4 @@
-"""How programs answered when they were asked to save and stop, in words: what happened, not what was hoped for."""
+"""Sentences about how programs responded to a request to save and stop."""
 
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.view import RoundExit, View
@@ -7,7 +7,7 @@ _WORST_FIRST = ("killed", "deaf", "ended")
 
 
 def answer(view: View, status: TrainingJobStatus) -> str:
-    """Return the worst answer of the members of the newest round; empty where they report their saves themselves."""
+    """Return the worst response among the members of the newest round; empty if they report their saves."""
     agents = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
     ends = [each.exit for each in agents if each.exit is not None and each.exit.round == status.round]
     known = [each for each in ends if each.answer in _WORST_FIRST]

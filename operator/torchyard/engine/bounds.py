@@ -1,4 +1,4 @@
-"""The limits of a status: 64 KiB, ten attempts. What is told twice goes first, what the next decision needs never."""
+"""Limits of a status: 64 KiB, ten attempts. Redundant fields are dropped first, fields that the planner reads never."""
 
 import msgspec
 from msgspec.structs import replace
@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from torchyard.api.status import MAX_ATTEMPTS, MAX_STATUS_BYTES, Attempt, TrainingJobStatus
 
 SHORT = 120
-COLUMNS_BYTES = 512  # what a table shows is added when the status is written
+COLUMNS_BYTES = 512  # the columns of `kubectl get` are added when the status is written
 
 
 def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status within its limits: old attempts lose their lines, then their words, then metrics go."""
+    """Return the status within its limits: old attempts lose their log lines, then their messages, then metrics."""
     if len(status.attempts) > MAX_ATTEMPTS:
         status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
     place = 0

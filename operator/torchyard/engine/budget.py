@@ -1,13 +1,13 @@
-"""What a round's early end costs: progress pays for restarts, repetition ends the job.
+"""The restart budget: progress pays for restarts, repetition ends the job.
 
-- A round that advanced the newest checkpoint costs nothing. A job that reports none may start from step 0 each time;
-  there only a step beyond the best of all earlier rounds is progress. Steps that are counted for a program start from 0
-  in every round, so one that resumes by itself seems slower than it is unless it reports its own step: the safe side.
-- What no code is to blame for (a lost pod, an eviction, a preemption) is neither counted nor held against progress.
-- A GPU that ran out of memory is tried again with the smaller micro-batch that its worker names. That costs nothing
-  either, since each is at most half of the last one; where there is no smaller one, the job ends.
-- A container that could not be started is no restart: it is tried again with a growing delay, whatever the budget and
-  the policy say, and ends the job after several times in a row (`Reason.start_attempts`).
+- A round that advanced the newest checkpoint costs nothing. A job that reports no checkpoint may start from step 0 each
+  time; there only a step beyond the best of all earlier rounds is progress. Steps that the agent counts start from 0 in
+  every round, so a program that resumes and does not report its step appears to make less progress than it does.
+- Losses that no code has caused (a lost pod, an eviction, a preemption) are not counted.
+- After a GPU ran out of memory, the next round uses the smaller micro-batch that the worker suggests. That is not
+  counted, since each is at most half of the last one; without a smaller one, the job ends.
+- A container that could not be started is not a restart: it is retried with a growing delay, independent of budget and
+  policy, and ends the job after several times in a row (`Reason.start_attempts`).
 - Everything else without progress is counted, delays the next round and may end the job.
 """
 
@@ -19,7 +19,7 @@ from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
 from torchyard.engine.causes import Outcome, start_failures
 
-# Before a container that could not be started is tried again; doubles each time.
+# Delay before a container that could not be started is retried; it doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
 
 
@@ -31,7 +31,7 @@ class Charge(Struct, frozen=True, kw_only=True):
     steps_gained: int
     delay: float = 0.0
     verdict: Reason | None = None
-    micro_batch: int | None = None  # of the next rounds, if this failure taught a smaller one
+    micro_batch: int | None = None  # of the next rounds, if this failure requires a smaller one
 
 
 def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> Charge:
@@ -52,7 +52,7 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
     counted = cause.counted and gained <= 0 and smaller is None
     no_progress = 0 if gained > 0 else before.no_progress + counted
     after = Restarts(
-        total=before.total,  # of rounds: counted when the next one opens
+        total=before.total,  # counted when the next round opens
         counted=before.counted + counted,
         no_progress=no_progress,
         best_step=max(best, end_step),
@@ -68,7 +68,7 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
 
 
 def _smaller_micro_batch(cause: Outcome, current: int | None) -> int | None:
-    """The micro-batch to go on with: half of the current one or less, so that the tries come to an end."""
+    """Return the next micro-batch: half of the current one or less, so that the number of retries is bounded."""
     tried = cause.next_micro_batch or 0
     return tried if tried > 0 and (current is None or tried <= current // 2) else None
 
@@ -95,7 +95,7 @@ def _of_budget(
     if policy.policy == "Never":
         return Reason.RESTARTS_DISABLED
     if cause.counted and policy.max_restarts == 0 and _smaller_micro_batch(cause, None) is None:
-        return Reason.MAX_RESTARTS_EXCEEDED  # progress pays for restarts only where there are any
+        return Reason.MAX_RESTARTS_EXCEEDED  # progress pays for restarts only where restarts are allowed
     if cause.counted and _repeats(cause, earlier, end_step):
         return Reason.REPEATED_FAILURE
     if counted and cause.next_micro_batch == 0:
@@ -110,8 +110,8 @@ def _of_budget(
 
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
-    """Whether an exception of user code came a second time at the same step; signals and outages are no evidence."""
-    # Where a program leaves no exception, its agent words the exit code: two of those need not be the same error.
+    """Return whether user code raised the same exception at the same step before; signals and outages do not count."""
+    # Without an exception the agent reports the exit code: two equal codes need not be the same error.
     raised = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
     if not cause.reason.repeatable or not raised or cause.secondary:
         return False

@@ -1,4 +1,4 @@
-"""How each member of a round fares, and which failure came first."""
+"""The outcome of each member of a round, and the first cause among the failures."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -21,7 +21,7 @@ STUCK_START_SECONDS = 60.0
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How one member of a round fares. `secondary`: it only suffers from another member's failure."""
+    """The outcome of one member of a round. `secondary`: a consequence of another member's failure."""
 
     rank: int
     state: Literal["running", "done", "failed"]
@@ -30,35 +30,35 @@ class Outcome(Struct, frozen=True, kw_only=True):
     permanent: bool = False
     counted: bool = True
     secondary: bool = False
-    unexplained: bool = False  # it was told to stop by somebody who did not say why yet
+    unexplained: bool = False  # it was stopped from outside, and the cause is not known yet
     lost_pod: bool = False
     time: float = 0.0
     step: int | None = None
     message: str = ""
     next_micro_batch: int | None = None  # out of GPU memory only
-    start_attempts: int = 0  # its container never started: it ends the job after so many times in a row
+    start_attempts: int = 0  # its container never started; so many times in a row end the job
     cause: Cause = Cause()
 
 
 def outcome(view: View, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
-    """How the member `uid` fares in round `number`.
+    """Return the outcome of the member `uid` in round `number`.
 
     Args:
         view: what is known.
         uid: of the member's pod.
         node_rank: its place in the round.
         number: of the round.
-        peers_run: some member is known to have taken the round up.
+        peers_run: whether some member is known to have started the round.
     """
     found = _outcome(view, uid, node_rank, number, peers_run=peers_run)
     if found.state != "failed" or found.cause.rank is not None:
         return found
-    # What took the whole pod took all its ranks; the first of them stands for them.
+    # The loss of a pod concerns all its ranks; the first one represents them.
     return replace(found, cause=replace(found.cause, rank=node_rank * procs(view, uid)))
 
 
 def procs(view: View, uid: str) -> int:
-    """Worker processes of a member's pod."""
+    """Return the number of worker processes of a member's pod."""
     asked = asked_procs(view.job.spec)
     if isinstance(asked, int):
         return asked
@@ -86,7 +86,7 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if node_lost(view, pod):
         return _lost(node_rank, pod, Reason.NODE_LOST, f"node {pod.node or 'unknown'} and agent silent", view.now)
     if pod.unconfirmed:
-        return Outcome(rank=node_rank, state="running")  # the answer says what became of it, and is the better cause
+        return Outcome(rank=node_rank, state="running")  # the answer of the API server will give a better cause
     if pod.deleting and (agent is None or not agent.connected):
         known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
         why = pod.message if known is not None else "its pod is being deleted"
@@ -99,14 +99,14 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
 
 
 def node_lost(view: View, pod: Pod) -> bool:
-    """Whether the node is not ready and the agent was not heard for a while; silence of one alone is no death."""
+    """Return whether the node is not ready and the agent has been silent for a while; one alone proves nothing."""
     agent = view.agents.get(pod.uid)
     silent = agent is None or not agent.connected
     return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
 
 
 def node_loss_due(view: View) -> tuple[float, ...]:
-    """When the nodes that are not ready now may count as lost: no news will say that an agent went silent."""
+    """Return when nodes that are not ready may count as lost: the silence of an agent causes no event."""
     return tuple(
         max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
         for pod in view.pods
@@ -115,7 +115,7 @@ def node_loss_due(view: View) -> tuple[float, ...]:
 
 
 def _heard(view: View, pod: Pod) -> float:
-    """Since when it is silent: a pod that was made a moment ago has had no time to say anything."""
+    """Return since when the agent is silent; a new pod has had no time to report."""
     agent = view.agents.get(pod.uid)
     made = pod.created if pod.created <= view.now else 0.0
     return max(view.since, made, agent.seen if agent is not None else 0.0)
@@ -124,7 +124,7 @@ def _heard(view: View, pod: Pod) -> float:
 def _classified(view: View, ended: RoundExit) -> bool:
     """Return whether an exit code has the meaning of the table of exit codes.
 
-    75 has it also where the gang was asked to save: the program of another pod passed the request on to this one.
+    75 also has it if the gang was asked to save: the program of another pod may have passed the request on.
     """
     if view.job.spec.trainer is not None or (ended.failure is not None and ended.failure.classified):
         return True
@@ -137,7 +137,7 @@ def _classified(view: View, ended: RoundExit) -> bool:
 
 
 def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
-    """Return the outcome of a pod that ended without its agent telling how. The exit code is the agent's, if any."""
+    """Return the outcome of a pod that ended without a report of its agent; the exit code is the agent's, if any."""
     code = pod.exit_code
     of_pod = Reason.of(pod.reason)
     known = EXIT_REASONS.get(code) if code is not None else None
@@ -172,10 +172,10 @@ def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
 
 
 def _without_old_mark(view: View, pod: Pod) -> Pod:
-    """A container in which one process ran out of memory is called OOMKilled however it ends later.
+    """Return the pod without `OOMKilled` if an earlier round has recorded it for this pod.
 
-    Its agent told of that process then, and the round that it ended names this pod: a new lack of memory cannot be
-    told from any other end.
+    Kubernetes keeps calling a container OOMKilled after one of its processes ran out of memory, however it ends later;
+    a second lack of memory cannot be distinguished.
     """
     causes = (each.cause for each in view.job.status.attempts)
     known = any(each is not None and (each.class_, each.pod) == (Reason.OOM_KILLED, pod.name) for each in causes)
@@ -205,7 +205,7 @@ def cannot_start(view: View, pod: Pod) -> bool:
 
 
 def stuck_start_due(pod: Pod) -> float | None:
-    """Return when a pod whose containers cannot be created is to be replaced; None: nothing of the kind."""
+    """Return when a pod whose containers cannot be created is to be replaced; None: they can."""
     if pod.phase != "Pending" or not _never_starts(pod.reason):
         return None
     return (pod.placed or pod.created) + STUCK_START_SECONDS
@@ -232,13 +232,13 @@ def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = _n
 
 
 def first(outcomes: tuple[Outcome, ...]) -> Outcome:
-    """The earliest failure that is nobody else's consequence; of consequences alone the earliest."""
+    """Return the earliest failure that is not a consequence of another; if all are, the earliest."""
     failed = [each for each in outcomes if each.state == "failed"]
     return min(failed, key=lambda each: (each.secondary, each.time, each.rank))
 
 
 def evidence(cause: Outcome) -> str:
-    """What proves it, in the words of one bracket: who, where, which code, what was raised."""
+    """Return the evidence for a sentence: rank, pod, node, exit code, exception."""
     known = cause.cause
     parts = [
         f"rank {known.rank}" if known.rank is not None else "",
@@ -251,10 +251,10 @@ def evidence(cause: Outcome) -> str:
 
 
 def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
-    """Whether the agent had the round and forgot it: its process was started anew.
+    """Return whether the process of the agent was restarted, so that it no longer knows the round.
 
-    The book drops the command of an agent whose instance changed, so a member without one beside members that have
-    one restarted under this process; a member that knows no round beside peers that already step restarted earlier.
+    The registry drops the command of an agent whose instance changed: a member without a command beside members with
+    one restarted while this operator ran; a member without a round beside peers that make steps restarted earlier.
     """
     if agent.round >= number or not agent.connected:
         return False
@@ -276,7 +276,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
     reason = Reason.PREEMPTED if preempted else Reason.OOM_KILLED if failure.out_of_memory else of_code
     displaced = pod.displaced if pod is not None else None
     taken = displaced is not None or (pod is not None and pod.deleting)
-    # A kubelet says that it evicts a pod only after its containers ended.
+    # A kubelet reports an eviction only after the containers have ended.
     silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
@@ -293,7 +293,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
         permanent=of_code.permanent,
         counted=reason.counted if preempted else of_code.counted,
         unexplained=reason == Reason.PREEMPTED and ended.asked and silent,
-        # Exit 76, workers that were stopped, and those that saved because another pod was asked to follow from that.
+        # Consequences: exit 76, workers that were stopped, and workers that saved because another pod was asked to.
         secondary=failure.secondary
         or (ended.code == ExitCode.PEER_LOST and classified)
         or (ended.asked and not ended.saved and not taken)
@@ -334,7 +334,7 @@ def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: fl
 
 
 def overdue(limit: str, phase: str, now: float) -> Outcome:
-    """A round whose first step did not come in time."""
+    """Return the outcome of a round whose first step is overdue."""
     silent = "no worker has reported, and those of several nodes start only once their pods reach each other"
     message = f"no step within {limit}, " + (f"rank 0 is in phase {phase}" if phase else silent)
     return Outcome(

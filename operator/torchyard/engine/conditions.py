@@ -1,8 +1,8 @@
-"""The conditions: all of them on the first visit; a transition time moves only with the status it belongs to.
+"""Conditions: all are set on the first visit; a transition time changes only with the status of its condition.
 
-`Ready`, `Reconciling` and `Stalled` follow the rules of kstatus, by which `helm --wait`, Flux and others judge any
-resource: at most one of `Reconciling` and `Stalled` is true; a job that failed is stalled for good; one that trains,
-that has succeeded, or that is suspended as it was asked to be is ready.
+`Ready`, `Reconciling` and `Stalled` follow the rules of kstatus, which `helm --wait`, Flux and others apply to any
+resource: at most one of `Reconciling` and `Stalled` is true; a failed job stays stalled; a job that trains, has
+succeeded, or is suspended as requested is ready.
 """
 
 from typing import Literal
@@ -16,12 +16,12 @@ from torchyard.api.times import rfc3339
 MAX_MESSAGE = 1024
 OWN_WORDS = frozenset(
     {"Admitted", "Ready", "Reconciling", "Progressing", "Failed", "Stalled"}
-)  # the message of the status
-EXPORTS = "export/"  # how a trainer's report names what it exported
+)  # conditions that repeat the message of the status
+EXPORTS = "export/"  # prefix of exports in a trainer's report
 
 
 def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
-    """The status with every condition derived from the rest of it."""
+    """Return the status with every condition derived from the other fields."""
     earlier = _by_type(status)
     return replace(
         status,
@@ -35,7 +35,7 @@ def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -
 def stalled(
     status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = Reason.RECONCILE_FAILED
 ) -> TrainingJobStatus:
-    """The status with `Stalled`: this job cannot be looked after; everything else stays as it was last known."""
+    """Return the status with `Stalled`: the job cannot be reconciled; all other fields keep their last known values."""
     if status.state == "":
         status = replace(status, state="Pending", reason=Reason.JOB_CREATED, message=say(Reason.JOB_CREATED))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
@@ -85,7 +85,7 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
 
 
 def _export(status: TrainingJobStatus) -> tuple[bool, str]:
-    """What the comparison of the exported formats with the model found."""
+    """Return whether the exported formats compute what the model computes, and the reason."""
     verdicts = [artifact.verified for artifact in status.artifacts if artifact.name.startswith(EXPORTS)]
     if not verdicts:
         return False, Reason.NO_EXPORT
@@ -114,7 +114,7 @@ def _condition(
     message = (status.message if own_words else say(reason, evidence))[:MAX_MESSAGE]
     kept = before is not None and before.status == value and bool(before.last_transition_time)
     if before is not None and kept and (before.reason, before.message) == (reason, message):
-        # The same object says at once, to whoever compares statuses, that nothing changed.
+        # Return the same object, so that comparing statuses is cheap.
         return before if before.observed_generation == generation else replace(before, observed_generation=generation)
     return Condition(
         type=kind,

@@ -1,4 +1,4 @@
-"""The loop: take a key, gather its view, plan, carry out. One bad job never hurts another."""
+"""The reconcile loop: take a key, gather its view, plan, execute. An error on one job does not affect others."""
 
 import asyncio
 import logging
@@ -26,26 +26,27 @@ _log = logging.getLogger(__name__)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How hard the loop works. Seconds."""
+    """Concurrency and delays of the loop, in seconds."""
 
     workers: int = 8
     in_flight: int = MAX_IN_FLIGHT
     backoff_base: float = BASE_SECONDS
     backoff_most: float = MAX_SECONDS
-    resync: float = 60.0  # a job is looked at this often even if every event about it was lost
+    resync: float = 60.0  # each job is reconciled this often even if all its events were lost
 
 
 class Controller:
-    """Looks after all jobs of a cluster.
+    """Reconciles all jobs of a cluster.
 
     Args:
         cluster: jobs and pods.
-        agents: what agents said and are told.
+        agents: state and commands of the agents.
         clock: unix seconds.
-        settings: how hard to work.
-        complete: whether all pods are known. Until they are, a job without a state gets its first gang, which any
-            process makes alike; every other job waits to be enqueued again.
-        observe: told how every look at a job ended (done, conflict, refused, unavailable, failed) and its seconds.
+        settings: concurrency and delays.
+        complete: whether all pods are known. Until then only the first gang of a job without a state is created, since
+            its pod names are deterministic; every other job waits until it is enqueued again.
+        observe: called with the result of each reconcile (done, conflict, refused, unavailable, failed) and its
+            seconds.
     """
 
     def __init__(
@@ -63,19 +64,19 @@ class Controller:
         self._writer = StatusWriter(cluster, clock)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
-        self._known: dict[Key, tuple[str, float]] = {}  # job uid, since when we look at it
+        self._known: dict[Key, tuple[str, float]] = {}  # job uid, first reconcile in this process
         self._configurations: dict[Key, tuple[tuple[str, int], str]] = {}  # by uid and generation
         self._refusals = Refusals(clock)
         self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
-        self._silent: dict[Key, str] = {}  # what the cluster did not answer to, said already
+        self._silent: dict[Key, str] = {}  # last problem that was logged
 
     def enqueue(self, key: Key, after: float = 0.0) -> None:
-        """Something about this job changed, that may wait for so many seconds in which more of it may come."""
+        """Queue a reconcile after `after` seconds, to debounce bursts of events."""
         self._queue.add_after(key, after)
 
     @property
     def depth(self) -> int:
-        """Jobs that wait for a look."""
+        """Return the number of queued jobs."""
         return len(self._queue)
 
     async def run(self) -> None:
@@ -85,11 +86,11 @@ class Controller:
                 group.create_task(self._work())
 
     async def close(self, *, drop: bool = False) -> None:
-        """Take no more keys; `run` ends once those that are due were looked at, with `drop` those under way only."""
+        """Take no more keys; `run` ends after the keys that are due, with `drop` after those in progress."""
         self._queue.close(drop=drop)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Look at one job once; seconds until it must be looked at again, None: it is gone, or its pods not known."""
+        """Reconcile one job once; return the seconds until the next time, None: it is gone or its pods are unknown."""
         job = self._cluster.job(key)
         if job is None:
             uid, _ = self._known.pop(key, ("", 0.0))
@@ -119,7 +120,7 @@ class Controller:
         return min(self._settings.resync, due if due is not None else self._settings.resync)
 
     def view(self, job: TrainingJob) -> View:
-        """Everything the plan may know of a job now."""
+        """Return everything that the plan may know of a job now."""
         now = self._clock()
         uid, since = self._known.get(job.key, ("", now))
         if uid != job.metadata.uid:
@@ -183,14 +184,14 @@ class Controller:
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._refused(key, error))
-            if error.reason == Reason.FORBIDDEN:  # whoever can grant the right reads the log, not the job
+            if error.reason == Reason.FORBIDDEN:  # people who can grant the right read the log, not the job
                 self._say_once(key, str(error))
             return "refused"
         except Unavailable as error:
             self._queue.fail(key, at_least=error.retry_after)
-            self._say_once(key, f"the cluster did not answer, trying on in silence: {error}")
+            self._say_once(key, f"the cluster does not answer, retrying: {error}")
             return "unavailable"
-        except Exception as error:  # noqa: BLE001 -- the job's trouble, whatever it is, is not the others'
+        except Exception as error:  # noqa: BLE001 -- an error on one job must not affect others
             delay = self._queue.fail(key)
             _log.exception("%s/%s: reconcile failed, next try in %.1f s", *key, delay)
             await self._stall(key, error)
@@ -202,7 +203,7 @@ class Controller:
         return "done"
 
     def _say_once(self, key: Key, trouble: str) -> bool:
-        """Agents bring news of a job every few seconds, and each of them is a try. Whether it was news."""
+        """Log a problem unless it was the last one logged for the job; return whether it was logged."""
         if self._silent.get(key) == trouble:
             return False
         self._silent[key] = trouble
@@ -210,19 +211,19 @@ class Controller:
         return True
 
     async def _warn(self, key: Key, error: StatusRefused) -> None:
-        """What the status cannot say, an event may: `kubectl describe` shows it beside what is out of date."""
+        """Record an event about a status that cannot be written, for `kubectl describe`."""
         job = self._cluster.job(key)
         if job is not None:
             told = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
             await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=told))
 
     def _refused(self, key: Key, error: Refused) -> float:
-        """Remember it for the next plan; seconds until that is due."""
+        """Store the refusal for the next plan; return the seconds until that is due."""
         job = self._cluster.job(key)
         return self._refusals.note(job, error) if job is not None else 0.0
 
     async def _stall(self, key: Key, error: Exception) -> None:
-        """Say it on the job itself, once per error."""
+        """Set `Stalled` on the job, once per error."""
         try:
             job = self._cluster.job(key)
             if job is None or job.metadata.deletion_timestamp is not None:
@@ -231,5 +232,5 @@ class Controller:
             status = stalled(job.status, self._clock(), generation=job.metadata.generation, evidence=evidence)
             if status != job.status:
                 await self._writer.write(job, WriteStatus(status=status, urgent=True), 0.0)
-        except Exception:  # noqa: BLE001 -- the back-off goes on without the words
+        except Exception:  # noqa: BLE001 -- the back-off does not depend on this write
             _log.exception("%s/%s: Stalled could not be written", *key)

@@ -1,6 +1,6 @@
-"""Carry a plan out: status first, then agents, deletions and creations in parallel, events, the job itself.
+"""Executes a plan: status first, then commands, deletions and creations in parallel, events, the job itself.
 
-Where nothing must be persisted before the pods, the status comes after them, whatever became of them.
+With `pods_first` the status is written after the pods, whether or not they could be created.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ MAX_IN_FLIGHT = 50
 
 
 class Executor:
-    """Carries out plans; a write that fails ends the plan there, the next look at the job goes on.
+    """Executes plans; a failed write ends the plan, and the next reconcile continues.
 
     Args:
-        cluster: takes the writes.
-        agents: takes the commands.
+        cluster: receives the writes.
+        agents: receives the commands.
         writer: of statuses.
-        in_flight: most writes under way at once, over all jobs.
+        in_flight: maximum number of concurrent writes over all jobs.
     """
 
     def __init__(
@@ -33,17 +33,17 @@ class Executor:
         self._budget = asyncio.Semaphore(in_flight)
 
     async def carry_out(self, job: TrainingJob, plan: Plan) -> float | None:
-        """Seconds after which the job must be looked at again, None: on news only.
+        """Execute a plan; return the seconds until the next reconcile, None: when something changes.
 
         Raises:
-            Conflict, NameTaken, Refused, Unavailable: a write that failed; pods of one gang are tried all the same.
+            Conflict, NameTaken, Refused, Unavailable: a write failed; the other pods of the gang are still tried.
         """
         due = [plan.requeue_after]
         of = plan.actions
         if not plan.pods_first:
             due += await self._statuses(job, of)
             if self._is_gone(job):
-                return None  # found out by that write; pods made now would only be taken down again
+                return None  # the write has shown it; pods created now would only be deleted again
         for command in (each for each in of if isinstance(each, CommandAgent)):
             self._agents.command(command)
         try:
@@ -55,7 +55,7 @@ class Executor:
                 if isinstance(each, DeletePod | CreatePod)
             )
         finally:
-            # The transition is in the status and comes to no further plan, whatever becomes of the pods.
+            # The transition is in the status and will not be planned again, even if pods could not be created.
             for event in (each for each in of if isinstance(each, EmitEvent)):
                 await self._cluster.emit_event(job, event)
         if plan.pods_first:
@@ -71,7 +71,7 @@ class Executor:
         return now is None or now.metadata.uid != job.metadata.uid
 
     async def _statuses(self, job: TrainingJob, actions: Iterable[Action]) -> list[float | None]:
-        """Write them or put them off; seconds after which to look again."""
+        """Write or postpone statuses; return the seconds until the next reconcile."""
         due = []
         for action in (each for each in actions if isinstance(each, WriteStatus)):
             async with self._budget:
@@ -79,7 +79,7 @@ class Executor:
         return due
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> BaseException | None:
-        """Make all of these; of many troubles the one that a user can do something about."""
+        """Run all writes concurrently; return the most actionable error, or None."""
         results = await asyncio.gather(*(self._within_budget(write) for write in writes), return_exceptions=True)
         failed = [result for result in results if isinstance(result, BaseException)]
         return min(failed, key=lambda each: not isinstance(each, Refused), default=None)

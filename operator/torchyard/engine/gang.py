@@ -1,7 +1,7 @@
-"""Which pods should exist, which stand for each index, and what to create and delete.
+"""The gang: which pods should exist, which one is active for each index, and what to create and delete.
 
-A pod is named after its incarnation, and the incarnation is in the status before a pod of that name is created. A
-replacement waits until its predecessor is surely gone: at most one live pod per index.
+A pod is named after its incarnation, which is in the status before a pod of that name is created. A replacement waits
+until its predecessor is certainly gone: there is at most one live pod per index.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
-RELEASED = Reason.GANG_INCOMPLETE  # why no pod stands until the pause is over: only a part of them found room
+RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause is over: only some of them could be scheduled
 
 
-FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and no pause will help: the nodes cannot hold the gang
+FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
 
 
 class GangPlan(Struct, frozen=True, kw_only=True):
-    """What the gang needs, and the status that must be written before it is done. `due`: when to look again."""
+    """Changes to the pods, and the status that must be written before them. `due`: when to plan again."""
 
     status: TrainingJobStatus
     deletes: tuple[DeletePod, ...] = ()
@@ -37,15 +37,15 @@ class GangPlan(Struct, frozen=True, kw_only=True):
 
 
 def size(view: View, status: TrainingJobStatus) -> int:
-    """Pods wanted. An open round keeps its size: a changed `spec.nodes` takes effect with the next round."""
+    """Return the number of pods. An open round keeps its size: a changed `spec.nodes` applies to the next round."""
     return len(status.rendezvous.members) if status.rendezvous.open else view.job.spec.nodes
 
 
 def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
-    """The pod that stands for each index: live, staying and reachable; a member of the newest round before others.
+    """Return the active pod of each index: alive, not being deleted, reachable; members of the newest round first.
 
-    Between rounds a pod whose agent knows a newer round than the status does not stand: the status was lost or put
-    back, what the pod does now belongs to nothing we know of, and it would obey no round we could open.
+    Between rounds, a pod whose agent knows a newer round than the status is not active: the status was lost or reset,
+    and the agent would reject any round that could be opened.
     """
     members = set(status.rendezvous.members)
     found: dict[int, Pod] = {}
@@ -62,14 +62,14 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
 
 
 def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    """Return whether a pod can take part in no further round: what it runs is not what the gang is to run."""
+    """Return whether a pod can take part in no further round, since its configuration is not that of the gang."""
     if status.rendezvous.open:
         return False
     return pod.configuration not in {"", view.configuration} or pod.incarnation < status.rendezvous.oldest_incarnation
 
 
 def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
-    """Complete the gang: create what is missing, delete what is finished too early, in the way or too many."""
+    """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus."""
     pause = pause_end(view, status)
     if pause is not None:
         grace = seconds(view.job.spec.grace_period)
@@ -85,11 +85,11 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         and _expendable(pod, status)
     ]
     if status.rendezvous.open:
-        # Whether a member is lost is the round's judgement; nothing is replaced before it is closed.
+        # The round decides whether a member is lost; nothing is replaced before the round is closed.
         return GangPlan(status=status, deletes=tuple(deletes))
     missing = [index for index in range(wanted) if index not in held]
     present = {pod.uid: pod for pod in view.pods}
-    # A member that vanished leaves no trace but its uid, which is taken out so that it is answered once.
+    # A member that vanished leaves only its uid, which is removed so that it is handled once.
     gone = [
         rank
         for rank in missing
@@ -127,7 +127,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
     in_the_way = {pod.index for pod in view.pods if pod.alive}
     if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
-        # Members find each other by the names of their indices, behind which the former gang still answers.
+        # Members find each other by the names of their indices, to which pods of the former gang still respond.
         in_the_way.update(missing)
     images = _images(view, status)
     if missing and images != status.images:
@@ -148,13 +148,13 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
 
 
 def _another(view: View, status: TrainingJobStatus) -> int:
-    """Return a later incarnation, whose names nobody else can have foreseen and taken."""
+    """Return a later incarnation, whose names cannot have been predicted and taken."""
     further = status.incarnation + 1 + int(view.now * 1e6) % TAKEN_SPREAD
     return further if further <= MAX_INCARNATION else status.incarnation
 
 
 def _images(view: View, status: TrainingJobStatus) -> Images | None:
-    """Return the images of the gang: those it was created with, whatever the installation would choose by now.
+    """Return the images of the gang: those it was created with, even if the installation would choose others now.
 
     Pods of a job whose status does not name them yet were created by another version of the operator.
     """
@@ -163,33 +163,33 @@ def _images(view: View, status: TrainingJobStatus) -> Images | None:
         return None
     held = next((pod.images for pod in _ordered(view.pods) if pod.images is not None), None)
     first = status.images or held or now
-    # A trainer's image that the spec names can change, while the job is suspended.
+    # The image in the spec can change while the job is suspended.
     return replace(first, trainer=view.job.spec.image or first.trainer)
 
 
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
-    """Until when a gang that let go of its pods is not made anew; None: it did not, or the pause is over."""
+    """Return until when a released gang is not recreated; None: it was not released, or the pause is over."""
     due = moment(status.rendezvous.next_round_time)
     released = status.reason == RELEASED or (status.reason == FUTILE and status.rendezvous.releases > 0)
     return due if released and due is not None and view.now < due else None
 
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
-    """Delete every pod that is still there."""
+    """Delete every remaining pod."""
     return tuple(_delete(view, pod, grace_seconds, why) for pod in _ordered(view.pods) if _deletable(view, pod))
 
 
 def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
-    """Pods of a finished job that did not go when told to, and when to look again. Ended pods stay for their logs.
+    """Return deletions of pods of a finished job that did not exit, and when to plan again. Ended pods keep their logs.
 
-    Not those in which a container of somebody else goes on: its node would never be free again.
+    Pods in which an injected container still runs are deleted: their node would never be free again.
     """
     live = [pod for pod in _ordered(view.pods) if (pod.alive or pod.lingers) and _deletable(view, pod)]
     if not live:
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
-    if is_agentless(view.job.spec):  # nobody is there to tell them
+    if is_agentless(view.job.spec):  # no agent will make them exit
         late = [pod for pod in live if pod.alive or view.now >= due]
     else:
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
@@ -198,7 +198,7 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
 
 
 def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
-    """A member of the open round is judged by the round, not by its seat."""
+    """Return whether a pod may be deleted: the round decides about members of an open round."""
     return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
 
 
@@ -224,7 +224,7 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
 
 
 def _deletable(view: View, pod: Pod) -> bool:
-    """Once is enough, except where nobody is left to carry a deletion out: there it is forced."""
+    """Return whether deletion was not requested yet, or has to be forced since no kubelet will execute it."""
     return not pod.deleting or (pod.alive and node_lost(view, pod))
 
 

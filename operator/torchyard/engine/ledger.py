@@ -1,7 +1,7 @@
-"""The goodput ledger: where every second since the job's creation went.
+"""Goodput: the attribution of every second since the job's creation.
 
-The ledger needs no clock of its own: the sum of its entries is the wall time that is already attributed. What is due
-since then goes to what the persisted status says the job was doing; `plan` persists every change of that at once.
+The sum of the entries is the wall time that is attributed already. The time since then goes to the activity in the
+persisted status; `plan` persists every change of it at once.
 """
 
 import math
@@ -14,7 +14,7 @@ from torchyard.engine.moments import moment
 from torchyard.engine.progress import round_reports
 from torchyard.engine.view import View
 
-# A suspended job waits for its turn.
+# A suspended job counts as queued.
 BY_STATE = {
     "": "schedule",
     "Pending": "schedule",
@@ -51,14 +51,14 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == "Pending" and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
-        return "pull"  # every pod has its node, which pulls images and creates containers
+        return "pull"  # all pods are scheduled; nodes pull images and create containers
     if before.state == "Running" and before.reason == Reason.STANDING_STILL:
         return "stalled"
     return BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
 
 
 def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:
-    """Move the time of steps that no checkpoint holds from `productive` to `lost`: they will be made again."""
+    """Move the time of steps beyond the newest checkpoint from `productive` to `lost`: they will be repeated."""
     if status.goodput is None or not status.attempts:
         return status
     attempt = status.attempts[-1]

@@ -1,4 +1,4 @@
-"""A job's life: one transition at most per plan, decided on the persisted status and what is seen now."""
+"""The state machine of a job: at most one transition per plan, from the persisted status and current observations."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,12 +24,12 @@ from torchyard.engine.waits import troubled, wait
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
-# Before a pod that cost nothing is replaced, if it did not live for longer.
+# Delay before a pod that was not charged is replaced, unless it lived longer.
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """Where the job stands after this plan, what to announce, and when to look again if nothing happens."""
+    """The status after this plan, the events to record, and when to plan again if nothing changes."""
 
     status: TrainingJobStatus
     events: tuple[EmitEvent, ...] = ()
@@ -37,7 +37,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def turn(view: View, status: TrainingJobStatus) -> Turn:
-    """Decide the job's next transition. `status` carries this moment's figures already."""
+    """Decide the next transition of a job. `status` has the current figures already."""
     if status.state in TERMINAL_STATES:
         return Turn(status=status)
     deadline = timeouts.deadline(view, status)
@@ -49,14 +49,14 @@ def turn(view: View, status: TrainingJobStatus) -> Turn:
 
 
 def _kept(view: View, status: TrainingJobStatus) -> str:
-    """Return what is left of the job's work."""
+    """Return a sentence about what remains of the job's work."""
     if status.checkpoint is None:
         return "no checkpoint was saved"
     return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
 
 
 def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Turn:
-    """End the job: an open round is closed, nothing new starts. `advice`: what to do, if the cause knows better."""
+    """Fail the job and close an open round. `advice`: replaces the reason's next step."""
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
     message = say(reason, evidence, advice=advice)
@@ -84,7 +84,7 @@ def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
 
 
 def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Turn:
-    """The open round goes on."""
+    """Continue the open round."""
     state = _open_state(view, status)
     begun = state == "Running" and view.job.status.state != "Running"
     if begun:
@@ -118,7 +118,7 @@ def _open_state(view: View, status: TrainingJobStatus) -> State:
 
 
 def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The new round's first step tells what the former round's failure cost."""
+    """Record in the former attempt how long the job made no steps."""
     if len(status.attempts) < 2 or status.state != "Recovering":
         return status
     ended = moment(status.attempts[-2].end_time)
@@ -145,7 +145,7 @@ def _succeed(view: View, status: TrainingJobStatus) -> Turn:
 
 
 def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Turn:
-    """The round failed: record the first cause, charge it, and go on or end the job."""
+    """Close a failed round: record the first cause, apply the restart budget, and continue or fail the job."""
     lost = sum(each.lost_pod for each in outcomes)
     status, bill = rounds.close_failed(view, status, cause, lost)
     status = ledger.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
@@ -179,7 +179,7 @@ def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, ca
 
 
 def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Turn:
-    """Suspend an open round: wait until every member saved and stopped, for as long as the grace period allows."""
+    """Suspend an open round: wait until every member has saved and stopped, at most for the grace period."""
     attempt = status.attempts[-1] if status.attempts else None
     if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
         events: tuple[EmitEvent, ...] = (
@@ -201,12 +201,12 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
 
 
 def _answered(status: TrainingJobStatus) -> str:
-    """Return how the workers of the newest round answered when they were asked to save."""
+    """Return how the workers of the newest round responded to the request to save."""
     return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == Reason.SUSPENDED else ""
 
 
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
-    """Whether the round was closed before this member heard of it: there is no end to wait for."""
+    """Return whether the round was closed before this member received it: its workers never started."""
     agent = view.agents.get(status.rendezvous.members[member.rank])
     return (
         agent is not None
@@ -262,8 +262,8 @@ def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | N
 def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
     """Return what the built-in trainer would reject, before the first pod is created and after a suspend.
 
-    The API server cannot know: which parameters there are depends on the trainer. A gang that exists is not judged, so
-    that an upgrade of the operator ends no job that trains.
+    The API server cannot check them, since they depend on the trainer. An existing gang is not checked, so that an
+    upgrade of the operator does not end jobs that train.
     """
     trainer = view.job.spec.trainer
     fresh = status.round == 0 or view.job.status.state == "Suspended"
@@ -273,7 +273,7 @@ def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
 
 
 def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:
-    """The status of a job that is new, or that was suspended until now; any other as it is."""
+    """Return the status of a job that is new or was suspended; any other status unchanged."""
     if status.state in {"Suspending", "Suspended"}:
         resumed = EmitEvent(type="Normal", reason=Reason.RESUMED, message=say(Reason.RESUMED))
         return with_reason(status, "Pending", Reason.RESUMED), (resumed,)
@@ -299,13 +299,13 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
     if status.checkpoint is not None:
         saved = f"checkpoint of step {status.checkpoint.step}"
     if status.checkpoint is not None and not view.files_stay:
-        # What it makes from the first step on is progress again.
+        # Everything from the first step on is progress again.
         anew = replace(status.restarts, best_step=0, no_progress=0)
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
     members = [""] * len(status.rendezvous.members)
     status = replace(
         with_reason(status, "Suspended", Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
-        # The next gang has new names: what is still being taken down cannot be mistaken for it.
+        # The next gang has new names: pods that are still being deleted cannot be confused with it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         images=None,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
@@ -314,7 +314,7 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
 
 
 def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
-    """Return a pod that ended or cannot start between rounds and is not yet charged: its incarnation is the newest."""
+    """Return a pod that ended or cannot start between rounds and is not charged yet: its incarnation is the newest."""
     dead = [
         pod
         for pod in view.pods
@@ -323,7 +323,7 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
         and not stands(view, status, pod)
         and pod.incarnation >= status.incarnation
         and pod.index < view.job.spec.nodes
-        # The end of a former round's member was part of that round's failure.
+        # The end of a member of a former round was part of that round's failure.
         and pod.uid not in status.rendezvous.members
     ]
     return min(dead, key=lambda pod: (pod.finished or 0.0, pod.index), default=None)
@@ -349,8 +349,8 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
             _verdict_evidence(view, bill.verdict, status, cause, proof),
             advice=cause.reason.next_step,
         )
-    # A node that refuses pods, or that evicts them at once, refuses the next one too if that comes at once. A second
-    # blow of the same fault looks like that only until its replacement stays.
+    # A node that rejects pods, or evicts them at once, also rejects an immediate replacement. A second
+    # fault of the same kind looks like this only until a replacement stays.
     again = status.rendezvous.next_round_time is not None
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
     delay = bill.delay if bill.counted or cause.start_attempts else pause
@@ -361,7 +361,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
 
 
 def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Turn:
-    """Replace all pods of a gang that do not run the same thing; after several times in a row the job fails."""
+    """Replace all pods of a gang that do not run the same configuration; several times in a row fail the job."""
     cause = causes.gang_differs(unlike, view.now)
     bill = charge(status, view.job.spec.restart, cause, 0)
     newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
@@ -382,7 +382,7 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Turn:
 
 
 def _never_opened(view: View, status: TrainingJobStatus, begun: float, cause: Outcome, bill: Charge) -> Attempt:
-    """Return the entry of a round that could not open, because a pod of its gang ended or did not start."""
+    """Return the attempt for a round that could not open because a pod of its gang ended or did not start."""
     step = status.checkpoint.step if status.checkpoint is not None else 0
     return Attempt(
         round=status.round + 1,
@@ -402,7 +402,7 @@ def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
 
 
 def exit_code(status: TrainingJobStatus) -> int:
-    """What agents of a finished job end with."""
+    """Return the exit code for the agents of a finished job."""
     if status.state == "Succeeded":
         return 0
     return next((int(code) for code, known in EXIT_REASONS.items() if known.permanent and known == status.reason), 1)

@@ -1,4 +1,4 @@
-"""Times of the status as numbers. What cannot be read counts as absent: the plan is total."""
+"""Times of the status as unix seconds. An unreadable time counts as absent, so that the plan is total."""
 
 import math
 
@@ -6,7 +6,7 @@ from torchyard.api import times
 
 
 def moment(text: str | None) -> float | None:
-    """Unix seconds of an RFC 3339 time of the status."""
+    """Return the unix seconds of an RFC 3339 time; None if it is absent or unreadable."""
     if not text:
         return None
     try:
@@ -17,6 +17,6 @@ def moment(text: str | None) -> float | None:
 
 
 def since(text: str | None, otherwise: float) -> float:
-    """As `moment`, with a value for what is absent."""
+    """Return the unix seconds of a time, or `otherwise` if it is absent."""
     value = moment(text)
     return otherwise if value is None else value

@@ -1,9 +1,9 @@
-"""plan(view): what was seen of one job -> what to do about it.
+"""`plan(view)`: from observations of one job to actions.
 
-Pure and total: no I/O, no clock, no randomness, an answer to every combination of facts. Everything else in this folder
-is a step of it or carries it out. The order of one plan is the order of the actions: the status first (a round and an
-incarnation are persisted before anybody is told of them), then agents, deletions and creations, events. Only a job that
-was just created need not wait for a first status: its gang stands on nothing that is not persisted with the job itself.
+Pure and total: no I/O, no clock, no randomness, and a result for every combination of observations. Everything else in
+this folder is a part of it or executes it. Actions are ordered: the status first (a round and an incarnation are
+persisted before an agent or a pod knows of them), then commands, deletions and creations, events. Only a new job need
+not wait for its first status: its gang follows from what is persisted with the job itself.
 """
 
 import math
@@ -27,11 +27,11 @@ from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
-COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # how the garbage collector was told what to do with pods
+COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # finalizers of the garbage collector
 
 
 def plan(view: View) -> Plan:
-    """What to do now. An unchanged view whose plan took effect has an empty plan."""
+    """Return the actions for a view. Once a plan has taken effect, an unchanged view has an empty plan."""
     if view.job.metadata.deletion_timestamp is not None:
         return Plan(actions=_held(view))
     if is_agentless(view.job.spec):
@@ -76,9 +76,9 @@ def plan(view: View) -> Plan:
 
 
 def _held(view: View) -> tuple[Action, ...]:
-    """What to do for a job that is being deleted: nothing, since the garbage collector deletes its pods.
+    """Return the actions for a job that is being deleted: usually none, since the garbage collector deletes its pods.
 
-    Where a finalizer of another controller keeps the object, its pods would go on to hold GPUs: they are deleted here,
+    If a finalizer of another controller keeps the object, its pods would continue to hold GPUs: they are deleted here,
     and the status names the finalizer. A finished job keeps its outcome.
     """
     finalizers = view.job.metadata.finalizers
@@ -100,11 +100,10 @@ def _held(view: View) -> tuple[Action, ...]:
 
 
 def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
-    """Whether these pods have the names that the empty status of a new job stands for: any process makes the same ones.
+    """Return whether these are the first pods of a new job, whose names any process would choose alike.
 
-    An older job that seems new may be one of which the news has not come: the status's precondition will say so. One
-    that was made since this process alone decides has no other history, however long it waited for its turn. And what
-    the cluster refused is told before it is asked for again.
+    An older job that looks new may have a status that this process has not seen: the write's precondition will fail. A
+    job created since this process leads has no other history. A refusal of the cluster is reported before a retry.
     """
     before = view.job.status
     created = since(view.job.metadata.creation_timestamp, -math.inf)
@@ -113,16 +112,16 @@ def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreateP
 
 
 def _only_waits(view: View, status: TrainingJobStatus) -> bool:
-    """Whether this is a job's first status, and it tells nothing but what the job waits for.
+    """Return whether this is a job's first status and only says what the job waits for.
 
-    A clock that was set back must not make it wait for longer.
+    A clock that was set back must not delay it further.
     """
     first = not view.job.status.state and view.since <= view.now
     return first and status.reason in {Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.AGENT_SILENT}
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:
-    """A job that is over stays as it is: its agents are told to exit, what does not go is deleted, the TTL runs."""
+    """Return the actions for a finished job: agents exit, remaining pods are deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
     actions: list[Action] = [
@@ -141,9 +140,9 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
 
 
 def _seen(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteStatus, ...]:
-    """An edit changes nothing any more, but it was seen: who compares generations would wait for ever.
+    """Acknowledge an edit of a finished job, so that clients that compare generations do not wait forever.
 
-    Nor does a job stay `Stalled` because of something that worked in the end (`quiet`: nothing is left to do).
+    `Stalled` is cleared once nothing is left to do (`quiet`).
     """
     generation = view.job.metadata.generation
     seen = with_conditions(replace(status, observed_generation=generation), view.now, generation=generation)
@@ -172,14 +171,14 @@ def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, .
 
 
 def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteStatus, ...]:
-    """A status that differs by more than the time that went by; that alone is attributed with the next write."""
+    """Return a write if the status differs by more than elapsed time, which the next write attributes."""
     if _timeless(before) == _timeless(after):
         return ()
     return (WriteStatus(status=after, urgent=_skeleton(before) != _skeleton(after)),)
 
 
 def _edited(view: View) -> tuple[EmitEvent, ...]:
-    """Return the announcement of an edit that the pods of the gang cannot follow: parameters, beside the API server."""
+    """Return the event for an edit that the existing pods cannot follow, such as a changed parameter."""
     seen, generation = view.job.status.observed_generation, view.job.metadata.generation
     if not 0 < seen < generation or view.job.spec.suspend:
         return ()
@@ -191,14 +190,14 @@ def _edited(view: View) -> tuple[EmitEvent, ...]:
 
 
 def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
-    """What the program warns of, once. One that words the same thing anew at every step is not news each time."""
+    """Return an event for each new warning, bounded by the number of listed warnings."""
     if len(after.warnings) <= len(before.warnings):
         return ()
     return tuple(_warning(text) for text in after.warnings if text not in before.warnings)
 
 
 def _warning(text: str) -> EmitEvent:
-    """Return the event of a warning: under its own code if it is the operator's, else as the program's words."""
+    """Return the event of a warning: under its own reason if it is the operator's, else as `TrainerWarning`."""
     own = next((each for each in Reason if each.kind is Kind.WARNING and text.startswith(each.sentence)), None)
     if own is not None:
         return EmitEvent(type="Warning", reason=own, message=text)
@@ -210,10 +209,10 @@ def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
-    """What a decision was made of, and what users wait for; the rest are figures."""
+    """Return the fields that decisions depend on and users wait for; all others are figures."""
     return (
         status.observed_generation,
-        # Pods start and agents call in within moments of each other: not worth a write of its own.
+        # Pods start and agents connect at nearly the same time: not worth a separate write.
         ("Pending", Reason.WAITING_FOR_PODS)
         if status.reason == Reason.WAITING_FOR_AGENTS
         else (status.state, status.reason),

@@ -1,4 +1,4 @@
-"""The outside world as the engine needs it. `cluster` and `intake` implement these; nothing here does I/O."""
+"""Interfaces to the outside world, implemented by `cluster` and `intake`; nothing here performs I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -13,11 +13,11 @@ Key = tuple[str, str]  # (namespace, name)
 
 
 class Conflict(Exception):  # noqa: N818 -- the API's own word
-    """The object changed or is somebody else's; read again, then decide."""
+    """The object changed or belongs to another owner: read it again before deciding."""
 
 
 class Unavailable(Exception):  # noqa: N818
-    """The cluster did not answer or asked to wait; `retry_after` seconds, None: the caller's own back-off."""
+    """The cluster did not answer or asked to wait `retry_after` seconds; None: the caller's back-off applies."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -25,12 +25,12 @@ class Unavailable(Exception):  # noqa: N818
 
 
 class Refused(Exception):  # noqa: N818
-    """The cluster understood a write and will not have it: quota, policy, a missing object, an invalid pod.
+    """The cluster rejected a write: quota, policy, a missing object, an invalid pod.
 
     Args:
         message: evidence for the user, without the name of the one pod it happened to.
-        permanent: trying again cannot help; the job fails.
-        retry_after: seconds before the next try; None: the caller's own back-off.
+        permanent: retrying cannot help; the job fails.
+        retry_after: seconds before the next attempt; None: the caller's back-off applies.
     """
 
     def __init__(
@@ -41,55 +41,55 @@ class Refused(Exception):  # noqa: N818
 
 
 class NameTaken(Exception):  # noqa: N818
-    """A pod that the operator did not create has the name of one that it would create; another name is free."""
+    """The name of a pod is taken by a pod that the operator did not create; another name is free."""
 
 
 class StatusRefused(Refused):
-    """The refusal concerns the status alone: it stands in no pod's way, and cannot be told there."""
+    """The status was rejected: pods are not affected, and the status cannot report it."""
 
 
 class Cluster(Protocol):
     """Jobs, pods and events of one cluster.
 
-    Reads answer from a cache that is never older than our own last write for that job.
+    Reads are served from a cache that is never older than this process's last write for the job.
     """
 
     @property
     def busy(self) -> bool:
-        """Whether writes have to wait for their turn."""
+        """Return whether writes have to wait for the rate limit."""
         ...
 
     def job(self, key: Key) -> TrainingJob | None:
-        """The job as last seen, None once it is gone."""
+        """Return the job as last seen; None once it is gone."""
         ...
 
     def keeps_files(self, job: TrainingJob) -> bool:
-        """Whether checkpoints and exports are still there once no pod of the job is."""
+        """Return whether checkpoints and exports outlive the pods of the job."""
         ...
 
     def images(self, job: TrainingJob) -> Images | None:
-        """Return the images that a new gang of the job gets; None where pods have none."""
+        """Return the images that a new gang of the job gets; None if pods have no image."""
         ...
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
-        """Return every pod that was created here for the job of this uid."""
+        """Return every pod that this operator created for the job."""
         ...
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
-        """Create a pod; a pod of that name that is ours is success.
+        """Create a pod; an existing pod of that name created by this operator is success.
 
         Raises:
             Refused: the cluster rejects it.
-            NameTaken: a pod that is not ours has the name.
+            NameTaken: a pod of another creator has the name.
         """
         ...
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
-        """Ask for deletion; a pod that is already gone is success."""
+        """Request deletion; a pod that is gone already is success."""
         ...
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        """Replace the status of the job with this uid; a job that is gone is success, and `job` no longer tells it."""
+        """Replace the status of the job with this uid; a job that is gone is success: `job` no longer returns it."""
         ...
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
@@ -97,25 +97,25 @@ class Cluster(Protocol):
         ...
 
     async def delete_job(self, job: TrainingJob) -> None:
-        """Delete the job, uid as precondition."""
+        """Delete the job, with its uid as precondition."""
         ...
 
 
 class Agents(Protocol):
-    """The book of what agents said and what they are told."""
+    """State and desired commands of the agents."""
 
     def of(self, pod_uids: Iterable[str]) -> Mapping[str, Agent]:
-        """The agents of these pods that have called in, by pod uid."""
+        """Return the agents of these pods that have connected, by pod uid."""
         ...
 
     def command(self, action: CommandAgent) -> None:
-        """Set the wished-for command; the revision grows only if it differs from the last one."""
+        """Set the desired command; its revision grows only if it differs from the last one."""
         ...
 
     def commanded(self, pod_uids: Iterable[str]) -> Mapping[str, CommandAgent]:
-        """The command each of these agents was last given by this process."""
+        """Return the last command that this process gave to each of these agents."""
         ...
 
     def forget(self, pod_uid: str) -> None:
-        """Drop a pod that is gone."""
+        """Forget a pod that is gone."""
         ...

@@ -1,4 +1,4 @@
-"""What the ranks of the open round report: step, rate, metrics, checkpoint, GPUs. Every figure is checked."""
+"""Figures from the reports of the open round: step, rate, metrics, checkpoint, GPUs. Every value is checked."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ from torchyard.engine.view import Agent, GpuReport, RankReport, View
 BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
 SILENT_START_SECONDS = 30.0
-RETURN_SECONDS = 12.0  # how long agents may take to call a new operator: they try at least every ten
+RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
 MAX_NAME = 64
-# When a message tells the age of the last step: each of them is a write of the status.
+# Ages of the last step that a message mentions: each of them costs a status write.
 STEP_AGES = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, *(3600.0 * hours for hours in range(1, 49)))
 
 
 def round_reports(view: View, status: TrainingJobStatus) -> tuple[RankReport, ...]:
-    """Newest reports of the ranks of the open round, by rank."""
+    """Return the newest reports of the ranks of the open round, by rank."""
     if not status.rendezvous.open:
         return ()
     members = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
@@ -44,16 +44,16 @@ def round_reports(view: View, status: TrainingJobStatus) -> tuple[RankReport, ..
 
 
 def newest_step(view: View, status: TrainingJobStatus) -> int:
-    """Newest step of the newest round."""
+    """Return the newest step of the newest round."""
     known = status.attempts[-1].end_step if status.attempts else 0
     return max([known, *(report.step for report in round_reports(view, status))])
 
 
 def started(view: View, status: TrainingJobStatus) -> bool:
-    """Whether the open round has made its first step. Once it is Running it stays so until it closes.
+    """Return whether the open round has made its first step. Once Running, it stays so until it closes.
 
-    A program that reports nothing counts as started once its workers have run for half a minute. Built-in workloads do
-    report, before anything else: where none is heard there is no worker yet, and health.startTimeout counts.
+    A program without reports counts as started after its workers have run for half a minute. Built-in workloads always
+    report first: without a report there is no worker yet, and health.startTimeout applies.
     """
     if not status.rendezvous.open:
         return False
@@ -67,7 +67,7 @@ def started(view: View, status: TrainingJobStatus) -> bool:
 
 
 def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
-    """When a round without reports will count as started."""
+    """Return when a round without reports will count as started."""
     if not status.rendezvous.open or _tells(view, status) or started(view, status):
         return None
     due = _silent_start(view, status)
@@ -75,16 +75,16 @@ def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
 
 
 def _tells(view: View, status: TrainingJobStatus) -> bool:
-    """Whether the program of the open round says what steps it makes: it did, or it is one of ours."""
+    """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
     return view.job.spec.trainer is not None or bool(round_reports(view, status))
 
 
 def running(view: View, status: TrainingJobStatus) -> Reason:
-    """Reason of a round that has started: what its first rank says of its steps."""
+    """Return the reason of a started round, from the report of its first rank."""
     reports = round_reports(view, status)
     if reports:
         return Reason.STANDING_STILL if reports[0].still_seconds > 0 else Reason.TRAINING
-    # A new operator process has heard no report yet: what was said stays said.
+    # A new operator process has received no report yet: keep the former reason.
     before = Reason.of(view.job.status.reason)
     if before in {Reason.TRAINING, Reason.STANDING_STILL}:
         return before
@@ -93,7 +93,7 @@ def running(view: View, status: TrainingJobStatus) -> Reason:
 
 
 def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Return how long ago the last step was, in round figures and only if that is long; and when that changes."""
+    """Return a sentence about the age of the last step if it is long, and when that sentence changes."""
     made = moment(status.progress.last_step_time)
     if made is None or not round_reports(view, status):
         return "", None
@@ -106,13 +106,13 @@ def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
 
 
 def counts_anew(view: View, status: TrainingJobStatus) -> bool:
-    """Return whether steps of a later round are counted from 0, since nothing says at which one the program resumed."""
+    """Return whether steps of a later round are counted from 0, since the program does not report where it resumed."""
     reports = round_reports(view, status)
     return status.round > 1 and bool(reports) and reports[0].from_start
 
 
 def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status with what the agents say: progress, metrics, throughput, checkpoint, GPUs, nodes."""
+    """Return the status with the figures of the agents: progress, metrics, throughput, checkpoint, GPUs, nodes."""
     reports = round_reports(view, status)
     status = replace(status, nodes=_nodes(view, status), gpus=_gpus(view, status))
     if not reports:
@@ -141,14 +141,14 @@ def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> list[str]:
-    """Return what the operator and the ranks warn of; what several ranks say is listed once."""
+    """Return the warnings of the operator and of the ranks, each text once."""
     own = (say(code, evidence)[:MAX_WARNING] for code, evidence in advisories(view, status, reports))
     said = (text[:MAX_WARNING] for report in reports for text in report.warnings)
     return list(dict.fromkeys((*own, *said, *_notices(view))))[:MAX_WARNINGS]
 
 
 def _notices(view: View) -> list[str]:
-    """Return what the agents report of themselves, for instance that warm start is off and why."""
+    """Return the notices of the agents, for example why warm start is off."""
     agents = (agent for _, agent in sorted(view.agents.items()))
     return [say(Reason.AGENT_NOTICE, text)[:MAX_WARNING] for agent in agents for text in agent.notices]
 
@@ -186,10 +186,9 @@ def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int
 
 
 def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> float:
-    """Steps a second since the round opened, for programs that report no rate.
+    """Return the steps per second since the round opened, for programs that report no rate.
 
-    Who counts its own steps measures their rate from the second on; the first one alone would be told as slow as the
-    start before it.
+    Programs that count their own steps measure the rate from the second step on; the first one includes the start.
     """
     if not status.attempts or lead.round_steps == 1:
         return 0.0
@@ -200,7 +199,7 @@ def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> fl
 
 
 def _throughput(told: Mapping[str, float]) -> Throughput:
-    """Rank 0 reports the figures of the whole gang: it alone knows what a step is made of."""
+    """Return the checked throughput of the whole gang, which rank 0 reports."""
 
     def figure(name: str) -> float | None:
         value = told.get(name)
@@ -217,9 +216,9 @@ def _throughput(told: Mapping[str, float]) -> Throughput:
 def newest_checkpoint(
     reports: Sequence[RankReport], before: CheckpointStatus | None, step: int
 ) -> CheckpointStatus | None:
-    """The newest complete checkpoint any rank knows of, and how far `step` is beyond it.
+    """Return the newest complete checkpoint that any rank reports, and how far `step` is beyond it.
 
-    Rank 0 has looked at the folder in this round: if it goes on from an older one, newer ones could not be read.
+    Rank 0 has read the folder in this round: if it continues from an older one, newer ones were unreadable.
     """
     known = [(saved, report) for report in reports if (saved := _saved_step(report)) is not None]
     newest = before
@@ -236,7 +235,7 @@ def _saved_step(report: RankReport) -> int | None:
 
 
 def _has_none(view: View, lead: RankReport) -> bool:
-    """Whether rank 0 of a built-in trainer makes steps and knows of no checkpoint: what there was went with its pod."""
+    """Return whether rank 0 of a built-in trainer makes steps without a checkpoint: earlier ones went with its pod."""
     trainer = view.job.spec.trainer
     trains = trainer is not None and trainer.mode == "train" and lead.phase in AFTER_A_STEP | {"step"}
     return trains and lead.rank == 0 and lead.checkpoint is None
@@ -258,13 +257,13 @@ def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
     agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < size(view, status)]
     ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
     if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
-        # A new operator hears of members one by one: those that have not called yet are where they were.
+        # Members connect to a new operator one by one: those that have not connected yet keep their state.
         ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
     return Nodes(desired=size(view, status), ready=ready, lost=status.nodes.lost)
 
 
 def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
-    """GPUs of the gang; two pods that see the same one count it once."""
+    """Return the GPUs of the gang; a GPU that two pods see counts once."""
     held = [view.agents.get(pod.uid) for pod in seats(view, status).values()]
     seen: dict[str, GpuReport] = {}
     for agent in held:
@@ -287,7 +286,7 @@ def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
 
 
 def _short(value: float) -> float:
-    """Six digits: more are noise to people, and bytes of every status."""
+    """Return six significant digits: more would only enlarge every status."""
     return float(f"{value:.6g}")
 
 

@@ -1,7 +1,7 @@
 """A keyed work queue with the semantics of client-go, for one event loop.
 
-A key waits at most once however often it is added, is handed to one worker at a time, and one that is added while it
-is processed comes again afterwards. Failures wait exponentially longer, each key for itself.
+A key is queued at most once, is given to one worker at a time, and is queued again if it was added while it was
+processed. Each key has its own exponential back-off after failures.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Closed(Exception):  # noqa: N818 -- not a fault: the end of the work
 
 
 class WorkQueue(Generic[K]):
-    """Keys that need a look.
+    """Keys that are to be reconciled.
 
     Args:
         base: delay after the first failure of a key, seconds; it doubles with each further one.
@@ -42,11 +42,11 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def __len__(self) -> int:
-        """Keys that are due, those being processed not counted."""
+        """Return the number of keys that are due, without those being processed."""
         return len(self._waiting)
 
     def add(self, key: K) -> None:
-        """Have the key looked at as soon as a worker is free."""
+        """Queue a key for the next free worker."""
         if self._closed or key in self._dirty:
             return
         self._dirty.add(key)
@@ -55,7 +55,7 @@ class WorkQueue(Generic[K]):
             self._added.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Have the key looked at in `seconds`; of several delays of one key the earliest stands."""
+        """Queue a key in `seconds`; of several delays of one key the earliest applies."""
         if self._closed:
             return
         if seconds <= 0:
@@ -70,7 +70,7 @@ class WorkQueue(Generic[K]):
         self._delayed[key] = loop.call_later(seconds, self._mature, key)
 
     def fail(self, key: K, at_least: float | None = None) -> float:
-        """Have a key that failed looked at after its back-off; returns the delay in seconds."""
+        """Queue a failed key after its back-off; return the delay in seconds."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         delay = min(self._most, self._base * 2.0 ** min(count, 60))
@@ -79,7 +79,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def failures(self, key: K) -> int:
-        """Failures of the key in a row."""
+        """Return the number of consecutive failures of the key."""
         return self._failures.get(key, 0)
 
     def succeed(self, key: K) -> None:
@@ -87,7 +87,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; `done` must follow.
+        """Return the next key; `done` must follow.
 
         Raises:
             Closed: the queue was shut down and is empty.
@@ -103,14 +103,14 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The worker is through with the key; if it was added meanwhile it is due again."""
+        """Mark a key as processed; it is due again if it was added while it was processed."""
         self._processing.discard(key)
         if key in self._dirty:
             self._waiting.append(key)
             self._added.set()
 
     def close(self, *, drop: bool = False) -> None:
-        """Take no more keys; workers get what is due, or with `drop` nothing any more, and then `Closed`."""
+        """Take no more keys; workers get the keys that are due (with `drop` none), then `Closed`."""
         self._closed = True
         if drop:
             self._waiting.clear()

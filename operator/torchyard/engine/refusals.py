@@ -1,6 +1,6 @@
-"""What the cluster refused to do for a job, kept between two looks at it, with a back-off of its own.
+"""Writes that the cluster rejected, kept between two plans of a job, with a separate back-off.
 
-A new process knows of no refusal: it tries once, and is told again.
+A new process knows of no rejection: it tries once, and is rejected again.
 """
 
 import random
@@ -15,7 +15,7 @@ MOST_SECONDS = 60.0
 
 
 class Refusals:
-    """By job uid.
+    """The newest rejection of each job, by uid.
 
     Args:
         clock: unix seconds.
@@ -27,12 +27,12 @@ class Refusals:
         self._known: dict[str, tuple[int, int, Refusal]] = {}  # generation, times in a row, the newest
 
     def of(self, job: TrainingJob) -> Refusal | None:
-        """What stands in the way of this job as it is specified now."""
+        """Return the rejection that concerns the current generation of this job."""
         generation, _, refusal = self._known.get(job.metadata.uid, (0, 0, None))
         return refusal if generation == job.metadata.generation else None
 
     def note(self, job: TrainingJob, error: Refused) -> float:
-        """Remember a refusal. Returns the seconds until the job must be looked at: none if there is news to tell."""
+        """Store a rejection; return the seconds until the next reconcile, 0 if the status has to change."""
         now, before = self._clock(), self.of(job)
         same = before is not None and before.reason == error.reason
         times = self._known[job.metadata.uid][1] + 1 if same else 1
@@ -49,5 +49,5 @@ class Refusals:
         return delay if before is not None and same and before.message == error.message else 0.0
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone, or what was refused was done."""
+        """Forget a job that is gone or whose write succeeded."""
         self._known.pop(job_uid, None)

@@ -1,8 +1,8 @@
-"""A gang of which only a part finds room lets go of it, so that no two gangs wait for what the other one holds.
+"""Release of partially scheduled gangs, so that two gangs never wait for capacity that the other one holds.
 
-Kubernetes places pods one by one: two gangs of eight may get four pods in each, and both would wait for ever. After
-`spec.scheduling.gangTimeout` without one more of its pods being placed, a gang deletes all of them and makes them anew
-after a pause. When exactly, and for how long, is a matter of chance, so that of two gangs one finds room meanwhile.
+Kubernetes schedules pods one by one: of two gangs of eight, each may get four pods, and both would wait forever. After
+`spec.scheduling.gangTimeout` without another scheduled pod, a gang deletes all its pods and is recreated after a pause.
+Timeout and pause are randomised, so that one of two gangs gets the capacity.
 """
 
 import zlib
@@ -19,16 +19,16 @@ from torchyard.api.times import rfc3339
 from torchyard.engine.gang import FUTILE, RELEASED, pause_end, seats
 from torchyard.engine.view import Pod, View
 
-# The first one is longer than a scheduler takes to look again at a pod that it found no room for: 10 s. A gang that
-# lets go sooner than that is in a hurry.
+# The first pause exceeds the time after which a scheduler retries an unschedulable pod (10 s). A gang with a shorter
+# timeout than that gets a shorter pause.
 SHORTEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 30.0, 120.0
-# Where the nodes cannot hold the gang at all, only new nodes help: tried again seldom.
+# If the nodes can never hold the gang, only new nodes help: retried rarely.
 LONGEST_FUTILE_PAUSE_SECONDS = 1800.0
-SPREAD = 0.25  # of the time limit: how much later than it at most
+SPREAD = 0.25  # share of the timeout by which the release may be delayed
 
 
 class Lack(Struct, frozen=True):
-    """Why a part of the gang has no room, and since when."""
+    """Why a part of the gang cannot be scheduled, and since when."""
 
     since: float
     reason: str
@@ -36,9 +36,9 @@ class Lack(Struct, frozen=True):
 
 
 def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
-    """The status of a gang that lets go of the part that found room, if it held that for too long; else when to look.
+    """Return the status of a gang that is to be released, or when to check again.
 
-    Not where its files would go with its pods, nor where nobody is to place all or none of it.
+    A gang whose files would be lost with its pods is not released, nor one with `gang: none`.
     """
     pause = pause_end(view, status)
     if pause is not None:
@@ -63,9 +63,9 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
 
 
 def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobStatus:
-    """Without members; the next pods have new names.
+    """Return the status without members; the next pods have new names.
 
-    Each time in a row the pause is twice as long. How long pods may wait counts from the first time on.
+    The pause doubles each time in a row. `pendingTimeout` counts from the first release.
     """
     meet = status.rendezvous
     first = min(max(_limit(view), SHORTEST_PAUSE_SECONDS), FIRST_PAUSE_SECONDS)
@@ -82,7 +82,7 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobSt
 
 
 def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
-    """What the gang lacks, if it lacks room. A pod that a gang scheduler holds back waits for nobody's room yet."""
+    """Return why pods cannot be scheduled; pods that a gang scheduler holds back do not count."""
     short = [
         pod
         for pod in held
@@ -101,5 +101,5 @@ def _limit(view: View) -> float:
 
 
 def _chance(view: View, status: TrainingJobStatus) -> float:
-    """Between 0 and 1, the same for as long as the gang has these pods."""
+    """Return a number between 0 and 1 that stays the same while the gang has these pods."""
     return zlib.crc32(f"{view.job.metadata.uid}/{status.incarnation}".encode()) / 2**32

@@ -1,4 +1,4 @@
-"""Rounds: the barrier before one, its opening, what its members are told, and its end."""
+"""Rounds: the barrier before a round, its opening, the commands of its members, and its end."""
 
 from typing import Any
 
@@ -20,18 +20,18 @@ from torchyard.engine.view import Agent, Pod, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
-STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop what did not save in time
+STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop workers that did not save in time
 
 
 class Barrier(Struct, frozen=True, kw_only=True):
-    """Who is ready for the next round, in rank order; `waiting` says what the others lack."""
+    """The members that are ready for the next round, in rank order; `waiting` says what the others lack."""
 
     ready: tuple[tuple[Pod, Agent], ...]
     waiting: tuple[str, ...]
 
 
 def barrier(view: View, status: TrainingJobStatus) -> Barrier:
-    """A member is ready once its agent is connected and idle, and has nothing else left to do."""
+    """Return the members that are ready: their agents are connected and idle."""
     held = seats(view, status)
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
@@ -47,13 +47,13 @@ def barrier(view: View, status: TrainingJobStatus) -> Barrier:
 
 
 def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
-    """Whether the next round may open now, and when a back-off is over that holds it up."""
+    """Return whether the next round may open now, and when the back-off ends that delays it."""
     due = moment(status.rendezvous.next_round_time)
     if gate.waiting or not gate.ready:
         return False, None
     seated = {pod.uid for pod, _ in gate.ready}
     if any(pod.alive and pod.uid not in seated for pod in view.pods):
-        # Workers of an older round may still run there: two rounds never train at the same time.
+        # Workers of an older round may still run there, and two rounds must not train at the same time.
         return False, None
     if due is not None and view.now < due:
         return False, due
@@ -62,7 +62,7 @@ def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool
 
 
 def difference(gate: Barrier) -> str:
-    """Return in which way the members differ that must all run the same thing; empty: in none that is known."""
+    """Return how the configurations of the members differ; empty: they do not, as far as is known."""
     images: dict[str, tuple[str, str]] = {}  # repository -> digest, pod
     contents: dict[str, str] = {}  # digest -> pod
     for pod, agent in gate.ready:
@@ -79,7 +79,7 @@ def difference(gate: Barrier) -> str:
 
 
 def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
-    """The status with round n+1 open: what must be persisted before any agent is told."""
+    """Return the status with round n + 1 open, which must be persisted before an agent gets the command."""
     leader = gate.ready[0][1]
     opened = rfc3339(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
@@ -103,7 +103,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
 
 
 def fare(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
-    """How each member of the open round fares, in rank order."""
+    """Return the outcome of each member of the open round, in rank order."""
     stepping = any(report.step > 0 for report in round_reports(view, status))
     return tuple(
         causes.outcome(view, uid, rank, status.round, peers_run=stepping)
@@ -112,10 +112,10 @@ def fare(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
 
 
 def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
-    """The failure of a round whose first step is overdue, or when it will be.
+    """Return the failure of a round whose first step is overdue, or when it will be.
 
-    Only a job that reports can be judged: a program that never says where it is may be at step 1,000. Nor is a time
-    counted in which nobody listened.
+    This applies only to jobs that report: a program without reports may be at step 1,000. Time in which no operator
+    listened does not count.
     """
     reports = round_reports(view, status)
     if started(view, status) or not (reports or view.job.spec.trainer is not None):
@@ -131,11 +131,11 @@ def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, fl
 
 
 def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:
-    """Whether the first cause is known well enough, else when it has to be.
+    """Return whether the first cause is known, else when to decide without it.
 
-    A failure that is nobody's consequence is the cause. Where only consequences are known, wait a moment: the member
-    that failed first may report last, and who told a pod to stop may say so only once it did. To a process that was
-    just started a member may not even have called yet, and without its agent no round could be opened anyhow.
+    A failure that is not a consequence is the cause. If only consequences are known, wait a moment: the member that
+    failed first may report last, and an eviction is reported only after the pod has stopped. Members may not have
+    connected to a new operator process yet, and without their agents no round could open anyway.
     """
     unexplained = any(each.unexplained for each in outcomes)
     primary = any(each.state == "failed" and not (each.secondary or each.unexplained) for each in outcomes)
@@ -148,12 +148,12 @@ def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]
 
 
 def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
-    """Note that the open round is ending, and since when; it is still open."""
+    """Return the status with the end of the open round begun; it is still open."""
     return _amend(status, end_time=rfc3339(view.now), reason=reason)
 
 
 def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: int) -> tuple[TrainingJobStatus, Charge]:
-    """The status with the round closed and charged, its first cause recorded."""
+    """Return the status with the round closed, its first cause recorded, and the restart budget applied."""
     end_step = max(newest_step(view, status), cause.step or 0)
     bill = charge(status, view.job.spec.restart, cause, end_step)
     status = _amend(
@@ -175,7 +175,7 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
 
 
 def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
-    """The status with the round closed for a reason that costs nothing: completion, suspend, an end of the job."""
+    """Return the status with the round closed for a reason that is not charged: completion, suspend, end of the job."""
     attempt = status.attempts[-1] if status.attempts else None
     end_step = newest_step(view, status)
     saved = status.checkpoint.step if status.checkpoint is not None else end_step
@@ -192,10 +192,10 @@ def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: s
 
 
 def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
-    """What members of the newest round are to do, level-triggered: `run` while it is open, `stop` once it is not."""
+    """Return the commands of the members of the newest round, level-triggered: `run` while it is open, else `stop`."""
     meet, present = status.rendezvous, {pod.uid for pod in view.pods if pod.alive}
     if not meet.open:
-        # A status that somebody edited, or another CRD pruned, may have forgotten who trains.
+        # A status that was edited, or pruned by another CRD, may lack members that train.
         trains = (uid for uid in sorted(present) if _trains(view.agents.get(uid), status.round))
         return tuple(
             CommandAgent(pod_uid=uid, verb="stop", round=status.round)
@@ -224,7 +224,7 @@ def _trains(agent: Agent | None, newest: int) -> bool:
 
 
 def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
-    """Tell the members of the open round to save and stop, or just to stop where saving is switched off."""
+    """Return commands to save and stop, or only to stop if saving is switched off."""
     present = {pod.uid for pod in view.pods if pod.alive}
     save = view.job.spec.checkpoint.on_preempt
     grace = seconds(view.job.spec.grace_period) if save else 0.0
@@ -237,14 +237,14 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
 
 def _lack(pod: Pod | None, agent: Agent | None) -> str:
     if pod is None or (pod.phase == "Pending" and not pod.reason):
-        return ""  # it is being created, which is what the state says
+        return ""  # it is being created, which the state says already
     if agent is None or not agent.connected:
         if pod.phase == "Unknown":
             return f"{pod.name}: its node {pod.node} is not ready"
         return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
     if agent.state != "ready":
         return f"{pod.name}: agent {agent.state}"
-    # It may have begun what it was told last, and not have said so yet.
+    # It may have begun its last command without having reported it.
     return "" if agent.current else f"{pod.name}: agent has not obeyed yet"
 
 

@@ -1,9 +1,8 @@
-"""When a status is written: only if it differs, a change of state at once, mere figures once an interval.
+"""Status writes: only if the status differs; transitions at once, figures at most once per interval.
 
-Each write costs the API server about what a pod costs it until it runs. So what a job that makes no steps waits for is
-told anew less often, as long as the reason stays the same; and a process that just started writes no figures at once:
-those of a thousand jobs would stand before what users wait for. For the same reason the first status of a job whose
-pods are there already gives way to pods that are still to be made.
+A write costs the API server about as much as a pod until it runs. Therefore the message of a waiting job is updated
+less often while its reason stays the same, and a new process postpones figures: those of a thousand jobs would delay
+transitions. For the same reason, the first status of a job whose pods exist is written after pods of other jobs.
 """
 
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from torchyard.engine.actions import WriteStatus
 from torchyard.engine.ports import Cluster, Refused, StatusRefused
 
 WAITING_SECONDS = 30.0
-LOOK_SECONDS = 5.0  # whether pods of others still have to wait
+LOOK_SECONDS = 5.0  # whether pods of other jobs are still queued
 
 
 class StatusWriter:
     """Writes the statuses of all jobs.
 
     Args:
-        cluster: where to.
+        cluster: receives the writes.
         clock: unix seconds.
     """
 
@@ -34,7 +33,7 @@ class StatusWriter:
         self._written: dict[str, float] = {}  # job uid -> when
 
     async def write(self, job: TrainingJob, action: WriteStatus, interval: float) -> float | None:
-        """Write, or put it off; seconds after which the job must be looked at again, None: on news only.
+        """Write or postpone a status; return the seconds until the next reconcile, None: when something changes.
 
         Args:
             job: as it was read.
@@ -48,7 +47,7 @@ class StatusWriter:
             return min(LOOK_SECONDS, action.yields_until - now)
         age = now - self._written.get(job.metadata.uid, self._began)
         pause = interval if action.status.state == "Running" else max(interval, WAITING_SECONDS)
-        # A clock that was set back must not silence a job.
+        # A clock that was set back must not block writes.
         if not action.urgent and 0 <= age < pause:
             return pause - age
         try:
@@ -56,8 +55,8 @@ class StatusWriter:
         except Refused as error:
             raise StatusRefused(error.reason, error.message, retry_after=error.retry_after) from error
         self._written[job.metadata.uid] = self._clock()
-        return 0.0 if action.urgent else None  # a plan makes one transition; the next one may be due already
+        return 0.0 if action.urgent else None  # a plan makes at most one transition; the next one may be due already
 
     def forget(self, job_uid: str) -> None:
-        """Drop a job that is gone."""
+        """Forget a job that is gone."""
         self._written.pop(job_uid, None)

@@ -1,4 +1,4 @@
-"""Time-outs before and around rounds: each gives what is overdue (or an empty text) and when it will be."""
+"""Timeouts before and during rounds: each function returns a sentence if it has expired, and when it will."""
 
 from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
@@ -13,17 +13,17 @@ SILENT_WORKERS_SECONDS = 60.0
 
 
 def deadline(view: View, status: TrainingJobStatus) -> float | None:
-    """When `spec.activeDeadline` ends the job; its clock starts with the first round and never stops."""
+    """Return when `spec.activeDeadline` ends the job; it counts from the first round, without pauses."""
     begun = moment(status.start_time)
     limit = view.job.spec.active_deadline
     return begun + seconds(limit) if begun is not None and limit is not None else None
 
 
 def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Pods that wait to be placed for longer than `spec.health.pendingTimeout`.
+    """Return pods that have waited longer than `spec.health.pendingTimeout`.
 
-    As long as this process has seen them wait: the API server's clock, by which they are as old as they say, may be
-    another one. A new process waits anew; that harms less than to fail every job that waits.
+    Only the time that this process has observed counts, since the clock of the API server may differ. A new process
+    starts to count again, which is better than failing every job that waits.
     """
     limit = view.job.spec.health.pending_timeout
     waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
@@ -36,14 +36,14 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     if not waiting:
         return "", None
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
-    # Those that were released for want of room for the rest have waited, too.
+    # The time before a release counts as well.
     waits = min(oldest.created, since(status.rendezvous.waiting_since, oldest.created))
     due = max(view.since, waits) + seconds(limit)
     return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
 
 
 def pending_advice(view: View, status: TrainingJobStatus) -> str:
-    """Return what to do about pods that did not start in time: what they wait for knows best."""
+    """Return what to do about pods that did not start in time: the next step of what they wait for."""
     waiting = (pod.reason for pod in seats(view, status).values() if pod.phase == "Pending" and pod.reason)
     reason = Reason.of(view.refusal.reason if view.refusal is not None else next(waiting, ""))
     step = reason.next_step if reason is not None else ""
@@ -59,14 +59,14 @@ def _what_for(pod: Pod) -> str:
 
 
 def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:
-    """Pods that all run and whose agents are silent or never get ready, for longer than somebody has been listening."""
+    """Return running pods whose agents are silent or not ready, if this lasted longer than the timeout."""
     pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
     if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
         return "", None
     late = [lack for pod in pods if (lack := _lack(view, pod))]
     if not late:
         return "", None
-    # An agent that is started anew ends the round it was in: its time begins then.
+    # A restarted agent ends its round: its time begins then.
     ended = moment(status.attempts[-1].end_time) if status.attempts else None
     begun = max([view.since, ended or 0.0, *(pod.started or pod.created for pod in pods)])
     due = begun + seconds(view.job.spec.health.start_timeout)
@@ -74,20 +74,20 @@ def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, fl
 
 
 def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
-    """Pods that run and whose agents nobody ever heard: who they are, or when silence will say something."""
+    """Return running pods whose agents have never connected, or when their silence becomes significant."""
     mute = [pod for pod in view.pods if pod.phase == "Running" and not pod.deleting and pod.uid not in view.agents]
     if not mute or not gate.waiting:
         return "", None
-    # What a former operator has listened to for long enough stays true until somebody calls.
+    # What a former operator process has established stays true until an agent connects.
     listening = 0.0 if view.job.status.reason == Reason.AGENT_SILENT else view.since
     due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
 
 def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Members of the open round that run, none of which is heard any more: who they are, or when silence will count.
+    """Return the members of the open round if none is connected any more, or when their silence becomes significant.
 
-    One that is heard tells how training goes. Where nobody does, the newest figures are only the last ones.
+    One connected member is enough to know how training goes; without any, the figures are out of date.
     """
     members = status.rendezvous.members
     agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
@@ -100,9 +100,9 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
 
 
 def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Members of a starting round whose agents are heard and whose workers are not: who, or when silence will count.
+    """Return members of a starting round whose agents report but not their workers, or when that is significant.
 
-    Only of a built-in workload is a report awaited: its workers write one before anything else.
+    Only built-in workloads are expected to report: their workers do so before anything else.
     """
     agents = [view.agents.get(uid) for uid in status.rendezvous.members]
     connected = [agent for agent in agents if agent is not None and agent.connected]

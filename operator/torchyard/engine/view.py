@@ -1,4 +1,4 @@
-"""What the plan sees of one job: frozen values, gathered before it is asked. Times are unix seconds."""
+"""The input of the plan: frozen values of one job, gathered before planning. Times are unix seconds."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """One pod of the job, as the cluster reports it. Only pods created for this job are in a view."""
+    """One pod of the job, as reported by the cluster. A view has only pods that were created for the job."""
 
     uid: str
     name: str
@@ -26,23 +26,23 @@ class Pod(Struct, frozen=True, kw_only=True):
     node: str = ""
     address: str = ""
     created: float = 0.0
-    placed: float | None = None  # when it was given its node
+    placed: float | None = None  # when it was scheduled
     started: float | None = None
     finished: float | None = None
     deleting: bool = False
-    unconfirmed: bool = False  # no watch shows it any more; whether it is gone is being asked
-    lingers: bool = False  # it is over, but containers that others put into it still run
+    unconfirmed: bool = False  # no watch shows it any more; the API server is being asked whether it is gone
+    lingers: bool = False  # it has ended, but injected containers still run
     exit_code: int | None = None
-    reason: str = ""  # why it waits, goes or died (OOMKilled, Evicted, Unschedulable); the cluster's own code if new
+    reason: str = ""  # why it waits, is deleted or ended (OOMKilled, Evicted, ...); a code of the cluster if unknown
     message: str = ""
-    lines: tuple[str, ...] = ()  # the end of its log, where it ended and no agent told how
+    lines: tuple[str, ...] = ()  # the end of its log, if it ended without a report of its agent
     configuration: str = ""  # digest of the spec that it was created from; empty: unknown
-    images: Images | None = None  # that it was created with
+    images: Images | None = None  # it was created with
     image_digest: str = ""  # of the trainer's image as its node has it; empty: unknown
 
     @property
     def alive(self) -> bool:
-        """Whether its processes may still run: only a finished or vanished pod is surely gone."""
+        """Whether its processes may still run: only a finished or vanished pod is certainly gone."""
         return self.phase not in {"Succeeded", "Failed"}
 
     @property
@@ -53,7 +53,7 @@ class Pod(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an agent knows of the first failure among its ranks."""
+    """The first failure among the ranks of an agent."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -79,7 +79,7 @@ class RoundExit(Struct, frozen=True, kw_only=True, rename="camel"):
     saved: bool = False
     asked: bool = False
     time: float = 0.0
-    answer: str = ""  # to a request to save, of a program that says nothing itself: ended, killed or deaf
+    answer: str = ""  # response to a request to save, of a program that reports no saves: ended, killed or deaf
     answer_seconds: float = 0.0  # from the request to the end
     answer_code: int = 0  # exit code of the program
     failure: Failure | None = None
@@ -96,14 +96,16 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     time: float = 0.0
     step: int = 0
     total_steps: int | None = None
-    round_steps: int | None = None  # made in this round; None: it does not say
+    round_steps: int | None = None  # made in this round; None: not reported
     epoch: float | None = None
     phase: str = ""
     phase_since: float = 0.0
-    still_seconds: float = 0.0  # without progress, where its agent finds that unusual
-    device: str = ""  # that it trains on, as `cuda:0 NVIDIA H100`; empty: it does not say
-    from_start: bool = False  # steps are counted from the program's start: nothing says where it resumed
-    alone_seconds: float | None = None  # that it has made steps without a process group; None: it has one or is one
+    still_seconds: float = 0.0  # without progress, if its agent considers that unusual
+    device: str = ""  # device in training, as `cuda:0 NVIDIA H100`; empty: not reported
+    from_start: bool = False  # steps are counted from the start of the program, which does not report where it resumed
+    alone_seconds: float | None = (
+        None  # how long it has made steps without a process group; None: it has one, or there is one rank
+    )
     metrics: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
@@ -125,14 +127,14 @@ class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Agent(Struct, frozen=True, kw_only=True):
-    """What the agent of one pod last said."""
+    """The last state that the agent of one pod reported."""
 
     pod_uid: str
     instance: str
     state: AgentState
-    seen: float  # operator's clock when the last sync arrived
+    seen: float  # when the last sync arrived, by the operator's clock
     connected: bool = True  # a poll is held or the last one ended less than two intervals ago
-    current: bool = True  # it had obeyed the newest command when it said this
+    current: bool = True  # this state is later than the newest command
     round: int = 0
     address: str = ""
     master_port: int = 0
@@ -145,22 +147,22 @@ class Agent(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """The cluster refused to create pods of the job. Holds until creating them succeeds or the spec changes."""
+    """A rejected creation of pods. It applies until a creation succeeds or the spec changes."""
 
     reason: Reason
     message: str = ""
-    permanent: bool = False  # trying again cannot help
+    permanent: bool = False  # retrying cannot help
     since: float = 0.0
-    until: float = 0.0  # not tried again before
+    until: float = 0.0  # not retried before
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Everything `plan` may know."""
+    """Everything that `plan` may know."""
 
     job: TrainingJob
     pods: tuple[Pod, ...]
     agents: Mapping[str, Agent]  # by pod uid
-    commands: Mapping[str, CommandAgent]  # last command given by this process, by pod uid; empty after a restart
+    commands: Mapping[str, CommandAgent]  # last command of this process, by pod uid; empty after a restart
     now: float
     since: float = 0.0
     """When this process first looked at the job. Older silence proves nothing: nobody was listening."""

@@ -1,4 +1,4 @@
-"""What a job waits for before its next round, said in the words of what holds it up, and announced once."""
+"""The reason for which a job waits for its next round, announced once."""
 
 from torchyard.api.reasons import Kind, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
@@ -7,22 +7,22 @@ from torchyard.engine.gang import FUTILE, pause_end, seats
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 
-# Twice as long as an overloaded API server takes to answer, and a webhook that hangs does not.
+# Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
 
 
 def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
-    """The announcement of something new that holds the job up; what it is stays in the status until it is over."""
+    """Return an event if the reason for waiting is new; the status keeps the reason until it is resolved."""
     reason = Reason.of(now.reason)
     if now.reason == before.reason or reason is None or not reason.announced:
         return ()
     if now.reason == FUTILE and now.rendezvous.releases > 0:
-        return ()  # said before its pods were released for the first time, and true ever since
+        return ()  # announced before the first release of its pods, and unchanged
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
 def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool) -> TrainingJobStatus:
-    """Say what the barrier waits for: what the cluster names, else the cause of a failure, else who is not ready."""
+    """Return the status with what the barrier waits for: a reason of the cluster, a failure, or missing members."""
     if pause_end(view, status) is not None:
         return status
     held = seats(view, status)
@@ -43,7 +43,7 @@ def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, b
     if recovering and running and silent:
         return with_reason(status, state, Reason.AGENT_SILENT, silent)
     if recovering:
-        # The cause of the failure stays until something else holds the gang up; that is over now.
+        # The cause of the failure is shown until something else delays the gang; that is resolved now.
         return with_reason(status, state, Reason.RECOVERING, evidence) if _waits(status) else status
     if backed_off:
         return with_reason(status, "Pending", Reason.BACKING_OFF, evidence)
@@ -62,12 +62,12 @@ def _waits(status: TrainingJobStatus) -> bool:
 
 
 def _unanswered(view: View, status: TrainingJobStatus) -> bool:
-    """Whether pods of a new job were asked for some time ago and none is there: the request was not answered."""
+    """Return whether the request to create the pods of a new job has not been answered for some time."""
     first = status.round == 0 and status.rendezvous.releases == 0
     return first and not view.pods and view.now - view.since >= UNANSWERED_SECONDS
 
 
 def _stopping(view: View, held: dict[int, Pod]) -> list[str]:
-    """Former pods that have to be gone before those of their indices are made."""
+    """Return former pods that have to be gone before their indices get new pods."""
     former = sorted(pod.name for pod in view.pods if pod.alive and pod.index not in held)
     return [f"{name} is still stopping" for name in former]
