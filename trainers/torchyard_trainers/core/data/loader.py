@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
-from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.exits import DataError, TrainerError
 
 Batches = Callable[[int, int | None], Sequence[Sequence[int]]]
 AHEAD = 2  # micro-batches that each worker process reads ahead
@@ -115,7 +115,7 @@ class _Samples(Dataset[Any]):
     def __getitems__(self, ids: list[int]) -> Any:
         try:
             return self._source.read(ids)
-        except DataError as error:
+        except TrainerError as error:
             return _Failed(error)
         except Exception as error:  # noqa: BLE001 -- raised again where it is read, with the traceback of this process
             text = "".join(traceback.format_exception(error)).rstrip()
@@ -125,7 +125,7 @@ class _Samples(Dataset[Any]):
 class _Failed:
     """An error of a worker process."""
 
-    def __init__(self, error: DataError) -> None:
+    def __init__(self, error: TrainerError) -> None:
         self.error = error
 
 

@@ -1,0 +1,300 @@
+"""Records of files: JSON lines, Parquet and tokens, on this machine and behind a URL."""
+
+import json
+import multiprocessing
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from torchyard_trainers.core.data import files, jsonl
+from torchyard_trainers.core.data import parquet as parquet_rows
+from torchyard_trainers.core.data.files import File
+from torchyard_trainers.core.data.jsonl import JsonLines
+from torchyard_trainers.core.data.mixture import Mixture, hold_out
+from torchyard_trainers.core.data.opening import open_rows
+from torchyard_trainers.core.data.rows import BadRecordError, InMemory, field_of
+from torchyard_trainers.core.exits import DataError, Exit, StorageError, exit_code
+
+
+def records(count):
+    return [{"text": "x" * (number % 7), "number": number} for number in range(count)]
+
+
+def lines(path, found):
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return str(path)
+
+
+def everything(found):
+    return [found.row(index) for index in range(len(found))]
+
+
+@given(
+    st.lists(st.text("ab {}\r", max_size=5), max_size=30),
+    st.integers(1, 9),
+    st.integers(2, 6),
+    st.sampled_from(["", "\n"]),
+)
+def test_lines_are_found_at_any_block_size_and_any_stride(texts, block, most, end):
+    content = ("\n".join(texts) + end).encode()
+
+    class Memory(File):
+        size = len(content)
+
+        def read(self, start, end):
+            return content[start:end]
+
+        def blocks(self, size=block):
+            return super().blocks(size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "OFFSETS", most)
+        offsets, stride, length = jsonl._index(Memory("memory.jsonl"))
+    expected = content.rstrip().split(b"\n") if content.strip() else []
+    assert length == len(expected)
+    assert len(offsets) <= max(most, 1)
+    for line, text in enumerate(expected[:-1]):
+        group, rest = divmod(line, stride)
+        end_of_group = offsets[group + 1] if group + 1 < len(offsets) else len(content)
+        assert content[offsets[group] : end_of_group].split(b"\n")[rest] == text
+
+
+def test_json_lines_are_read_in_any_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "OFFSETS", 16)
+    found = open_rows([lines(tmp_path / "train.jsonl", records(1000))])
+    assert len(found) == 1000
+    assert [found.row(index)["number"] for index in (999, 0, 500, 501)] == [999, 0, 500, 501]
+    assert everything(found) == records(1000)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "train.jsonl, line 3: not a JSON object: Expecting property name"),
+        ("[1]", "train.jsonl, line 3: expected a JSON object, found list"),
+        ("", "train.jsonl, line 3: not a JSON object"),
+        ("[" * 100_000, "train.jsonl, line 3: not a JSON object"),
+        ('{"text": "\udcff"}', "train.jsonl, line 3: not a JSON object"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path, line, words):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"{}\n{}\n" + line.encode("utf-8", "surrogateescape") + b"\n{}\n \n")
+    found = JsonLines(File(path))
+    assert len(found) == 4
+    with pytest.raises(DataError) as error:
+        found.row(2)
+    assert str(error.value).startswith(words)
+    assert exit_code(error.value) == Exit.DATA
+
+
+def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "LONGEST_LINE", 100)
+    (tmp_path / "long.jsonl").write_text("{}\n" + "x" * 500)
+    monkeypatch.setattr(File, "blocks", lambda file: (file.read(at, at + 64) for at in range(0, file.size, 64)))
+    with pytest.raises(DataError, match=r"long.jsonl, line 2: 125 bytes or more; a line has at most 100"):
+        JsonLines(File(tmp_path / "long.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.jsonl", None, "missing.jsonl: No such file or directory; check the path"),
+        ("empty.jsonl", b" \n", "the file has no records"),
+        ("text.csv", b"a,b\n", "expected a name that ends with .jsonl, .parquet, .bin or .npy"),
+        ("train.jsonl.gz", b"..", "decompress it, or use Parquet"),
+        ("broken.parquet", b"PAR1", "not a Parquet file"),
+        ("few.bin", b"1234", "2 tokens, but a window needs 9"),
+        ("broken.npy", b"\x93NUMPY\x01\x00\x02\x00[]", "not a .npy file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error_of_the_data(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        open_rows([str(tmp_path / name)], window=8)
+    assert words in str(error.value)
+
+
+def test_a_url_needs_its_package_and_a_pattern_a_file(tmp_path):
+    with pytest.raises(DataError, match=r"s3://bucket/train.jsonl: Install s3fs to access S3; add the package"):
+        open_rows(["s3://bucket/train.jsonl"])
+    with pytest.raises(DataError, match=r"no file matches"):
+        open_rows([f"{tmp_path}/*.jsonl"])
+
+
+def test_several_files_are_one_set(tmp_path):
+    lines(tmp_path / "b.jsonl", records(9)[5:])
+    lines(tmp_path / "a.jsonl", records(9)[:5])
+    found = open_rows([f"{tmp_path}/*.jsonl"])
+    assert everything(found) == records(9)
+    assert found.where(5) == "b.jsonl, line 1"
+
+
+def test_parquet_is_read_by_row_groups_and_keeps_few_of_them(tmp_path, monkeypatch):
+    path = tmp_path / "train.parquet"
+    table = pa.Table.from_pylist(records(100))
+    parquet.write_table(table, path, row_group_size=8)
+    assert everything(open_rows([str(path)])) == records(100)
+    monkeypatch.setattr(parquet_rows, "CACHED", 300)
+    found = open_rows([str(path)])
+    assert [found.row(index)["number"] for index in (99, 0, 50)] == [99, 0, 50]
+    assert len(found._kept) <= 2
+    assert found.where(50) == "train.parquet, record 51"
+    assert open_rows([str(path)], columns=["text"]).row(6) == {"text": "x" * 6}
+    with pytest.raises(DataError, match=r"field 'prompt' is missing; the file has text, number"):
+        open_rows([str(path)], columns=["prompt"])
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_windows_of_tokens_overlap_by_the_target_of_their_last_token(tmp_path, dtype):
+    tokens = np.arange(30, dtype=dtype)
+    tokens.tofile(tmp_path / "t.bin")
+    np.save(tmp_path / "t.npy", tokens)
+    for name in ("t.bin", "t.npy"):
+        found = open_rows([str(tmp_path / name)], window=7, dtype=dtype)
+        assert [row["tokens"].tolist() for row in everything(found)] == [
+            list(range(at, at + 8)) for at in range(0, 28, 7)
+        ]
+
+
+class Ranges(BaseHTTPRequestHandler):
+    """Serves byte ranges of files, as an object store does."""
+
+    content: dict
+    broken = 0
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, *, body):
+        if self.path not in self.content:
+            self.send_error(404)
+            return
+        if type(self).broken and body:
+            type(self).broken -= 1
+            self.send_error(503)
+            return
+        found, code = self.content[self.path], 200
+        total = len(found)
+        if asked := self.headers.get("Range"):
+            first, last = asked.removeprefix("bytes=").split("-")
+            found, code = found[int(first) : int(last) + 1 if last else None], 206
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(found)))
+        self.send_header("Accept-Ranges", "bytes")
+        if code == 206:
+            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(found) - 1}/{total}")
+        self.end_headers()
+        if body:
+            self.wfile.write(found)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def store(tmp_path):
+    handler = type("Handler", (Ranges,), {"content": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    handler.url = f"http://127.0.0.1:{server.server_port}"
+    yield handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_remote_file_is_read_by_ranges_also_in_forked_processes(tmp_path, store):
+    lines(tmp_path / "t.jsonl", records(50))
+    parquet.write_table(pa.Table.from_pylist(records(50)), tmp_path / "t.parquet", row_group_size=9)
+    np.arange(51, dtype="<u2").tofile(tmp_path / "t.bin")
+    for name in ("t.jsonl", "t.parquet", "t.bin"):
+        store.content[f"/{name}"] = (tmp_path / name).read_bytes()
+        local = open_rows([str(tmp_path / name)], window=5)
+        remote = open_rows([f"{store.url}/{name}"], window=5)
+        assert remote.fingerprint == local.fingerprint
+        assert str(everything(remote)) == str(everything(local))
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert str(pool.map(remote.row, range(len(local)))) == str(everything(local))
+
+
+def test_an_error_of_a_remote_store_that_passes_is_tried_again_and_one_that_stays_is_storage(store, monkeypatch):
+    monkeypatch.setattr(files, "PAUSE", 0.0)
+    store.content["/t.jsonl"] = b'{"a": 1}\n'
+    found = open_rows([f"{store.url}/t.jsonl"])
+    store.broken = 2
+    assert found.row(0) == {"a": 1}
+    store.broken = 99
+    with pytest.raises(StorageError, match=r"t.jsonl cannot be read: ClientResponseError: 503") as error:
+        found.row(0)
+    assert exit_code(error.value) == Exit.STORAGE
+    with pytest.raises(DataError, match=r"other.jsonl: it does not exist"):
+        open_rows([f"{store.url}/other.jsonl"])
+
+
+def test_files_in_any_file_system_of_fsspec_can_have_wildcards():
+    with fsspec.open("memory://set/a.jsonl", "wb") as file:
+        file.write(b'{"a": 1}\n{"a": 2}')
+    assert everything(open_rows(["memory://set/*.jsonl"])) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_fingerprint_follows_the_content_alone(tmp_path):
+    first, same, other = (tmp_path / name for name in ("a.bin", "b.bin", "c.bin"))
+    content = bytearray(os.urandom(5 << 20))
+    first.write_bytes(content)
+    same.write_bytes(content)
+    content[-1] ^= 1
+    other.write_bytes(content)
+    assert File(first).fingerprint == File(same).fingerprint != File(other).fingerprint
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 5)), min_size=1, max_size=4))
+def test_a_mixture_has_every_record_and_its_proportions(parts):
+    sets = [InMemory([{"set": number, "row": row} for row in range(size)]) for number, (size, _) in enumerate(parts)]
+    weights = [weight for _, weight in parts]
+    found = [(row["set"], row["row"]) for row in everything(Mixture(sets, weights))]
+    for number, (size, weight) in enumerate(parts):
+        mine = [row for each, row in found if each == number]
+        assert set(mine) == set(range(size))
+        assert abs(len(mine) - len(found) * weight / sum(weights)) <= len(parts) + 1
+
+
+def test_a_mixture_needs_a_weight_for_each_set():
+    with pytest.raises(ValueError, match="one positive weight for each of its 2 sets"):
+        Mixture([InMemory(records(1)), InMemory(records(2))], [1.0, 0.0])
+
+
+@given(st.integers(2, 60), st.integers(1, 59), st.integers(0, 5))
+def test_validation_records_are_in_no_training_set(size, count, seed):
+    every = InMemory(records(size))
+    if count >= size:
+        with pytest.raises(DataError, match="which leaves none"):
+            hold_out(every, count, seed)
+        return
+    train, validation = hold_out(every, count, seed)
+    assert len(validation) == count
+    numbers = [row["number"] for row in [*everything(train), *everything(validation)]]
+    assert sorted(numbers) == list(range(size))
+    again = hold_out(InMemory(records(size)), count, seed)[1]
+    assert everything(again) == everything(validation)
+    assert train.where(0) == f"rows, record {train.row(0)['number'] + 1}"
+
+
+def test_a_field_is_named_with_what_is_wrong():
+    with pytest.raises(BadRecordError, match=r"field 'prompt' is missing; the record has 'a', 'b'"):
+        field_of({"b": 1, "a": 2}, "prompt", str)
+    with pytest.raises(BadRecordError, match=r"field 'a' is int, expected str"):
+        field_of({"a": 2}, "a", str)

@@ -1,0 +1,130 @@
+"""Samples of records: bad ones, lengths, and the loader."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from torchyard_trainers.core.data import samples
+from torchyard_trainers.core.data.loader import Loader
+from torchyard_trainers.core.data.opening import open_rows
+from torchyard_trainers.core.data.rows import field_of
+from torchyard_trainers.core.data.samples import Samples, scan
+from torchyard_trainers.core.data_wait import DataWait
+from torchyard_trainers.core.exits import DataError, StorageError
+
+
+def encode(row):
+    return torch.tensor([ord(letter) for letter in field_of(row, "text", str)])
+
+
+def collate(found):
+    return [each.tolist() for each in found]
+
+
+@pytest.fixture
+def found(tmp_path):
+    rows = [{"text": "abc"}, {"text": "d"}, {"txt": "e"}, {"text": "fg"}, {"text": 7}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return open_rows([str(tmp_path / "t.jsonl")])
+
+
+def test_a_bad_record_is_named_with_file_line_and_field(found):
+    source = Samples(found, encode, collate)
+    assert len(source) == 5
+    assert source.lengths() is None
+    assert source.read([3, 1]) == [[102, 103], [100]]
+    with pytest.raises(DataError, match=r"^t.jsonl, line 3: field 'text' is missing; the record has 'txt'$"):
+        source.read([1, 2])
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_scan_names_the_first_bad_record_or_skips_and_counts_all(found, tmp_path, processes, monkeypatch):
+    monkeypatch.setattr(samples, "CHUNK", 2)
+    with pytest.raises(DataError, match=r"^t.jsonl, line 3: field 'text' is missing"):
+        scan(found, encode, len, processes=processes, cache=tmp_path / "cache")
+    result = scan(found, encode, len, skip_bad=True, processes=processes, cache=tmp_path / "cache")
+    assert result.lengths.tolist() == [3, 1, 0, 2, 0]
+    assert result.bad == 2
+    assert result.problems[1] == "t.jsonl, line 5: field 'text' is int, expected str"
+    source = Samples(found, encode, collate, scan=result)
+    assert len(source) == 3
+    assert list(source.lengths()) == [3, 1, 2]
+    assert source.read([2, 0]) == [[102, 103], [97, 98, 99]]
+    assert source.row(2) == {"text": "fg"}
+
+
+def test_a_scan_is_made_once_for_a_content_and_an_encoding(found, tmp_path):
+    calls = []
+
+    def counted(row):
+        calls.append(row)
+        return encode(row)
+
+    options = {"skip_bad": True, "cache": tmp_path / "cache"}
+    first = scan(found, counted, len, encoding="letters", **options)
+    assert len(calls) == 5
+    again = scan(found, counted, len, encoding="letters", **options)
+    assert len(calls) == 5
+    assert again.lengths.tolist() == first.lengths.tolist()
+    assert again.problems == first.problems
+    with pytest.raises(DataError, match=r"line 3: field 'text' is missing.* \(2 of 5 records cannot be used\)"):
+        scan(found, counted, len, encoding="letters", cache=tmp_path / "cache")
+    scan(found, counted, len, encoding="words", **options)
+    assert len(calls) == 10
+    stored = next((tmp_path / "cache").glob("*.scan"))
+    stored.write_bytes(stored.read_bytes()[:-1])  # cut off by a full disk
+    scan(found, counted, len, encoding="letters", **options)
+    scan(found, counted, len, encoding="words", **options)
+    assert len(calls) == 15
+
+
+def test_nothing_usable_is_an_error(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n{"b": 1}')
+    found = open_rows([str(tmp_path / "t.jsonl")])
+    result = scan(found, encode, len, skip_bad=True, cache=tmp_path)
+    with pytest.raises(DataError, match=r"none of the 2 records can be used: t.jsonl, line 1: field 'text'"):
+        Samples(found, encode, collate, scan=result)
+
+
+def test_the_default_cache_belongs_to_this_user_alone(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    scan(found, encode, len, skip_bad=True)
+    (folder,) = tmp_path.glob("torchyard-data-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    other = os.getuid() + 1
+    folder.rename(tmp_path / f"torchyard-data-{other}")
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(DataError, match="belongs to another user"):
+        scan(found, encode, len, skip_bad=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_of_worker_processes_keep_their_kind(found, workers):
+    class Lost:
+        fingerprint = "lost"
+
+        def __len__(self):
+            return 5
+
+        def lengths(self):
+            return None
+
+        def read(self, ids):
+            raise StorageError(f"{ids} cannot be read")
+
+    def batches(_step, _size):
+        return [[3, 1], [2]]
+
+    cpu = torch.device("cpu")
+    with Loader(Samples(found, encode, collate), batches, 1, cpu, workers=workers, wait=DataWait()) as loader:
+        read = loader.step(0, None)
+        assert next(read) == [[102, 103], [100]]
+        with pytest.raises(DataError, match=r"t.jsonl, line 3: field 'text'"):
+            next(read)
+    with (
+        Loader(Lost(), batches, 1, cpu, workers=workers, wait=DataWait()) as loader,
+        pytest.raises(StorageError, match=r"\[3, 1\] cannot be read"),
+    ):
+        list(loader.step(0, None))

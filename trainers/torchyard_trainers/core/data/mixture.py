@@ -1,0 +1,102 @@
+"""Several sets as one, parts of a set, and validation sets. None has a state, or memory for its order."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from torchyard_trainers.core.data.rows import Row, Rows
+from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.sampler import order_key, permutation
+
+
+class _Parts:
+    """Records of several sets; a set whose part is longer than the set repeats."""
+
+    def __init__(self, parts: Sequence[Rows], counts: Sequence[int], what: str) -> None:
+        self._parts, self._ends = parts, list(accumulate(counts))
+        self.fingerprint = f"{order_key('/'.join([what, *(part.fingerprint for part in parts)]), 0):016x}"
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def row(self, index: int) -> Row:
+        """Return a record."""
+        part, inner = self._at(index)
+        return part.row(inner)
+
+    def where(self, index: int) -> str:
+        """Return the place of a record for messages."""
+        part, inner = self._at(index)
+        return part.where(inner)
+
+    def _at(self, index: int) -> tuple[Rows, int]:
+        number = bisect_right(self._ends, index)
+        part, begin = self._parts[number], self._ends[number - 1] if number else 0
+        return part, (index - begin) % len(part)
+
+
+class Concatenated(_Parts):
+    """Records of several sets, one after the other."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        """Join at least one set."""
+        super().__init__(parts, [len(part) for part in parts], "concatenated")
+
+
+class Mixture(_Parts):
+    """Several sets in given proportions, without a state: which record an index has follows from the weights alone.
+
+    A pass over the mixture has every record of every set at least once; a set whose weight is above its share of the
+    records repeats. The order of the samples, which the sampler draws, mixes the sets within every step.
+    """
+
+    def __init__(self, parts: Sequence[Rows], weights: Sequence[float]) -> None:
+        """Mix at least one set; weights are relative.
+
+        Raises:
+            ValueError: a weight is missing or not positive.
+        """
+        if len(parts) != len(weights) or not parts or min(weights) <= 0:
+            raise ValueError(f"a mixture needs one positive weight for each of its {len(parts)} sets, not {weights}")
+        shares = [weight / sum(weights) for weight in weights]
+        size = max(len(part) / share for part, share in zip(parts, shares, strict=True))
+        counts = [max(len(part), round(size * share)) for part, share in zip(parts, shares, strict=True)]
+        super().__init__(parts, counts, f"mixture {counts}")
+
+
+class Subset:
+    """A range of another set's records in a keyed order; takes no memory."""
+
+    def __init__(self, rows: Rows, key: int, span: range) -> None:
+        """Take the records at the positions `span` of the order of `key`."""
+        self._rows, self._span = rows, span
+        self._order = permutation(len(rows), key)
+        self.fingerprint = f"{rows.fingerprint}-{key:x}-{span.start}-{span.stop}"
+
+    def __len__(self) -> int:
+        return len(self._span)
+
+    def row(self, index: int) -> Row:
+        """Return a record."""
+        return self._rows.row(self._at(index))
+
+    def where(self, index: int) -> str:
+        """Return the place of a record for messages."""
+        return self._rows.where(self._at(index))
+
+    def _at(self, index: int) -> int:
+        return int(self._order(np.array([self._span[index]], np.uint64))[0])
+
+
+def hold_out(rows: Rows, count: int, seed: int) -> tuple[Subset, Subset]:
+    """Split a set into training and validation records; which are held out depends on content, count and seed only.
+
+    Raises:
+        DataError: nothing would be left to train on.
+    """
+    if not 0 < count < len(rows):
+        raise DataError(f"validation: {count} of {len(rows)} records are held out, which leaves none; lower it")
+    key = order_key(rows.fingerprint, seed)
+    return Subset(rows, key, range(count, len(rows))), Subset(rows, key, range(count))

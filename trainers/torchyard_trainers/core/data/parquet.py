@@ -1,0 +1,77 @@
+"""Records of Parquet files."""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from torchyard_trainers.core.data.files import File
+from torchyard_trainers.core.data.rows import Row
+from torchyard_trainers.core.exits import DataError
+
+CACHED = 256 << 20  # bytes of decoded row groups that a process keeps
+
+
+class Parquet:
+    """A Parquet file. A record is read with its row group; a process keeps the last ones, up to `CACHED` bytes.
+
+    Samples are read in random order, so a file that does not fit there should have row groups of about 1,000 records.
+    """
+
+    def __init__(self, file: File, columns: Sequence[str] | None = None) -> None:
+        """Read the metadata of a file; `columns`: only these.
+
+        Raises:
+            DataError: it is not a Parquet file, or lacks a column.
+        """
+        self._file, self._columns = file, list(columns) if columns is not None else None
+        metadata = self._opened().metadata
+        names = metadata.schema.to_arrow_schema().names
+        for column in self._columns or []:
+            if column not in names:
+                raise DataError(f"{file.url}: field {column!r} is missing; the file has {', '.join(names)}")
+        counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._ends = list(accumulate(counts))
+        if not self._ends or not self._ends[-1]:
+            raise DataError(f"{file.url}: the file has no records")
+        self.fingerprint = file.fingerprint
+        self._kept: OrderedDict[int, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def row(self, index: int) -> Row:
+        """Return a record."""
+        group = bisect_right(self._ends, index)
+        table = self._group(group)
+        begin = self._ends[group] - table.num_rows
+        return table.slice(index - begin, 1).to_pylist()[0]
+
+    def where(self, index: int) -> str:
+        """Return the place of a record for messages."""
+        return f"{self._file.name}, record {index + 1}"
+
+    def _group(self, number: int) -> Any:
+        from pyarrow import ArrowException
+
+        if number not in self._kept:
+            try:
+                self._kept[number] = self._opened().read_row_group(number, columns=self._columns, use_threads=False)
+            except ArrowException as error:
+                raise DataError(f"{self._file.url}, row group {number}: {error}") from error
+            while len(self._kept) > 1 and sum(table.nbytes for table in self._kept.values()) > CACHED:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+    def _opened(self) -> Any:
+        """Open the file in this process: a handle from before a fork shares its position with other processes."""
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError as error:
+            raise DataError(f"{self._file.url}: Parquet needs the package pyarrow; add it to the image") from error
+        try:
+            return parquet.ParquetFile(self._file.open(), pre_buffer=False)
+        except ArrowException as error:
+            raise DataError(f"{self._file.url}: not a Parquet file: {error}") from error

@@ -1,0 +1,67 @@
+"""Windows of text that is tokenized already."""
+
+import ast
+from typing import Any
+
+import numpy as np
+
+from torchyard_trainers.core.data.files import File
+from torchyard_trainers.core.data.rows import Row
+from torchyard_trainers.core.exits import DataError
+
+
+class TokenWindows:
+    """Tokenized text, cut into windows: record i is `{"tokens": [length + 1] int64}`, the last of them a target only.
+
+    Args:
+        file: `.npy` with a row of integers, or `.bin` with raw little-endian ones.
+        length: tokens that a model reads at once.
+        dtype: of a `.bin` file: `uint16` or `uint32`.
+    """
+
+    def __init__(self, file: File, length: int, dtype: str = "uint16") -> None:
+        """Find the windows of a file.
+
+        Raises:
+            DataError: it is not a row of integers, or has no whole window.
+        """
+        self._file, self._window = file, length
+        self._begin, self._type = _npy(file) if file.name.endswith(".npy") else (0, np.dtype(dtype).newbyteorder("<"))
+        self._count = (file.size - self._begin) // self._type.itemsize
+        if self._count <= length:
+            raise DataError(f"{file.url}: {self._count} tokens, but a window needs {length + 1}")
+        self.fingerprint = f"{file.fingerprint}-{length}-{self._type.str}"
+        self._mapped: np.ndarray[Any, Any] | None = None
+        if not file.is_remote:
+            self._mapped = np.memmap(file.path, self._type, "r", self._begin, (self._count,))
+
+    def __len__(self) -> int:
+        return (self._count - 1) // self._window
+
+    def row(self, index: int) -> Row:
+        """Return a record."""
+        first, last = index * self._window, (index + 1) * self._window + 1
+        if self._mapped is not None:
+            return {"tokens": np.array(self._mapped[first:last], np.int64)}
+        size = self._type.itemsize
+        found = self._file.read(self._begin + first * size, self._begin + last * size)
+        return {"tokens": np.frombuffer(found, self._type).astype(np.int64)}
+
+    def where(self, index: int) -> str:
+        """Return the place of a record for messages."""
+        return f"{self._file.name}, tokens {index * self._window} to {(index + 1) * self._window}"
+
+
+def _npy(file: File) -> tuple[int, np.dtype[Any]]:
+    """Return where the numbers of a `.npy` file begin, and their type."""
+    head = file.read(0, 12)
+    wide = head[6:7] != b"\x01"
+    begin = (12 if wide else 10) + int.from_bytes(head[8:12] if wide else head[8:10], "little")
+    try:
+        described = ast.literal_eval(file.read(12 if wide else 10, min(begin, 1 << 16)).decode("latin1"))
+        dtype, shape = np.dtype(described["descr"]), described["shape"]
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise DataError(f"{file.url}: not a .npy file: {error}") from error
+    if head[:6] != b"\x93NUMPY" or dtype.kind not in "iu" or len(shape) != 1:
+        raise DataError(f"{file.url}: expected one row of integers, found {dtype} of shape {shape}")
+    return begin, dtype
