@@ -8,7 +8,7 @@ from tests.support.engine.world import World
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.spec_workload import Launcher
 from torchyard.engine.actions import DeletePod
-from torchyard.engine.causes import STUCK_START_SECONDS
+from torchyard.engine.failures import STUCK_START_SECONDS
 
 BUSY = "failed to start containerd task: context deadline exceeded"
 

@@ -7,8 +7,8 @@ import pytest
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import MAX_ATTEMPTS, Attempt, Cause, CheckpointStatus, Rendezvous, TrainingJobStatus
-from torchyard.engine.budget import charge
-from torchyard.engine.causes import Outcome
+from torchyard.engine.budget import decide_restart
+from torchyard.engine.failures import Outcome
 
 KILLED = Cause(rank=0, exit_code=137, class_="WorkerFailed")
 FAILED = Outcome(rank=0, state="failed", reason=Reason.WORKER_FAILED, code=137, cause=KILLED)
@@ -20,7 +20,7 @@ def rounds_until_the_end(steps, policy, most=10_000):
     for number in range(1, most):
         attempts = [*status.attempts, Attempt(round=number, end_step=steps(number))][-MAX_ATTEMPTS:]
         status = TrainingJobStatus(attempts=attempts, restarts=status.restarts, rendezvous=Rendezvous(open=True))
-        bill = charge(status, policy, FAILED, steps(number))
+        bill = decide_restart(status, policy, FAILED, steps(number))
         if bill.verdict:
             return number
         status = TrainingJobStatus(attempts=attempts, restarts=bill.restarts)
@@ -51,4 +51,4 @@ def test_a_checkpoint_that_is_reported_outweighs_every_step():
         checkpoint=CheckpointStatus(step=120),
         rendezvous=Rendezvous(open=True),
     )
-    assert charge(status, Restart(), FAILED, 130).steps_gained == 20
+    assert decide_restart(status, Restart(), FAILED, 130).steps_gained == 20

@@ -18,7 +18,7 @@ def is_agentless(spec: TrainingJobSpec) -> bool:
     return spec.launcher.kind == "none"
 
 
-def witnessed(view: View) -> View:
+def with_pod_agents(view: View) -> View:
     """Return the view with an agent for each started pod, so that rounds have one kind of member."""
     agents = {pod.uid: _agent(view, pod) for pod in view.pods if pod.phase != "Pending"}
     return replace(view, agents=agents, commands={})
@@ -30,7 +30,7 @@ def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     return is_agentless(view.job.spec) and not status.rendezvous.open and former
 
 
-def stands(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+def counts_for_index(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Return whether a pod that has ended still counts for its index: it ended before it was seen running."""
     fresh = pod.incarnation >= status.incarnation and pod.uid not in status.rendezvous.members
     return is_agentless(view.job.spec) and fresh and not status.rendezvous.open and pod.exit_code is not None

@@ -17,13 +17,13 @@ from torchyard.api import durations
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.engine.causes import Outcome, start_failures
+from torchyard.engine.failures import Outcome, start_failures
 
 # Delay before a container that could not be started is retried; it doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
 
 
-class Charge(Struct, frozen=True, kw_only=True):
+class RestartDecision(Struct, frozen=True, kw_only=True):
     """The cost of one round. `verdict`: why the job ends; None: another round is due after `delay` seconds."""
 
     restarts: Restarts
@@ -34,8 +34,8 @@ class Charge(Struct, frozen=True, kw_only=True):
     micro_batch: int | None = None  # of the next rounds, if this failure requires a smaller one
 
 
-def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> Charge:
-    """Charge the end of the newest round, whose attempt is the last of the list while the round is open.
+def decide_restart(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> RestartDecision:
+    """RestartDecision the end of the newest round, whose attempt is the last of the list while the round is open.
 
     Args:
         status: before the charge; `checkpoint` is the newest known. A job with no attempt yet failed before round 1.
@@ -57,7 +57,7 @@ def charge(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step:
         no_progress=no_progress,
         best_step=max(best, end_step),
     )
-    return Charge(
+    return RestartDecision(
         restarts=after,
         counted=counted,
         steps_gained=max(0, gained),

@@ -14,9 +14,9 @@ from torchyard.api.names import MAX_INCARNATION, pod_name
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
-from torchyard.engine.agentless import is_agentless, is_spent, stands
-from torchyard.engine.causes import cannot_start, node_lost, start_failures
-from torchyard.engine.moments import moment
+from torchyard.engine.agentless import counts_for_index, is_agentless, is_spent
+from torchyard.engine.failures import cannot_start, node_lost, start_failures
+from torchyard.engine.timestamps import moment
 from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
@@ -41,7 +41,7 @@ def size(view: View, status: TrainingJobStatus) -> int:
     return len(status.rendezvous.members) if status.rendezvous.open else view.job.spec.nodes
 
 
-def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
+def active_pods(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
     """Return the active pod of each index: alive, not being deleted, reachable; members of the newest round first.
 
     Between rounds, a pod whose agent knows a newer round than the status is not active: the status was lost or reset,
@@ -56,7 +56,7 @@ def seats(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
             or _ahead(view, status, pod)
             or is_outdated(view, status, pod)
         )
-        if ((stays and not is_spent(view, status, pod)) or stands(view, status, pod)) and not pod.deleting:
+        if ((stays and not is_spent(view, status, pod)) or counts_for_index(view, status, pod)) and not pod.deleting:
             found[pod.index] = pod
     return found
 
@@ -75,7 +75,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         grace = seconds(view.job.spec.grace_period)
         emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
         return GangPlan(status=status, deletes=emptied, due=pause)
-    wanted, held = size(view, status), seats(view, status)
+    wanted, held = size(view, status), active_pods(view, status)
     members = status.rendezvous.members
     deletes = [
         _delete(view, pod, seconds(view.job.spec.grace_period), _why(view, status, pod, wanted, held))

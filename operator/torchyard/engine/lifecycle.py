@@ -11,16 +11,16 @@ from torchyard.api.params import params_faults
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
-from torchyard.engine import causes, ledger, release, rounds, timeouts
+from torchyard.engine import failures, goodput, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.agentless import stands
-from torchyard.engine.answers import answer
-from torchyard.engine.budget import Charge, charge
-from torchyard.engine.causes import Outcome
-from torchyard.engine.moments import moment, since
+from torchyard.engine.agentless import counts_for_index
+from torchyard.engine.budget import RestartDecision, decide_restart
+from torchyard.engine.failures import Outcome
+from torchyard.engine.pending_reason import waiting_events, with_pending_reason
 from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
+from torchyard.engine.save_responses import answer
+from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Pod, View
-from torchyard.engine.waits import troubled, wait
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
@@ -28,7 +28,7 @@ FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class Transition(Struct, frozen=True, kw_only=True):
     """The status after this plan, the events to record, and when to plan again if nothing changes."""
 
     status: TrainingJobStatus
@@ -36,15 +36,15 @@ class Turn(Struct, frozen=True, kw_only=True):
     due: tuple[float, ...] = ()
 
 
-def turn(view: View, status: TrainingJobStatus) -> Turn:
+def next_transition(view: View, status: TrainingJobStatus) -> Transition:
     """Decide the next transition of a job. `status` has the current figures already."""
     if status.state in TERMINAL_STATES:
-        return Turn(status=status)
+        return Transition(status=status)
     deadline = timeouts.deadline(view, status)
     if deadline is not None and view.now >= deadline:
         advice = f"raise it and run the job again; {_kept(view, status)}"
         return fail(view, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
-    decided = _open_turn(view, status) if status.rendezvous.open else _closed_turn(view, status)
+    decided = _open_transition(view, status) if status.rendezvous.open else _closed_transition(view, status)
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
 
 
@@ -55,17 +55,17 @@ def _kept(view: View, status: TrainingJobStatus) -> str:
     return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
 
 
-def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Turn:
+def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Transition:
     """Fail the job and close an open round. `advice`: replaces the reason's next step."""
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
     message = say(reason, evidence, advice=advice)
     status = replace(status, state="Failed", reason=reason, message=message, completion_time=rfc3339(view.now))
-    return Turn(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
+    return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
 
 
-def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
-    outcomes = rounds.fare(view, status)
+def _open_transition(view: View, status: TrainingJobStatus) -> Transition:
+    outcomes = rounds.member_outcomes(view, status)
     if outcomes and all(each.state == "done" for each in outcomes):
         return _succeed(view, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
@@ -75,15 +75,15 @@ def _open_turn(view: View, status: TrainingJobStatus) -> Turn:
         settled, due = rounds.settled(view, status, outcomes)
         if not settled:
             marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
-            return Turn(status=with_reason(marked, _open_state(view, marked), status.reason), due=(due,))
-        return _close(view, status, causes.first(outcomes), outcomes)
+            return Transition(status=with_reason(marked, _open_state(view, marked), status.reason), due=(due,))
+        return _close(view, status, failures.first(outcomes), outcomes)
     overdue, start_due = rounds.timed_out(view, status)
     if overdue is not None:
         return _close(view, status, overdue, outcomes)
     return _train(view, status, start_due)
 
 
-def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Turn:
+def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Transition:
     """Continue the open round."""
     state = _open_state(view, status)
     begun = state == "Running" and view.job.status.state != "Running"
@@ -108,7 +108,9 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tu
     status = with_reason(status, state, reason, evidence)
     times = (age_due, start_due, silent_start_due(view, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
-    return Turn(status=status, events=(*(events if begun else ()), *troubled(view.job.status, status)), due=due)
+    return Transition(
+        status=status, events=(*(events if begun else ()), *waiting_events(view.job.status, status)), due=due
+    )
 
 
 def _open_state(view: View, status: TrainingJobStatus) -> State:
@@ -127,7 +129,7 @@ def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     return replace(status, attempts=[*status.attempts[:-2], before, status.attempts[-1]])
 
 
-def _succeed(view: View, status: TrainingJobStatus) -> Turn:
+def _succeed(view: View, status: TrainingJobStatus) -> Transition:
     status = rounds.close_clean(view, status, Reason.COMPLETED)
     said = [f"step {status.progress.step}"] if status.progress.step else []
     said += [FILES_GONE] if status.artifacts and not view.files_stay else []
@@ -141,29 +143,29 @@ def _succeed(view: View, status: TrainingJobStatus) -> Turn:
         completion_time=rfc3339(view.now),
         progress=progress,
     )
-    return Turn(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
+    return Transition(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
 
 
-def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Turn:
+def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Transition:
     """Close a failed round: record the first cause, apply the restart budget, and continue or fail the job."""
     lost = sum(each.lost_pod for each in outcomes)
-    status, bill = rounds.close_failed(view, status, cause, lost)
-    status = ledger.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
-    proof = causes.evidence(cause)
-    if bill.verdict is not None:
+    status, decision = rounds.close_failed(view, status, cause, lost)
+    status = goodput.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
+    proof = failures.evidence(cause)
+    if decision.verdict is not None:
         return fail(
             view,
             status,
-            bill.verdict,
-            _verdict_evidence(view, bill.verdict, status, cause, proof),
+            decision.verdict,
+            _verdict_evidence(view, decision.verdict, status, cause, proof),
             advice=cause.reason.next_step,
         )
-    if bill.micro_batch is not None:
-        proof = f"{proof}, going on with micro-batches of {bill.micro_batch}"
+    if decision.micro_batch is not None:
+        proof = f"{proof}, going on with micro-batches of {decision.micro_batch}"
     message = say(cause.reason, proof)
     status = replace(status, state="Recovering", reason=cause.reason, message=message)
     event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])
-    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
 
 def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
@@ -178,7 +180,7 @@ def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, ca
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
 
-def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Turn:
+def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Transition:
     """Suspend an open round: wait until every member has saved and stopped, at most for the grace period."""
     attempt = status.attempts[-1] if status.attempts else None
     if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
@@ -192,12 +194,12 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
     limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
-        return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events, due=(due,))
+        return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events, due=(due,))
     said = answer(view, status)
     status = rounds.close_clean(view, status, Reason.SUSPENDED, answer=said)
     if said:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
-    return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING, said), events=events)
+    return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING, said), events=events)
 
 
 def _answered(status: TrainingJobStatus) -> str:
@@ -217,9 +219,9 @@ def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool
     )
 
 
-def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
+def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
     if view.job.spec.suspend:
-        return _suspended_turn(view, status)
+        return _suspended_transition(view, status)
     status, events = _begin(status)
     impossible = _impossible(view, status)
     if impossible is not None:
@@ -230,10 +232,12 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     late, pending_due = timeouts.pending(view, status)
     if late:
         return fail(view, status, Reason.PENDING_TIMEOUT, late, advice=timeouts.pending_advice(view, status))
-    emptied, part_due = release.let_go(view, status)
+    emptied, part_due = release.release_gang(view, status)
     if emptied is not None:
         status = emptied
-        return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=_backoff_due(view, status))
+        return Transition(
+            status=status, events=(*events, *waiting_events(view.job.status, status)), due=_backoff_due(view, status)
+        )
     gate = rounds.barrier(view, status)
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
@@ -243,10 +247,10 @@ def _closed_turn(view: View, status: TrainingJobStatus) -> Turn:
     if late:
         return fail(view, status, Reason.START_TIMEOUT, late)
     silent, silence_due = timeouts.silent(view, gate)
-    stuck = [causes.stuck_start_due(pod) for pod in view.pods]
+    stuck = [failures.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
-    status = wait(view, status, gate, silent, backed_off=backoff is not None)
-    return Turn(status=status, events=(*events, *troubled(view.job.status, status)), due=due)
+    status = with_pending_reason(view, status, gate, silent, backed_off=backoff is not None)
+    return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
 
 
 def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | None:
@@ -280,21 +284,23 @@ def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEven
     return (status if status.state else with_reason(status, "Pending", Reason.JOB_CREATED)), ()
 
 
-def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Turn:
+def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Transition:
     status = rounds.open_round(view, status, gate)
     again = status.state == "Recovering"
     status = with_reason(status, "Recovering" if again else "Starting", Reason.RECOVERING if again else Reason.STARTING)
     message = say(Reason.ROUND_OPENED, f"round {status.round}, {plural(len(gate.ready), 'node')}")
-    return Turn(status=status, events=(*events, EmitEvent(type="Normal", reason=Reason.ROUND_OPENED, message=message)))
+    return Transition(
+        status=status, events=(*events, EmitEvent(type="Normal", reason=Reason.ROUND_OPENED, message=message))
+    )
 
 
-def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
+def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
     if any(pod.alive for pod in view.pods):
         events = (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
         begins = status.state != "Suspending"
-        return Turn(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events if begins else ())
+        return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events if begins else ())
     if status.state == "Suspended":
-        return Turn(status=status)
+        return Transition(status=status)
     saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
     if status.checkpoint is not None:
         saved = f"checkpoint of step {status.checkpoint.step}"
@@ -310,7 +316,9 @@ def _suspended_turn(view: View, status: TrainingJobStatus) -> Turn:
         images=None,
         rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
     )
-    return Turn(status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),))
+    return Transition(
+        status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),)
+    )
 
 
 def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
@@ -318,9 +326,9 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
     dead = [
         pod
         for pod in view.pods
-        if (not pod.alive or causes.cannot_start(view, pod))
+        if (not pod.alive or failures.cannot_start(view, pod))
         and not pod.deleting
-        and not stands(view, status, pod)
+        and not counts_for_index(view, status, pod)
         and pod.incarnation >= status.incarnation
         and pod.index < view.job.spec.nodes
         # The end of a member of a former round was part of that round's failure.
@@ -329,59 +337,61 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
     return min(dead, key=lambda pod: (pod.finished or 0.0, pod.index), default=None)
 
 
-def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Turn:
-    cause = causes.pod_failed(view, pod.index, pod)
-    bill = charge(status, view.job.spec.restart, cause, 0)
-    proof = causes.evidence(cause)
+def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
+    cause = failures.pod_failed(view, pod.index, pod)
+    decision = decide_restart(status, view.job.spec.restart, cause, 0)
+    proof = failures.evidence(cause)
     if cause.counted or cause.start_attempts:
-        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod.created, cause, bill)])
+        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod.created, cause, decision)])
     status = replace(
         status,
-        restarts=bill.restarts,
+        restarts=decision.restarts,
         incarnation=max(status.incarnation, pod.incarnation) + 1,
         nodes=replace(status.nodes, lost=status.nodes.lost + 1),
     )
-    if bill.verdict is not None:
+    if decision.verdict is not None:
         return fail(
             view,
             status,
-            bill.verdict,
-            _verdict_evidence(view, bill.verdict, status, cause, proof),
+            decision.verdict,
+            _verdict_evidence(view, decision.verdict, status, cause, proof),
             advice=cause.reason.next_step,
         )
     # A node that rejects pods, or evicts them at once, also rejects an immediate replacement. A second
     # fault of the same kind looks like this only until a replacement stays.
     again = status.rendezvous.next_round_time is not None
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
-    delay = bill.delay if bill.counted or cause.start_attempts else pause
+    delay = decision.delay if decision.counted or cause.start_attempts else pause
     wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
     status = replace(with_reason(status, "Recovering", cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
-    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Turn:
+def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transition:
     """Replace all pods of a gang that do not run the same configuration; several times in a row fail the job."""
-    cause = causes.gang_differs(unlike, view.now)
-    bill = charge(status, view.job.spec.restart, cause, 0)
+    cause = failures.gang_differs(unlike, view.now)
+    decision = decide_restart(status, view.job.spec.restart, cause, 0)
     newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
     status = replace(
         status,
-        attempts=[*status.attempts, _never_opened(view, status, view.now, cause, bill)],
-        restarts=bill.restarts,
+        attempts=[*status.attempts, _never_opened(view, status, view.now, cause, decision)],
+        restarts=decision.restarts,
         incarnation=newest,
     )
-    if bill.verdict is not None:
-        return fail(view, status, bill.verdict, _verdict_evidence(view, bill.verdict, status, cause, unlike))
+    if decision.verdict is not None:
+        return fail(view, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
     again = replace(
-        status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + bill.delay), members=[]
+        status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + decision.delay), members=[]
     )
     status = replace(with_reason(status, "Recovering", cause.reason, unlike), rendezvous=again)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
-    return Turn(status=status, events=(event,), due=_backoff_due(view, status))
+    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _never_opened(view: View, status: TrainingJobStatus, begun: float, cause: Outcome, bill: Charge) -> Attempt:
+def _never_opened(
+    view: View, status: TrainingJobStatus, begun: float, cause: Outcome, decision: RestartDecision
+) -> Attempt:
     """Return the attempt for a round that could not open because a pod of its gang ended or did not start."""
     step = status.checkpoint.step if status.checkpoint is not None else 0
     return Attempt(
@@ -390,7 +400,7 @@ def _never_opened(view: View, status: TrainingJobStatus, begun: float, cause: Ou
         end_time=rfc3339(view.now),
         reason=cause.reason,
         cause=cause.cause,
-        counted=bill.counted,
+        counted=decision.counted,
         start_step=step,
         end_step=step,
     )

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from torchyard.api.durations import seconds
 from torchyard.api.reasons import Kind, Reason, say
 from torchyard.api.status import TERMINAL_STATES, Throughput, TrainingJobStatus, with_reason
-from torchyard.engine import ledger, rounds
+from torchyard.engine import goodput, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
-from torchyard.engine.agentless import is_agentless, witnessed
-from torchyard.engine.bounds import bounded
-from torchyard.engine.causes import node_loss_due
+from torchyard.engine.agentless import is_agentless, with_pod_agents
 from torchyard.engine.conditions import with_conditions
+from torchyard.engine.failures import node_loss_due
 from torchyard.engine.gang import empty_gang, keep_gang, leftovers
-from torchyard.engine.lifecycle import exit_code, turn
-from torchyard.engine.moments import since
+from torchyard.engine.lifecycle import exit_code, next_transition
 from torchyard.engine.progress import with_figures
+from torchyard.engine.status_limits import bounded
+from torchyard.engine.timestamps import since
 from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0
@@ -35,11 +35,11 @@ def plan(view: View) -> Plan:
     if view.job.metadata.deletion_timestamp is not None:
         return Plan(actions=_held(view))
     if is_agentless(view.job.spec):
-        view = witnessed(view)
+        view = with_pod_agents(view)
     before = view.job.status
     if before.state in TERMINAL_STATES:
         return _finished(view, before)
-    decided = turn(view, ledger.advance(view, with_figures(view, before)))
+    decided = next_transition(view, goodput.advance(view, with_figures(view, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     due = [*decided.due, *node_loss_due(view)]
     deletes: tuple[DeletePod, ...] = ()
@@ -61,7 +61,7 @@ def plan(view: View) -> Plan:
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news, events = (
         _write(before, status),
-        _news(view, commands),
+        _changed_commands(view, commands),
         (*decided.events, *_edited(view), *_warned(before, status)),
     )
     alone = not deletes and not news
@@ -125,8 +125,8 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
     actions: list[Action] = [
-        *_seen(view, status, quiet=not deletes),
-        *_news(view, _exits(view, exit_code(status))),
+        *_acknowledge(view, status, quiet=not deletes),
+        *_changed_commands(view, _exits(view, exit_code(status))),
         *deletes,
     ]
     times = [due] if due is not None else []
@@ -139,7 +139,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     return Plan(actions=tuple(actions), requeue_after=_requeue(view, times))
 
 
-def _seen(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteStatus, ...]:
+def _acknowledge(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteStatus, ...]:
     """Acknowledge an edit of a finished job, so that clients that compare generations do not wait forever.
 
     `Stalled` is cleared once nothing is left to do (`quiet`).
@@ -164,7 +164,7 @@ def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
     )
 
 
-def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
+def _changed_commands(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
     if is_agentless(view.job.spec):
         return ()
     return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
@@ -172,9 +172,9 @@ def _news(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, .
 
 def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteStatus, ...]:
     """Return a write if the status differs by more than elapsed time, which the next write attributes."""
-    if _timeless(before) == _timeless(after):
+    if _without_elapsed_time(before) == _without_elapsed_time(after):
         return ()
-    return (WriteStatus(status=after, urgent=_skeleton(before) != _skeleton(after)),)
+    return (WriteStatus(status=after, urgent=_decisive_fields(before) != _decisive_fields(after)),)
 
 
 def _edited(view: View) -> tuple[EmitEvent, ...]:
@@ -204,11 +204,11 @@ def _warning(text: str) -> EmitEvent:
     return EmitEvent(type="Warning", reason=Reason.TRAINER_WARNING, message=say(Reason.TRAINER_WARNING, text))
 
 
-def _timeless(status: TrainingJobStatus) -> TrainingJobStatus:
+def _without_elapsed_time(status: TrainingJobStatus) -> TrainingJobStatus:
     return replace(status, goodput=None, gpu_seconds=0.0)
 
 
-def _skeleton(status: TrainingJobStatus) -> tuple[object, ...]:
+def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
     """Return the fields that decisions depend on and users wait for; all others are figures."""
     return (
         status.observed_generation,

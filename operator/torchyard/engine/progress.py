@@ -21,8 +21,8 @@ from torchyard.api.status import (
 )
 from torchyard.api.times import rfc3339
 from torchyard.engine.advisories import advisories, devices
-from torchyard.engine.gang import seats, size
-from torchyard.engine.moments import moment, since
+from torchyard.engine.gang import active_pods, size
+from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
 
 BEFORE_STEPS = frozenset({"init", "compile", "restore"})
@@ -253,7 +253,7 @@ def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
 
 
 def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
-    held = seats(view, status)
+    held = active_pods(view, status)
     agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < size(view, status)]
     ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
     if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
@@ -264,7 +264,7 @@ def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
 
 def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
     """Return the GPUs of the gang; a GPU that two pods see counts once."""
-    held = [view.agents.get(pod.uid) for pod in seats(view, status).values()]
+    held = [view.agents.get(pod.uid) for pod in active_pods(view, status).values()]
     seen: dict[str, GpuReport] = {}
     for agent in held:
         for gpu in agent.gpus if agent is not None else ():

@@ -16,7 +16,7 @@ from torchyard.api.figures import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
-from torchyard.engine.gang import FUTILE, RELEASED, pause_end, seats
+from torchyard.engine.gang import FUTILE, RELEASED, active_pods, pause_end
 from torchyard.engine.view import Pod, View
 
 # The first pause exceeds the time after which a scheduler retries an unschedulable pod (10 s). A gang with a shorter
@@ -27,7 +27,7 @@ LONGEST_FUTILE_PAUSE_SECONDS = 1800.0
 SPREAD = 0.25  # share of the timeout by which the release may be delayed
 
 
-class Lack(Struct, frozen=True):
+class Shortage(Struct, frozen=True):
     """Why a part of the gang cannot be scheduled, and since when."""
 
     since: float
@@ -35,7 +35,7 @@ class Lack(Struct, frozen=True):
     message: str
 
 
-def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
+def release_gang(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
     """Return the status of a gang that is to be released, or when to check again.
 
     A gang whose files would be lost with its pods is not released, nor one with `gang: none`.
@@ -43,9 +43,9 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
     pause = pause_end(view, status)
     if pause is not None:
         return None, pause
-    held = seats(view, status).values()
+    held = active_pods(view, status).values()
     placed = [pod for pod in held if pod.node]
-    lack = _lack(view, held)
+    lack = _shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
     if view.job.spec.scheduling.gang == "none" or saved or not placed or lack is None:
         return None, None
@@ -62,7 +62,7 @@ def let_go(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | N
     return with_reason(_emptied(view, status, lack), state, RELEASED, evidence), None
 
 
-def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobStatus:
+def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJobStatus:
     """Return the status without members; the next pods have new names.
 
     The pause doubles each time in a row. `pendingTimeout` counts from the first release.
@@ -81,7 +81,7 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Lack) -> TrainingJobSt
     return replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
 
 
-def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
+def _shortage(view: View, held: Iterable[Pod]) -> Shortage | None:
     """Return why pods cannot be scheduled; pods that a gang scheduler holds back do not count."""
     short = [
         pod
@@ -90,9 +90,9 @@ def _lack(view: View, held: Iterable[Pod]) -> Lack | None:
     ]
     if short:
         oldest = min(short, key=lambda pod: (pod.created, pod.index))
-        return Lack(since=oldest.created, reason=oldest.reason, message=oldest.message)
+        return Shortage(since=oldest.created, reason=oldest.reason, message=oldest.message)
     if view.refusal is not None and not view.refusal.permanent:
-        return Lack(since=view.refusal.since, reason=view.refusal.reason, message=view.refusal.message)
+        return Shortage(since=view.refusal.since, reason=view.refusal.reason, message=view.refusal.message)
     return None
 
 

@@ -9,13 +9,13 @@ from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
 from torchyard.api.times import rfc3339
-from torchyard.engine import causes
+from torchyard.engine import failures
 from torchyard.engine.actions import CommandAgent
-from torchyard.engine.budget import Charge, charge
-from torchyard.engine.causes import Outcome
-from torchyard.engine.gang import seats
-from torchyard.engine.moments import moment, since
+from torchyard.engine.budget import RestartDecision, decide_restart
+from torchyard.engine.failures import Outcome
+from torchyard.engine.gang import active_pods
 from torchyard.engine.progress import RETURN_SECONDS, newest_step, round_reports, started
+from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Agent, Pod, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
@@ -32,13 +32,13 @@ class Barrier(Struct, frozen=True, kw_only=True):
 
 def barrier(view: View, status: TrainingJobStatus) -> Barrier:
     """Return the members that are ready: their agents are connected and idle."""
-    held = seats(view, status)
+    held = active_pods(view, status)
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
     for index in range(view.job.spec.nodes):
         pod = held.get(index)
         agent = view.agents.get(pod.uid) if pod is not None else None
-        lack = _lack(pod, agent)
+        lack = _shortage(pod, agent)
         if pod is not None and agent is not None and not lack:
             ready.append((pod, agent))
         else:
@@ -102,11 +102,11 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     )
 
 
-def fare(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
+def member_outcomes(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
     """Return the outcome of each member of the open round, in rank order."""
     stepping = any(report.step > 0 for report in round_reports(view, status))
     return tuple(
-        causes.outcome(view, uid, rank, status.round, peers_run=stepping)
+        failures.outcome(view, uid, rank, status.round, peers_run=stepping)
         for rank, uid in enumerate(status.rendezvous.members)
     )
 
@@ -127,7 +127,7 @@ def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, fl
     if view.now < due:
         return None, due
     slow = max(reports, key=lambda report: -report.rank, default=None)
-    return causes.overdue(view.job.spec.health.start_timeout, slow.phase if slow is not None else "", view.now), None
+    return failures.overdue(view.job.spec.health.start_timeout, slow.phase if slow is not None else "", view.now), None
 
 
 def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:
@@ -152,10 +152,12 @@ def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJob
     return _amend(status, end_time=rfc3339(view.now), reason=reason)
 
 
-def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: int) -> tuple[TrainingJobStatus, Charge]:
+def close_failed(
+    view: View, status: TrainingJobStatus, cause: Outcome, lost: int
+) -> tuple[TrainingJobStatus, RestartDecision]:
     """Return the status with the round closed, its first cause recorded, and the restart budget applied."""
     end_step = max(newest_step(view, status), cause.step or 0)
-    bill = charge(status, view.job.spec.restart, cause, end_step)
+    decision = decide_restart(status, view.job.spec.restart, cause, end_step)
     status = _amend(
         status,
         end_time=status.attempts[-1].end_time
@@ -163,15 +165,15 @@ def close_failed(view: View, status: TrainingJobStatus, cause: Outcome, lost: in
         else rfc3339(view.now),
         reason=cause.reason,
         cause=cause.cause,
-        counted=bill.counted,
+        counted=decision.counted,
         end_step=end_step,
-        steps_gained=bill.steps_gained,
+        steps_gained=decision.steps_gained,
     )
-    status = _shut(status, rfc3339(view.now + bill.delay) if bill.delay and not bill.verdict else None)
-    if bill.micro_batch is not None:
-        status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=bill.micro_batch))
+    status = _shut(status, rfc3339(view.now + decision.delay) if decision.delay and not decision.verdict else None)
+    if decision.micro_batch is not None:
+        status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=decision.micro_batch))
     nodes = replace(status.nodes, lost=status.nodes.lost + lost)
-    return replace(status, restarts=bill.restarts, nodes=nodes), bill
+    return replace(status, restarts=decision.restarts, nodes=nodes), decision
 
 
 def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
@@ -211,7 +213,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             node_rank=rank,
             master_address=meet.master_address,
             master_port=meet.master_port,
-            procs=causes.procs(view, uid),
+            procs=failures.procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
         )
         for rank, uid in enumerate(meet.members)
@@ -235,7 +237,7 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
     )
 
 
-def _lack(pod: Pod | None, agent: Agent | None) -> str:
+def _shortage(pod: Pod | None, agent: Agent | None) -> str:
     if pod is None or (pod.phase == "Pending" and not pod.reason):
         return ""  # it is being created, which the state says already
     if agent is None or not agent.connected:

@@ -3,9 +3,9 @@
 from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
 from torchyard.api.status import TrainingJobStatus
-from torchyard.engine.gang import seats
-from torchyard.engine.moments import moment, since
+from torchyard.engine.gang import active_pods
 from torchyard.engine.rounds import Barrier
+from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Pod, View
 
 SILENT_AGENT_SECONDS = 30.0
@@ -26,7 +26,7 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     starts to count again, which is better than failing every job that waits.
     """
     limit = view.job.spec.health.pending_timeout
-    waiting = [pod for pod in seats(view, status).values() if pod.phase == "Pending"]
+    waiting = [pod for pod in active_pods(view, status).values() if pod.phase == "Pending"]
     if limit is None:
         return "", None
     if view.refusal is not None:
@@ -44,7 +44,7 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
 
 def pending_advice(view: View, status: TrainingJobStatus) -> str:
     """Return what to do about pods that did not start in time: the next step of what they wait for."""
-    waiting = (pod.reason for pod in seats(view, status).values() if pod.phase == "Pending" and pod.reason)
+    waiting = (pod.reason for pod in active_pods(view, status).values() if pod.phase == "Pending" and pod.reason)
     reason = Reason.of(view.refusal.reason if view.refusal is not None else next(waiting, ""))
     step = reason.next_step if reason is not None else ""
     return f"{step}, or raise spec.health.pendingTimeout" if step else ""
@@ -63,7 +63,7 @@ def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, fl
     pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
     if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
         return "", None
-    late = [lack for pod in pods if (lack := _lack(view, pod))]
+    late = [lack for pod in pods if (lack := _shortage(view, pod))]
     if not late:
         return "", None
     # A restarted agent ends its round: its time begins then.
@@ -115,7 +115,7 @@ def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float |
     return (f"none in {', '.join(names[:3])} since {begun}", None) if view.now >= due else ("", due)
 
 
-def _lack(view: View, pod: Pod) -> str:
+def _shortage(view: View, pod: Pod) -> str:
     agent = view.agents.get(pod.uid)
     if agent is None:
         return f"no agent in {pod.name}"

@@ -10,7 +10,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
-from torchyard.engine.causes import MAX_LINE, MAX_LINES
+from torchyard.engine.failures import MAX_LINE, MAX_LINES
 
 MAX_MESSAGE = 500
 # Conditions of type DisruptionTarget.

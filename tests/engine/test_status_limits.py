@@ -22,7 +22,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.engine.advisories import MAX_DEVICES
-from torchyard.engine.bounds import bounded
+from torchyard.engine.status_limits import bounded
 
 TIME = "2026-11-21T06:20:00Z"
 LINES = ["x" * 200] * 20

@@ -3,7 +3,7 @@
 from torchyard.api.reasons import Kind, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.gang import FUTILE, pause_end, seats
+from torchyard.engine.gang import FUTILE, active_pods, pause_end
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 
@@ -11,7 +11,7 @@ from torchyard.engine.view import Pod, View
 UNANSWERED_SECONDS = 20.0
 
 
-def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+def waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """Return an event if the reason for waiting is new; the status keeps the reason until it is resolved."""
     reason = Reason.of(now.reason)
     if now.reason == before.reason or reason is None or not reason.announced:
@@ -21,11 +21,13 @@ def troubled(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEve
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
-def wait(view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool) -> TrainingJobStatus:
+def with_pending_reason(
+    view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool
+) -> TrainingJobStatus:
     """Return the status with what the barrier waits for: a reason of the cluster, a failure, or missing members."""
     if pause_end(view, status) is not None:
         return status
-    held = seats(view, status)
+    held = active_pods(view, status)
     recovering = status.state == "Recovering"
     state: State = "Recovering" if recovering else "Pending"
     if view.refusal is not None:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
 from torchyard.api.status import TERMINAL_STATES, Goodput, TrainingJobStatus
-from torchyard.engine.moments import moment
 from torchyard.engine.progress import round_reports
+from torchyard.engine.timestamps import moment
 from torchyard.engine.view import View
 
 # A suspended job counts as queued.
