@@ -25,6 +25,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+    items.sort(key=_is_last)
+
+
+def _is_last(item) -> bool:
+    mark = item.get_closest_marker("alone")
+    return mark is not None and mark.kwargs.get("last", False)
 
 
 @pytest.hookimpl(wrapper=True)

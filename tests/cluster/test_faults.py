@@ -132,7 +132,7 @@ async def test_a_killed_agent_is_named_and_a_stopped_kubelet_takes_nothing(train
     assert (await training.jobs.status(training.name))["round"] == 2
 
 
-@pytest.mark.alone
+@pytest.mark.alone(last=True)  # afterwards its controllers, which crashed, wait before they start again
 async def test_an_api_server_that_is_away_for_a_minute(training, nodes, undisturbed, operator):
     await training.gained()
     before = training.newest_on_disk()
