@@ -119,9 +119,7 @@ def test_dump_shows_the_stack_of_every_worker_while_they_hang_in_c(node, script,
     assert "in stuck" in (node.log_dir / f"dump-{number}.txt").read_text()
 
 
-def test_training_goes_on_without_the_operator_and_the_outcome_arrives_when_it_is_back(
-    pod, script, until, tmp_path, listen
-):
+def test_training_goes_on_while_the_operator_is_away(pod, script, until, tmp_path, listen):
     go = tmp_path / "go"
     program = (
         f"import os, time\nprint('waiting', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
@@ -209,7 +207,7 @@ def test_orphans_are_reaped(pod, script, until):
     until(lambda: not Path(f"/proc/{orphan}").exists())
 
 
-def test_a_zygote_that_dies_ends_the_round_with_137_and_the_next_one_is_warm_again(node, script, until):
+def test_a_killed_zygote_ends_the_round_and_is_replaced(node, script, until):
     node.run(program=script(DEAF))
     until(waiting(node))
     worker = node.workers(1)["0"]

@@ -99,6 +99,16 @@ def is_running(torchyard: CommandLine, name: str = "job") -> bool:
     return bool(document["status"].get("state") == "Running") and steps_of(torchyard, name) >= 3
 
 
+def put_in_the_way(file: Path) -> bool:
+    """Have a folder where a controller writes its file; False if it wrote at this moment."""
+    try:
+        file.unlink(missing_ok=True)
+        (file / "in-the-way").mkdir(parents=True)
+    except (FileExistsError, NotADirectoryError):
+        return False
+    return True
+
+
 def processes_of(torchyard: CommandLine) -> list[str]:
     """Commands of every process of a run: its folder is in the environment of agents and workers."""
     mark = f"={torchyard.home}/runs/".encode()
@@ -110,7 +120,7 @@ def processes_of(torchyard: CommandLine) -> list[str]:
     return found
 
 
-def test_without_a_terminal_there_are_plain_lines_and_only_the_object_on_stdout(torchyard: CommandLine) -> None:
+def test_without_a_terminal_there_are_plain_lines(torchyard: CommandLine) -> None:
     done = torchyard("run", job(torchyard, None, **plain(FAST)), "--name", "other", "-q", "-o", "json", timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -177,7 +187,7 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
     assert processes_of(torchyard) == []
 
 
-def test_a_closed_terminal_saves_although_shell_and_kernel_both_tell_of_it(torchyard: CommandLine) -> None:
+def test_a_closed_terminal_saves_and_stops(torchyard: CommandLine) -> None:
     process = torchyard.start("run", job(torchyard, None, **controlled(CATCHES), gracePeriod="30s"))
     eventually(lambda: is_running(torchyard))
     process.send_signal(signal.SIGHUP)
@@ -260,7 +270,7 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
     assert screen.rindex("Succeeded") > screen.rindex("Running")
 
 
-def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchyard: CommandLine) -> None:
+def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine) -> None:
     (torchyard.folder / "loop.py").write_text(
         "import os, pathlib, sys, time\n"
         "print('waiting for', *sys.argv[1:], os.environ['COLOUR'], flush=True)\n"
@@ -295,7 +305,7 @@ def test_a_run_whose_controller_was_killed_says_so_and_is_taken_up_again(torchya
     assert Path(f"/proc/{worker}").exists() is False
 
 
-def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard: CommandLine) -> None:
+def test_the_object_is_printed_without_a_reader_of_the_view(torchyard: CommandLine) -> None:
     process = torchyard.start("run", job(torchyard, None, command=[sys.executable, "-c", "print(1)"]), "-o", "json")
     assert process.stderr is not None
     assert process.stderr.readline()
@@ -306,12 +316,11 @@ def test_the_object_is_printed_although_nobody_reads_the_view_any_more(torchyard
     assert process.wait(timeout=300) == 0
 
 
-def test_trouble_of_the_controller_is_in_its_log_and_not_on_the_screen(torchyard: CommandLine) -> None:
+def test_errors_of_the_controller_go_to_its_log(torchyard: CommandLine) -> None:
     process = torchyard.start("run", job(torchyard, None, **controlled(COUNTS)))
     eventually(lambda: is_running(torchyard))
     folder = torchyard.run_folder("job")
-    (folder / "status.json").unlink()
-    (folder / "status.json" / "in-the-way").mkdir(parents=True)  # no status can be written now
+    eventually(lambda: put_in_the_way(folder / "status.json"))
     (folder / "checkpoints" / "hurry").touch()
     log = folder / "controller.log"
     eventually(lambda: log.exists() and "retrying: " in log.read_text())
@@ -334,7 +343,7 @@ def test_the_executable_is_the_one_that_was_installed() -> None:
     assert os.access(EXECUTABLE, os.X_OK)
 
 
-def test_gpus_that_this_machine_cannot_have_are_refused_at_once_and_leave_nothing(torchyard: CommandLine) -> None:
+def test_more_gpus_than_the_machine_has_are_refused(torchyard: CommandLine) -> None:
     refused = torchyard("run", job(torchyard, SLOW, nodes=2, gpusPerNode=64))
     assert refused.returncode == 64
     assert "the job needs 128 GPUs (2 nodes x gpusPerNode 64) and this machine has" in refused.stderr

@@ -76,7 +76,7 @@ async def test_foreground_and_background_take_pods_along_and_orphans_are_left_al
 
 
 @pytest.mark.usefixtures("operator")
-async def test_a_job_made_anew_at_once_waits_for_the_former_ones_pods_and_starts_from_nothing(jobs):
+async def test_a_recreated_job_waits_for_the_pods_of_the_deleted_one(jobs):
     await jobs.submit("again", command=STUBBORN, nodes=1, gracePeriod="6s")
     await jobs.until("again", lambda now: now.get("round") == 1)
     (former,) = (await jobs.pods("again")).values()

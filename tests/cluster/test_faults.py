@@ -45,7 +45,7 @@ def nodes():
     return {node.name: node for node in testbed.workers()}
 
 
-async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_another(training, undisturbed):
+async def test_killed_workers_and_deleted_pods(training, undisturbed):
     jobs = training.jobs
     faults = {
         "Killed": lambda pod: kill_worker(jobs, pod, 1),
@@ -67,7 +67,7 @@ async def test_workers_and_pods_that_are_killed_deleted_and_evicted_one_after_an
 
 # Started again in its place, as the container of a Deployment is, it waits for no lease.
 @pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
-async def test_an_operator_that_is_killed_alone_and_together_with_a_worker(training, operator, undisturbed):
+async def test_a_killed_operator(training, operator, undisturbed):
     await training.gained()
     await operator.kill()
     operator.start()

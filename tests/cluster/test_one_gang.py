@@ -23,7 +23,7 @@ async def uids(jobs, name):
     return {pod["metadata"]["uid"] for pod in pods.values() if "deletionTimestamp" not in pod["metadata"]}
 
 
-async def test_a_config_map_that_is_edited_before_a_pod_is_lost_replaces_the_whole_gang(jobs):
+async def test_an_edited_config_map_replaces_the_whole_gang(jobs):
     await jobs.make("configmaps", "settings", data={"LR": "0.1"})
     await jobs.submit("job", command=PRINTS, nodes=2, envFrom=[{"configMap": "settings"}], gracePeriod="1s")
     status = await jobs.until("job", lambda now: now.get("round") == 1)
@@ -39,7 +39,7 @@ async def test_a_config_map_that_is_edited_before_a_pod_is_lost_replaces_the_who
     assert not before & await uids(jobs, "job")
 
 
-async def test_parameters_that_are_patched_while_a_job_trains_are_those_of_a_whole_gang_or_of_none(jobs):
+async def test_patched_parameters_replace_the_whole_gang(jobs):
     trainer = {"name": "cvrp", "params": {"preset": "tiny", "steps": 100000, "lr": 0.001}}
     await jobs.submit("job", trainer=trainer, nodes=2, gracePeriod="1s")
     await jobs.trains("job")
@@ -62,7 +62,7 @@ sys.exit(9 if found else 0)
 """
 
 
-async def test_a_job_made_again_under_its_name_starts_over_and_says_where_the_former_files_are(jobs):
+async def test_a_recreated_job_starts_over_on_its_claim(jobs):
     await jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
     warnings = []
     for _ in range(2):

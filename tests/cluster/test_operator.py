@@ -69,7 +69,7 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
 
 
 @pytest.mark.alone
-async def test_a_kind_that_is_not_served_for_a_while_is_not_the_end_of_its_jobs(api, jobs, pods, operator):
+async def test_a_resource_that_is_not_served_for_a_while(api, jobs, pods, operator):
     await api.request("POST", jobs, body=JOB)
     await until(lambda: _number(api, pods, 2))
     try:
@@ -140,7 +140,7 @@ async def test_a_clean_stop_hands_over_at_once(api, jobs, namespace, make_operat
     assert await state_of(api, jobs) == "Pending"
 
 
-async def test_a_stopped_leader_that_wakes_up_writes_nothing_and_ends(api, jobs, make_operator, tmp_path):
+async def test_a_stopped_leader_that_wakes_up_writes_nothing(api, jobs, make_operator, tmp_path):
     async with FaultProxy(api).listening() as proxy:
         one, two = (
             make_operator(name="one", kubeconfig=proxy.kubeconfig(tmp_path / "proxied")),

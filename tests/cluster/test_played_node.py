@@ -55,7 +55,7 @@ async def test_a_gang_that_is_preempted_restarts_as_one_and_pays_nothing(played,
     assert (await jobs.status("low"))["restarts"].get("counted", 0) == 0
 
 
-async def test_a_gang_of_which_one_pod_finds_no_room_says_so_and_gives_the_others_up_at_its_time_limit(played):
+async def test_a_gang_that_does_not_fit_fails_at_its_pending_timeout(played):
     limit = {"pendingTimeout": "8s"}
     partial = {**GANG, **LARGE, "nodes": 3}
     await played.jobs.submit("partial", **partial, health=limit, scheduling=_there(played))
@@ -69,7 +69,7 @@ async def test_a_gang_of_which_one_pod_finds_no_room_says_so_and_gives_the_other
     await _trains(played, "next", 1)
 
 
-async def test_two_gangs_that_hold_what_the_other_one_needs_let_go_of_it_in_turn_and_both_train(played):
+async def test_two_gangs_that_block_each_other_both_train(played):
     """Of 1,024 GiB a third job takes 250 until each of them has one pod; then neither has room for its second one."""
     gangs = {"wide": "400Gi", "slim": "370Gi"}
     scheduling = _there(played, gangTimeout="8s")

@@ -150,7 +150,7 @@ async def test_an_admission_policy_is_named_and_stalls_the_job(jobs, policy):
     assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
 
 
-async def test_pod_security_that_forbids_what_others_put_into_a_pod_is_named_and_stalls_the_job(jobs, injected):
+async def test_a_pod_security_violation_is_named_and_stalls_the_job(jobs, injected):
     await jobs.submit("job", **ONE)
     status = await jobs.until("job", lambda now: now.get("reason") == "PodSecurityViolation")
     assert "restricted" in status["message"]

@@ -26,7 +26,7 @@ def stands(api, namespace, certificates, address):
     return lambda *given: webhook(api, namespace, Webhook(*given), tls=certificates, address=address)
 
 
-async def test_one_that_refuses_is_named_with_its_words_and_one_that_is_away_is_waited_for(jobs, stands):
+async def test_a_webhook_that_refuses_is_named_and_an_absent_one_waited_for(jobs, stands):
     async with stands("away.example.com", "waits", None):
         await jobs.submit("waits", **ONE)
         async with stands("team.example.com", "refused", refuse("pods must carry the label team")):
@@ -39,7 +39,7 @@ async def test_one_that_refuses_is_named_with_its_words_and_one_that_is_away_is_
     assert (await jobs.ends("waits"))["state"] == "Succeeded"
 
 
-async def test_what_one_puts_into_pods_is_lived_with_and_keeps_no_finished_job(jobs, stands):
+async def test_a_side_car_keeps_no_finished_job(jobs, stands):
     label = {"op": "add", "path": "/metadata/labels/team", "value": "vision"}
     note = {"op": "add", "path": "/metadata/annotations/mesh.example.com~1status", "value": "injected"}
     side_car = {"op": "add", "path": "/spec/containers/0", "value": SIDE_CAR}

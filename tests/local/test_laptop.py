@@ -116,7 +116,7 @@ async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed)
     assert not laptop.left
 
 
-async def test_a_gang_that_calls_elsewhere_than_its_controller_listens_is_ended_first(laptop, undisturbed):
+async def test_a_changed_controller_address_replaces_the_gang(laptop, undisturbed):
     await train_until_the_controller_dies(laptop)
     before = {process.pid for process in laptop.left}
     for path in laptop.folder.pods.glob("*/pod.json"):

@@ -14,7 +14,7 @@ SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 FAULTS = 8
 
 
-def test_faults_in_a_row_change_neither_the_weights_nor_the_truth_of_the_status(tmp_path):
+def test_faults_in_a_row_change_neither_weights_nor_status(tmp_path):
     command = ["--only", "of a ", "--faults", str(FAULTS), "--steps", "600", "--reserve", "50", "--seed", "1"]
     done = subprocess.run(
         [sys.executable, SOAK, *command],

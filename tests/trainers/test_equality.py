@@ -119,7 +119,7 @@ def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, calm, strategy
 
 @needs_compiler
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
-def test_compiled_blocks_make_the_same_steps_and_resume_with_the_same_bits(yard, calm, undisturbed, strategy):
+def test_compiled_blocks_resume_with_the_same_bits(yard, calm, undisturbed, strategy):
     parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}
     baseline, params = {"fsdp": ("shared", {}), "ddp": ("rollout", ROLLOUT)}[strategy]
     settings = at_most(12, params, parallelism=parallelism, checkpoint={"interval": {"steps": 5}})

@@ -237,7 +237,7 @@ def test_the_gate(want, got, passes):
             compare("onnx policy", program, [want], outputs_of(got))
 
 
-def test_what_is_published_is_described_byte_for_byte_and_replaces_what_was_there(bundle, tmp_path, reporter):
+def test_published_files_are_described_byte_for_byte(bundle, tmp_path, reporter):
     for step in (12, 24):
         publish._publish(
             bundle._replace(facts={"step": step, "metrics": {"cost": 5.25}}), "pt2", tmp_path, reporter, verify=True
