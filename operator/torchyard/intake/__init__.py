@@ -1,1 +1,1 @@
-"""Where agents call in: one HTTP endpoint, state up, command down. Implements the engine's port `Agents`."""
+"""The server for agents: one HTTP endpoint, state up, command down. Implements the engine's port `Agents`."""

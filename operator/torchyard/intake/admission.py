@@ -1,8 +1,8 @@
-"""Which connections the intake takes: counted when they are accepted, before a byte of TLS is spoken on them.
+"""Admission of connections: counted when they are accepted, before the TLS handshake.
 
-A connection is *unproven* until a valid token has come over it; a peer that never shows one must not keep others out.
-So of these there are few at a time, and where there is no room for another one, the oldest of the address that has the
-most goes. A proven connection is never closed for a new one.
+A connection is *unproven* until it has carried a valid token; peers without a token must not keep others out.
+Therefore few unproven connections are allowed at a time; beyond the limit, the oldest one of the address with the most
+is closed. A proven connection is never closed for a new one.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Slot:
     """One accepted connection.
 
     Args:
-        address: of the other side.
+        address: of the peer.
         close: ends the connection at once.
     """
 
@@ -34,10 +34,10 @@ class Slot:
 
 
 class Admission:
-    """Counts connections, in all and by address.
+    """Counts connections, in total and by address.
 
     Args:
-        limits: of connections; fewer where the process may not open as many files.
+        limits: of connections; lower if the process may not open as many files.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -49,9 +49,9 @@ class Admission:
         self._change = asyncio.Event()
 
     async def enter(self, address: Hashable, close: Callable[[], None], *, seconds: float) -> Slot | None:
-        """Count a new connection in, if necessary in place of an unproven one; None: there is no room for it.
+        """Admit a new connection, if necessary in place of an unproven one; None: the limit is reached.
 
-        Where many addresses have one unproven connection each, as after a restart, it waits for one of them to go on.
+        If many addresses have one unproven connection each, as after a restart, wait for one of them to proceed.
         """
         while self._is_crowded(address) and seconds > 0:
             seconds -= await self._changed(seconds)
@@ -65,11 +65,11 @@ class Admission:
         return slot
 
     def prove(self, slot: Slot) -> None:
-        """Note that a valid token has come over this connection."""
+        """Record that this connection has carried a valid token."""
         self._forget(slot)
 
     def leave(self, slot: Slot) -> None:
-        """Count a connection out; a second time is harmless."""
+        """Remove a connection from the counts; idempotent."""
         self._forget(slot)
         if slot.gone:
             return
@@ -80,7 +80,7 @@ class Admission:
             del self._taken[slot.address]
 
     def _has_room(self, address: Hashable) -> bool:
-        """Return whether one more connection of an address can be taken; makes room where that is fair."""
+        """Return whether one more connection of an address is admitted; close an unproven one if that is fair."""
         if self._taken.get(address, 0) >= self._limits.connections_per_address and not self._evict(address):
             return False
         if self._count >= self.most and not self._evict(self._greediest()):
@@ -91,13 +91,13 @@ class Admission:
         return len(self._unproven.get(address, ())) < len(self._unproven[greediest]) and self._evict(greediest)
 
     def _is_crowded(self, address: Hashable) -> bool:
-        """Return whether too many connections are unproven, of which no address has more than its share."""
+        """Return whether too many connections are unproven and no address has more than its share."""
         if self._unproven_count < self._limits.unproven or address in self._unproven:
             return False
         return len(self._unproven[self._greediest()]) == 1
 
     async def _changed(self, seconds: float) -> float:
-        """Wait until a connection leaves or is proven, but not for longer than this; seconds that it took."""
+        """Wait until a connection leaves or is proven, with a limit; return the seconds that it took."""
         clock = asyncio.get_running_loop().time
         begun = clock()
         self._change.clear()
@@ -107,7 +107,7 @@ class Admission:
         return clock() - begun
 
     def _evict(self, address: Hashable) -> bool:
-        """Close the oldest unproven connection of an address; whether there was one."""
+        """Close the oldest unproven connection of an address; return whether there was one."""
         slot = next(iter(self._unproven.get(address, ())), None)
         if slot is None:
             return False
@@ -119,7 +119,7 @@ class Admission:
         return max(self._unproven, key=lambda address: len(self._unproven[address]), default=None)
 
     def _forget(self, slot: Slot) -> None:
-        """Take a connection out of the unproven ones."""
+        """Remove a connection from the unproven ones."""
         slots = self._unproven.get(slot.address)
         if slots is not None and slot in slots:
             del slots[slot]
@@ -130,7 +130,7 @@ class Admission:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files as the system allows it to ask for."""
+    """Raise the limit of open files of this process to its hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

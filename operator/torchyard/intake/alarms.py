@@ -1,6 +1,6 @@
-"""When polls have been held long enough: those that are due at about the same time are woken together.
+"""Timers of long polls: polls that are due at about the same time are answered together.
 
-A timer for each would wake the process for each: most of what an answer costs is then the way there.
+With one timer per poll the process would wake up for each, which costs more than the answer.
 """
 
 import asyncio
@@ -8,10 +8,10 @@ import math
 
 
 class Alarms:
-    """Futures by the moment they are to be woken.
+    """Futures by the time at which they are resolved.
 
     Args:
-        tick: seconds between two such moments.
+        tick: seconds between two such times.
     """
 
     def __init__(self, tick: float) -> None:
@@ -19,7 +19,7 @@ class Alarms:
         self._due: dict[int, set[asyncio.Future[None]]] = {}
 
     def set(self, sleeper: asyncio.Future[None], seconds: float) -> set[asyncio.Future[None]]:
-        """Wake it when `seconds` are over, at most a tick later; discard it from the result when it needs no waking."""
+        """Resolve a future after `seconds`, at most a tick later; discard it from the result to cancel."""
         loop = asyncio.get_running_loop()
         moment = math.ceil((loop.time() + seconds) / self._tick)
         if moment not in self._due:
@@ -34,6 +34,6 @@ class Alarms:
 
 
 def wake(sleeper: asyncio.Future[None]) -> None:
-    """Let it go on, if nobody has yet."""
+    """Resolve a future unless it is done."""
     if not sleeper.done():
         sleeper.set_result(None)

@@ -1,7 +1,7 @@
-"""The book of what agents said and what they are told: the engine's port `Agents`, without any HTTP.
+"""The registry of agents: their state and their commands; the engine's port `Agents`, without HTTP.
 
-State is level-triggered: every request carries all of it, every answer the whole wished-for command, so a lost message
-is repaired by the next one. Nothing here blocks; `hold` is the only thing that waits.
+State is level-triggered: every request carries all of it and every answer the whole desired command, so the next
+message repairs a lost one. Nothing here blocks; only `hold` waits.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ TICKS = 50
 
 
 class SupersededError(Exception):
-    """A newer agent process speaks for this pod."""
+    """A newer agent process has connected for this pod."""
 
 
 @dataclass
 class Counters:
-    """What happened at the intake since it started, for metrics and for tests."""
+    """Counters since the start of the process, for metrics and tests."""
 
     syncs: int = 0
     news: int = 0
@@ -47,7 +47,7 @@ class Counters:
 
 @dataclass
 class _Entry:
-    """One pod."""
+    """State and command of one pod's agent."""
 
     agent: Agent | None = None
     sequence: int = -1
@@ -62,13 +62,13 @@ class _Entry:
 
 
 class Book:
-    """Agents by pod uid.
+    """The agents, by pod uid.
 
     Args:
         clock: unix seconds, the operator's.
         interval: the longest time between two syncs of one agent, seconds.
-        on_news: called with the pod uid when something that the plan acts on changed; changes of mere figures call it
-            at most once an `interval` and pod.
+        on_news: called with the pod uid when something changed that the plan acts on; changes of figures alone call
+            it at most once per `interval` and pod.
     """
 
     def __init__(self, clock: Callable[[], float], *, interval: float, on_news: Callable[[str], None]) -> None:
@@ -81,13 +81,13 @@ class Book:
 
     @property
     def held(self) -> int:
-        """Requests that wait for news just now."""
+        """Return the number of long polls in progress."""
         return sum(entry.held for entry in self._entries.values())
 
-    # What the engine asks.
+    # The port of the engine.
 
     def of(self, pod_uids: Iterable[str]) -> Mapping[str, Agent]:
-        """The agents of these pods that have called in, by pod uid."""
+        """Return the agents of these pods that have connected, by pod uid."""
         found = {}
         for uid in pod_uids:
             entry = self._entries.get(uid)
@@ -97,7 +97,7 @@ class Book:
         return found
 
     def command(self, action: CommandAgent) -> None:
-        """Set the wished-for command; only if it differs from the last one, the revision grows and a held poll ends."""
+        """Set the desired command; if it differs from the last one, the revision grows and a long poll is answered."""
         entry = self._entries.setdefault(action.pod_uid, _Entry())
         if entry.command == action:
             return
@@ -106,35 +106,35 @@ class Book:
         _release(entry)
 
     def commanded(self, pod_uids: Iterable[str]) -> Mapping[str, CommandAgent]:
-        """The command each of these agents was last given by this process."""
+        """Return the last command that this process gave to each of these agents."""
         entries = {uid: self._entries.get(uid) for uid in pod_uids}
         return {uid: entry.command for uid, entry in entries.items() if entry is not None and entry.command is not None}
 
     def forget(self, pod_uid: str) -> None:
-        """Drop a pod that is gone; a poll that it still holds ends."""
+        """Forget a pod that is gone; its long poll ends."""
         entry = self._entries.pop(pod_uid, None)
         if entry is not None:
             entry.command = None
             _release(entry)
 
     def clear(self) -> None:
-        """Forget every pod; polls that are held end.
+        """Forget every pod; all long polls end.
 
-        For a process that led and leads again: what it wished for in its former term means nothing, and its revisions
-        could by chance be those that the leader in between gave out.
+        For a process that leads again: commands of its former term are void, and its revisions could equal those of
+        the leader in between.
         """
         for pod_uid in tuple(self._entries):
             self.forget(pod_uid)
 
     def dump(self, pod_uid: str) -> tuple[int, str] | None:
-        """Id and text of the newest stack dump this pod sent."""
+        """Return id and text of the newest stack dump of this pod."""
         entry = self._entries.get(pod_uid)
         return entry.dump if entry is not None else None
 
-    # What agents say.
+    # Requests of agents.
 
     def hear(self, pod_uid: str, request: SyncRequest) -> None:
-        """Take in one request.
+        """Record the state in one request.
 
         Raises:
             SupersededError: another agent process of this pod is newer.
@@ -157,7 +157,7 @@ class Book:
         dumped = request.dump is not None and (entry.dump is None or request.dump.id != entry.dump[0])
         if request.dump is not None:
             entry.dump = (request.dump.id, sanitise.lines(request.dump.text, sanitise.MAX_DUMP))
-        # The older poll of this agent has served its purpose: state came by another way.
+        # The older long poll of this agent is obsolete: newer state has arrived.
         _release(entry)
         obeyed = not was_current and entry.obeyed == entry.revision
         matters = before is None or not was_connected or obeyed or dumped or _matters(before) != _matters(agent)
@@ -167,16 +167,16 @@ class Book:
             self._on_news(pod_uid)
 
     async def hold(self, pod_uid: str, request: SyncRequest) -> None:
-        """Wait until there is a command the agent has not got, a newer request of it, or `wait` seconds are over.
+        """Wait until there is a command that the agent does not have, a newer request of it, or `wait` seconds pass.
 
         Raises:
-            SupersededError: another agent process of this pod called in meanwhile.
+            SupersededError: another agent process of this pod has connected.
         """
         entry = self._entries.get(pod_uid)
         if entry is None or entry.revision != request.revision or entry.sequence != request.sequence:
             return
         if request.state == "exiting":
-            return  # it wants to know that it was heard, and nothing else
+            return  # the agent only needs the acknowledgement
         poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         alarm = self._alarms.set(poll, min(request.wait, self.interval, MAX_HOLD_SECONDS))
         entry.polls.add(poll)
@@ -193,7 +193,7 @@ class Book:
             raise SupersededError(pod_uid)
 
     def answer(self, pod_uid: str) -> SyncAnswer:
-        """What this pod's agent is told now."""
+        """Return the current answer for this pod's agent."""
         entry = self._entries.get(pod_uid) or _Entry()
         return SyncAnswer(revision=entry.revision, interval=self.interval, command=command_document(entry.command))
 
@@ -202,20 +202,20 @@ class Book:
 
 
 def _greet(entry: _Entry, request: SyncRequest) -> None:
-    """Meet an agent process: the first one of the pod, one restarted in it, or an old one after our own restart."""
+    """Register an agent process: the first one of the pod, a restarted one, or one that a former operator knew."""
     if entry.agent is not None:
-        # What was asked of the old process is not asked of the new one: it would join a round that the others left.
+        # The command of the old process is void for the new one: it would join a round that the others have left.
         entry.former.append(entry.agent.instance)
         entry.command = None
     entry.sequence = -1
-    # Revisions of a former operator process mean nothing to us, so ours must differ from the one the agent has.
+    # Revisions of a former operator process are unknown, so a new one must differ from the one the agent has.
     entry.revision = max(entry.revision, request.revision) + (1 if entry.command is not None else 0)
     if entry.former:
         _release(entry)
 
 
 def _release(entry: _Entry) -> None:
-    """End the polls that are held."""
+    """Answer the long polls of an agent."""
     while entry.polls:
         wake(entry.polls.pop())
 
@@ -239,7 +239,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
 
 
 def _matters(agent: Agent) -> tuple[Any, ...]:
-    """Everything but figures that change all the time: when two of these differ, the plan is asked at once."""
+    """Return the state without figures that change constantly: if two of these differ, the job is planned at once."""
     return (
         agent.instance,
         agent.state,

@@ -1,6 +1,6 @@
-"""What a projected service-account token says of itself (Kubernetes: "Schema for service account private claims").
+"""Claims of a projected service account token (Kubernetes: "Schema for service account private claims").
 
-Unverified it can only be a reason to refuse a token; what to believe, `signatures` and `tokens` find out.
+Unverified claims can only be a reason to reject a token; `signatures` and `tokens` verify it.
 """
 
 import base64
@@ -13,7 +13,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 class Identity(Struct, frozen=True):
-    """A pod, as the API server knows it."""
+    """The identity of a pod that the API server has confirmed."""
 
     namespace: str
     pod_uid: str
@@ -22,20 +22,20 @@ class Identity(Struct, frozen=True):
 
 
 class Pod(Struct, frozen=True):
-    """The object a token is bound to."""
+    """The pod that a token is bound to."""
 
     uid: str
 
 
 class Kubernetes(Struct, frozen=True):
-    """Private claims."""
+    """Private claims of Kubernetes."""
 
     namespace: str = ""
     pod: Pod | None = None
 
 
 class Claims(Struct, frozen=True):
-    """The claims we read; `exp` in unix seconds."""
+    """The claims that are read; `exp` in unix seconds."""
 
     exp: float
     aud: str | list[str]
@@ -44,12 +44,12 @@ class Claims(Struct, frozen=True):
 
     @property
     def audiences(self) -> list[str]:
-        """Whom the token is meant for."""
+        """Return the audiences of the token."""
         return [self.aud] if isinstance(self.aud, str) else self.aud
 
 
 def read(token: str) -> Claims | None:
-    """The claims of a token, unverified; None: it is none that a kubelet projects."""
+    """Return the unverified claims of a token; None: it is not a projected token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -61,7 +61,7 @@ def read(token: str) -> Claims | None:
 
 
 def bound_to(account: str, pod_uid: str) -> Identity | None:
-    """The pod of a service account's token; None: it is of no service account, or bound to no pod.
+    """Return the pod of a service account's token; None: it is of another account, or not bound to a pod.
 
     Args:
         account: `system:serviceaccount:NAMESPACE:NAME`.

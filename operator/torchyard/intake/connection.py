@@ -1,7 +1,7 @@
-"""HTTP/1.1 as far as agents need it, on one connection: small requests one at a time, answers of one piece.
+"""HTTP/1.1 on one connection, as far as agents need it: one small request at a time, complete answers.
 
-Most connections hold a poll most of the time, so what one costs is what the intake costs: this takes about half of what
-a general web server does (docs/notebook.md). The grammar is llhttp's; what it refuses is not looked at again.
+Most connections hold a long poll most of the time, so their memory dominates: this uses about half of what a general
+web server does (docs/notebook.md). The parser is llhttp; a request that it rejects is not parsed further.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Request(Struct, frozen=True):
-    """One request, complete."""
+    """One complete request."""
 
     method: str
     path: str
@@ -43,7 +43,7 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """One answer."""
+    """One response."""
 
     status: int
     document: Any
@@ -58,29 +58,29 @@ Handle = Callable[[Request], Awaitable[Response]]
 
 
 class House(Protocol):
-    """Who keeps the connections.
+    """The owner of connections, which is notified of their events.
 
     Attributes:
-        buffer: what any of them receives into. One for all, since what was received is read before anything else is;
-            a transport that brings its own takes and returns 256 KiB for each read over TLS.
+        buffer: the receive buffer. All connections share it, since received bytes are parsed at once; a transport
+            with its own buffer allocates and frees 256 KiB for each read over TLS.
     """
 
     buffer: memoryview
 
     def opened(self, connection: "Connection") -> None:
-        """There is one more."""
+        """Count a new connection."""
         ...
 
     def refused(self, status: int) -> None:
-        """A request was refused before it was complete."""
+        """Count a request that was rejected before it was complete."""
         ...
 
     def proven(self, connection: "Connection") -> None:
-        """A valid token came over it."""
+        """Record a valid token."""
         ...
 
     def closed(self, connection: "Connection") -> None:
-        """It is gone."""
+        """Forget a closed connection."""
         ...
 
 
@@ -88,14 +88,14 @@ class Connection(asyncio.BufferedProtocol):
     """One connection.
 
     Args:
-        handle: answers a request; cancelled when the other side is gone.
-        house: is told of this connection.
-        slot: where it is counted.
+        handle: answers a request; cancelled when the peer disconnects.
+        house: owns this connection.
+        slot: counts it.
         max_body: bytes.
 
     Attributes:
-        peer: address of the other side.
-        deadline: when it has had enough time for what it does now, seconds of the loop's clock.
+        peer: address of the peer.
+        deadline: when the current activity times out, in seconds of the loop's clock.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
 
     def end(self, response: Response | None = None) -> None:
-        """Close; `response` is for a request that is being worked on."""
+        """Close the connection; `response` answers a request in progress."""
         if self._task is not None and response is not None:
             self._task.cancel()
             self._task = None
@@ -145,24 +145,24 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Close the connection without a response."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What the transport says.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a way to answer now."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only look like one
+        """Store the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only look like asyncio's
         self.peer = str((transport.get_extra_info("peername") or ("",))[0])
         self._house.opened(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where to put what comes."""
+        """Return the receive buffer."""
         return self._house.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read what came, and answer what is complete."""
+        """Parse received bytes, and answer complete requests."""
         if self._ending:
             return
         self._size += nbytes
@@ -185,40 +185,40 @@ class Connection(asyncio.BufferedProtocol):
             self.deadline = self._loop.time() + REQUEST_SECONDS
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """A poll whose agent died ends, so that it does not count as connected."""
+        """Cancel a long poll, so that an agent that died does not count as connected."""
         self._transport = None
         self._ready.clear()
         if self._task is not None:
             self._task.cancel()
-        del self._parser  # it holds us
+        del self._parser  # it references this connection
         self._house.closed(self)
 
     def pause_writing(self) -> None:
-        """The other side does not read: nothing more is answered until it does."""
+        """Stop answering until the peer reads."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Continue answering."""
         self._paused = False
         self._next()
 
-    # What the parser says.
+    # Callbacks of the parser.
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
+        """Append to the path."""
         self._url += url
         if len(self._url) > MAX_PATH_BYTES:
             self._refuse(414, f"The path is longer than {MAX_PATH_BYTES} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
+        """Store a header."""
         if len(name) == 13 and name.lower() == b"authorization":
             self._authorization = value
         elif len(name) == 14 and name.lower() == b"content-length" and int(value) > self._max_body:
             self._too_large()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Append to the body."""
         self._room += len(body)
         if self._room > self._max_body:
             self._too_large()
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Queue the complete request."""
         self._reading = False
         request = Request(
             self._parser.get_method().decode("latin-1"),
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _answer(self, request: Request, keep: bool) -> None:
         answering, said = self._handle(request), f"{request.method} {request.path}"
-        del request  # the handler lets go of it, too, before it waits
+        del request  # the handler also drops it before it waits
         try:
             response = await answering
         except Exception:  # noqa: BLE001 -- the agent gets an answer, the log the trace
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         self._refusal = self._refusal or Response(status, {"error": sentence}, close=True)
 
     def _end_with(self, refusal: Response) -> None:
-        """Say it, and hear out what is still coming: a close at once would reset the connection and lose the answer."""
+        """Send a response and drain what still arrives: closing at once would reset the connection and lose it."""
         self._ending = True
         self._house.refused(refusal.status)
         if self._task is not None:

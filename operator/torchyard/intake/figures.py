@@ -1,6 +1,6 @@
-"""Reports of ranks and GPUs. Those that are exactly as they should be are read in one go, all others by `sanitise`.
+"""Reports of ranks and GPUs. Well-formed ones are decoded at once, all others by `sanitise`.
 
-Both ways come to the same; the first costs a fraction, and well-behaved programs are nearly all there are.
+Both paths give the same result; the first costs a fraction, and nearly all reports are well-formed.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class _Gpu(Struct, rename="camel"):
 
 
 def reports(raw: Sequence[Raw]) -> tuple[RankReport, ...]:
-    """The readable reports."""
+    """Return the readable reports."""
     return tuple(
         read
         for one in raw[:MAX_REPORTS]
@@ -67,14 +67,14 @@ def reports(raw: Sequence[Raw]) -> tuple[RankReport, ...]:
 
 
 def gpus(raw: Sequence[Raw]) -> tuple[GpuReport, ...]:
-    """The GPUs of a pod."""
+    """Return the GPUs of a pod."""
     return tuple(
         read for one in raw[:MAX_GPUS] if (read := well_formed_gpu(one) or sanitise.gpu(_anything(one))) is not None
     )
 
 
 def well_formed_report(raw: Raw) -> RankReport | None:
-    """One rank's report, None if it is not exactly as it should be."""
+    """Return one rank's report; None if it is not well-formed."""
     read = _decoded(_REPORT, raw)
     if read is None:
         return None
@@ -108,7 +108,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
 
 
 def well_formed_gpu(raw: Raw) -> GpuReport | None:
-    """One GPU, None if it is not exactly as it should be."""
+    """Return one GPU; None if it is not well-formed."""
     read = _decoded(_GPU, raw)
     if read is None or not (read.uuid.isprintable() and read.product.isprintable()):
         return None

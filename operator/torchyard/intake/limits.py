@@ -1,4 +1,4 @@
-"""How much one pod, one address and all of them together may ask of the intake."""
+"""Rate limits per pod, per address and in total."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds that no honest agent meets."""
+    """Limits that a correct agent never reaches."""
 
     connections: int = 20_000
     connections_per_address: int = 2_000
@@ -23,13 +23,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Buckets:
-    """A token bucket for each key.
+    """Token buckets by key.
 
     Args:
-        rate: tokens a second.
+        rate: tokens per second.
         burst: tokens of a full bucket.
         clock: monotonic seconds.
-        most: keys remembered; the longest unused one is forgotten first, and starts with a full bucket again.
+        most: number of keys; the least recently used one is dropped first, and starts with a full bucket again.
     """
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float], *, most: int = 50_000) -> None:
@@ -37,7 +37,7 @@ class Buckets:
         self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def take(self, key: Hashable) -> float:
-        """Take one token; 0, or the seconds until there is one."""
+        """Take one token; return 0, or the seconds until there is one."""
         now, level = self._clock(), self._level(key)
         if level < 1:
             return (1 - level) / self._rate
@@ -48,7 +48,7 @@ class Buckets:
         return 0.0
 
     def wait(self, key: Hashable) -> float:
-        """Seconds until `take` would succeed; nothing is taken."""
+        """Return the seconds until `take` would succeed, without taking a token."""
         return max(0.0, (1 - self._level(key)) / self._rate)
 
     def _level(self, key: Hashable) -> float:

@@ -1,7 +1,4 @@
-"""What users' programs wrote, made safe to keep and to print.
-
-Finite numbers, bounded texts without control characters, bounded lists.
-"""
+"""Sanitizes what users' programs wrote: finite numbers, bounded texts without control characters, bounded lists."""
 
 import contextlib
 import functools
@@ -27,7 +24,7 @@ MAX_DEVICE = 64
 MAX_TRACEBACK = 4096
 MAX_DUMP = 6 * 1024
 MAX_ARTIFACTS = 16
-# Python integers have no end; a status field has 64 bits.
+# Python integers are unbounded; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
 
 _TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase", "device")
@@ -39,19 +36,19 @@ _CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not 
 
 
 def line(text: object, limit: int = MAX_LINE) -> str:
-    """One line: no colours and control characters (a terminal would obey them), at most `limit` characters."""
+    """Return one line of at most `limit` characters without colours and control characters."""
     if isinstance(text, str) and len(text) <= limit and text.isprintable():
         return text
     return ESCAPES.sub("", text[: 4 * limit]).translate(_CONTROL)[:limit] if isinstance(text, str) else ""
 
 
 def lines(text: object, limit: int) -> str:
-    """Several lines: tabs and line feeds stay; the end is kept, where tracebacks say what happened."""
+    """Return several lines with tabs and line feeds; the end is kept, where tracebacks have the error."""
     return ESCAPES.sub("", text).translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
 
 
 def numbers(values: object) -> dict[str, float]:
-    """The finite numbers among the first 32 entries that are one, by name."""
+    """Return the first 32 finite numbers, by name."""
     if not isinstance(values, dict):
         return {}
     kept: dict[str, float] = {}
@@ -65,7 +62,7 @@ def numbers(values: object) -> dict[str, float]:
 
 
 def report(raw: object) -> RankReport | None:
-    """One rank's report; None if it lacks what every program must say: round, rank and step."""
+    """Return one rank's report; None if round, rank or step is missing."""
     if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "rank", "step")):
         return None
     read = _fields(raw, RankReport, without=_TEXTS_AND_LISTS)
@@ -82,7 +79,7 @@ def report(raw: object) -> RankReport | None:
 
 
 def checkpoint(raw: object) -> dict[str, Any] | None:
-    """What a report says of its newest checkpoint; None if it does not say the step."""
+    """Return the newest checkpoint of a report; None if its step is missing."""
     if not isinstance(raw, dict) or not _whole(raw.get("step")):
         return None
     known = {name: raw[name] for name in ("step", "bytes") if _whole(raw.get(name))}
@@ -91,7 +88,7 @@ def checkpoint(raw: object) -> dict[str, Any] | None:
 
 
 def artifacts(raw: object) -> tuple[Artifact, ...]:
-    """What a report says was made, by name; what has no name or a name twice is left out."""
+    """Return the artifacts of a report; those without a name or with a repeated name are dropped."""
     named: dict[str, Artifact] = {}
     for each in raw[:MAX_ARTIFACTS] if isinstance(raw, list) else ():
         if isinstance(each, dict) and (name := line(each.get("name"), MAX_WORD)):
@@ -107,7 +104,7 @@ def artifacts(raw: object) -> tuple[Artifact, ...]:
 
 
 def round_exit(raw: object) -> RoundExit | None:
-    """How a round ended; None if it does not say which round and which code."""
+    """Return how a round ended; None if round or code is missing."""
     if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "code")):
         return None
     read = _fields(raw, RoundExit, without=("failure", "lines", "answer"))
@@ -117,7 +114,7 @@ def round_exit(raw: object) -> RoundExit | None:
 
 
 def gpu(raw: object) -> GpuReport | None:
-    """One GPU of a pod."""
+    """Return one GPU of a pod."""
     if not isinstance(raw, dict):
         return None
     read = _fields(raw, GpuReport, without=("uuid", "product"))
@@ -126,19 +123,19 @@ def gpu(raw: object) -> GpuReport | None:
 
 
 def notices(raw: Iterable[object]) -> tuple[str, ...]:
-    """What the agent wants people to know."""
+    """Return the notices of the agent."""
     return _texts(list(raw), MAX_NOTICES)
 
 
 def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
-    """The struct with every plain field that can be read; the others keep their default."""
+    """Return the struct with every readable plain field; the others keep their default."""
     known = {
         encoded: value
         for name, encoded, _ in _table(type_)
         if name not in without and (value := raw.get(encoded)) is not None
     }
     if all(map(_plain, known.values())):
-        # What well-behaved programs write, in one go: the other way costs ten times as much.
+        # Well-formed input is converted at once: the other path costs ten times as much.
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(known, type_)
     return type_(
@@ -152,7 +149,7 @@ def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
 
 @functools.cache
 def _table(type_: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Name, name on the wire and type of each field."""
+    """Return name, encoded name and type of each field."""
     return tuple((field.name, field.encode_name, field.type) for field in msgspec.structs.fields(type_))
 
 
@@ -161,7 +158,7 @@ def _plain(value: object) -> bool:
 
 
 def _read(value: object, kind: Any) -> Any:
-    """The value as its field wants it, None if it cannot be."""
+    """Return the value in the type of its field; None if it cannot be converted."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     try:
@@ -187,7 +184,7 @@ def _failure(raw: object) -> Failure | None:
 
 
 def _last_lines(raw: object) -> tuple[str, ...]:
-    """The newest lines whose lengths together stay in bounds, in their order."""
+    """Return the newest lines whose total length is within the limit, in order."""
     kept: list[str] = []
     room = MAX_LINES_CHARACTERS
     for text in reversed(raw[-MAX_LINES:] if isinstance(raw, list) else []):
@@ -210,7 +207,7 @@ def _finite(value: object) -> bool:
 
 
 def _whole(value: object) -> bool:
-    """Whether it is a whole number that a status field holds; of floats those that count by ones."""
+    """Return whether it is a whole number that fits a status field; floats only in the range where they are exact."""
     if isinstance(value, float):
         return value.is_integer() and 0 <= value <= 2**53
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INTEGER

@@ -1,4 +1,4 @@
-"""The listening side of the intake: HTTP for agents, over TLS on a cluster."""
+"""The listening server: HTTP for agents, over TLS on a cluster."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from torchyard.intake.wire import MAX_BODY_BYTES
 SWEEP_SECONDS = 2.0
 END_SECONDS = 2.0
 HANDSHAKE_SECONDS = 3.0
-SHORTAGE_SECONDS = 0.5  # between two tries to accept where the system has no descriptor or memory left
+SHORTAGE_SECONDS = 0.5  # between two attempts to accept while the system lacks descriptors or memory
 BUFFER_BYTES = 64 * 1024
 BACKLOG = 4096
 """Agents of many jobs come back at once after a restart."""
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Application:
-    """What answers requests, where it counts them, and how many connections it takes."""
+    """The handler of requests, its counters, and the limits of connections."""
 
     handle: Handle
     counters: Counters
@@ -47,27 +47,27 @@ def application(
     serving: Callable[[], bool] = lambda: True,
     limits: Limits | None = None,
 ) -> Application:
-    """The answers of one book.
+    """Return the application of one registry.
 
     Args:
-        book: takes in what agents say, and knows what they are told.
-        authenticate: whose token it is; it decides alone who may speak for a pod.
-        serving: whether this process leads and knows its pods; else agents are sent elsewhere.
-        limits: None: the default ones.
+        book: state and commands of the agents.
+        authenticate: returns the pod of a token; nothing else identifies an agent.
+        serving: whether this process leads and knows its pods; otherwise agents are redirected.
+        limits: None: the default limits.
     """
     limits = limits or Limits()
     return Application(Sync(book, authenticate, serving, limits).handle, book.counters, limits)
 
 
 class Intake:
-    """A listening intake, to be used as `async with Intake(app, ...) as intake: intake.port`.
+    """A listening server: `async with Intake(app, ...) as intake: intake.port`.
 
     Args:
-        app: what `application` made.
+        app: from `application`.
         host: address to listen on.
         port: 0: any free one.
         tls: server context; None only for loopback addresses.
-        listener: a socket that is bound already, instead of host and port.
+        listener: a bound socket, instead of host and port.
 
     Raises:
         OSError: on entering, when the port is taken.
@@ -92,12 +92,12 @@ class Intake:
 
     @property
     def connections(self) -> int:
-        """How many there are just now."""
+        """Return the number of open connections."""
         return len(self._connections)
 
     @property
     def url(self) -> str:
-        """Base URL for agents."""
+        """Return the base URL for agents."""
         return f"{'https' if self._tls else 'http'}://{self._host}:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -109,7 +109,7 @@ class Intake:
         self._listener.setblocking(False)
         self._acceptor = asyncio.create_task(self._accept(self._listener))
         self._sweeper = asyncio.create_task(self._sweep())
-        await asyncio.sleep(0)  # both have begun
+        await asyncio.sleep(0)  # both have started
         return self
 
     async def __aexit__(
@@ -119,7 +119,7 @@ class Intake:
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening, send everybody elsewhere, and wait a moment for those who do not go."""
+        """Stop listening, redirect all agents, and wait briefly for open connections."""
         for task in (self._sweeper, self._acceptor, *self._handshakes):
             task.cancel()
         await asyncio.gather(self._sweeper, self._acceptor, *self._handshakes, return_exceptions=True)
@@ -135,12 +135,12 @@ class Intake:
             connection.abort()
 
     def dismiss(self) -> None:
-        """End every connection, held polls with 503: this process leads no more, and their next one finds who does."""
+        """End every connection, long polls with 503: this process no longer leads, and agents will find the leader."""
         for connection in tuple(self._connections):
             connection.end(ELSEWHERE)
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Take connections as they come; what is not admitted is closed before it costs anything."""
+        """Accept connections; those that are not admitted are closed at once."""
         loop = asyncio.get_running_loop()
         short = False
         while True:
@@ -165,7 +165,7 @@ class Intake:
             task.add_done_callback(self._handshakes.discard)
 
     async def _open(self, accepted: socket.socket, slot: Slot) -> None:
-        """Speak TLS on an accepted connection, and HTTP from then on."""
+        """Start TLS and then HTTP on an accepted connection."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 functools.partial(Connection, self._app.handle, self, slot, max_body=MAX_BODY_BYTES),
@@ -174,7 +174,7 @@ class Intake:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
                 ssl_shutdown_timeout=END_SECONDS if self._tls else None,
             )
-        except OSError:  # of TLS, too: it is the peer's trouble
+        except OSError:  # also of TLS: an error of the peer
             self._app.counters.failed_handshakes += 1
             self._admission.leave(slot)
             accepted.close()
@@ -184,29 +184,29 @@ class Intake:
             raise
 
     def opened(self, connection: Connection) -> None:
-        """Note a connection that speaks HTTP now."""
+        """Count a connection that has completed its handshake."""
         connection.slot.close = connection.abort
         self._connections.add(connection)
 
     def proven(self, connection: Connection) -> None:
-        """Note that a valid token came over it."""
+        """Record a valid token."""
         self._admission.prove(connection.slot)
 
     def refused(self, status: int) -> None:
-        """Count a request that was refused before it was complete."""
+        """Count a request that was rejected before it was complete."""
         if status == 413:
             self._app.counters.too_large += 1
         else:
             self._app.counters.malformed += 1
 
     def closed(self, connection: Connection) -> None:
-        """Count it out."""
+        """Forget a closed connection."""
         self._connections.discard(connection)
         self._admission.leave(connection.slot)
         self._empty.set()
 
     async def _sweep(self) -> None:
-        """Cut off who sends or reads too slowly or is idle for long; one look at all is cheaper than a timer each."""
+        """Close connections that are too slow or idle; one periodic check is cheaper than a timer for each."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
@@ -217,7 +217,7 @@ class Intake:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; without a host to all addresses of both families."""
+    """Return a socket bound to an address; without a host, to all addresses of both families."""
     if not host:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
@@ -227,6 +227,6 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _cut(accepted: socket.socket) -> None:
-    """End a connection in its handshake, which fails by that."""
+    """Close a connection during its handshake."""
     with contextlib.suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""Tokens judged by the API server's public keys: the agents of a new gang, or of a new leader, cost it no request.
+"""Verification of tokens with the API server's public keys, so that a new gang or a new leader costs no requests.
 
-A signature only ever vouches. Whatever cannot be vouched for here -- no keys to be had, an unknown key, another issuer,
-a token that is not right in every point -- is a question for the API server (docs/decisions/0019-token-signatures.md).
+A signature can only confirm a token. Whatever cannot be confirmed here (no keys, an unknown key, another issuer, any
+other doubt) is reviewed by the API server (docs/decisions/0019-token-signatures.md).
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from torchyard.intake.claims import Claims, Identity, bound_to, read
 
 KEYS_PATH = "/openid/v1/jwks"
 ISSUER_PATH = "/.well-known/openid-configuration"
-MEDIA_TYPES = "application/json, application/jwk-set+json"  # of these two; keys are not told to who asks for JSON alone
+MEDIA_TYPES = "application/json, application/jwk-set+json"  # of these two documents; keys are not served as plain JSON
 
-# What an API server can sign with (kube-apiserver: --service-account-signing-key-file).
+# Algorithms that an API server signs with (kube-apiserver: --service-account-signing-key-file).
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 KEYS_SECONDS = 300.0
 AGAIN_SECONDS = 30.0
-# What is no text, and brackets in brackets, break the parser, not only its rules.
+# Non-text and nested brackets raise other errors in the parser.
 NO_TOKEN = (jwt.PyJWTError, ValueError, RecursionError)
 
 _log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ NO_KEYS = _Keys("", {})
 
 
 class Signatures:
-    """Vouches for tokens by the keys the API server publishes.
+    """Verifies tokens with the keys that the API server publishes.
 
     Args:
-        get: asks the API server.
-        clock: seconds; only their differences count.
+        get: requests a document from the API server.
+        clock: seconds; only differences are used.
     """
 
     def __init__(self, get: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +56,7 @@ class Signatures:
         self._reading = asyncio.Lock()
 
     async def vouch(self, token: str, audience: str) -> Identity | None:
-        """Whom the token is of, whether or not it has expired; None: it cannot be said here."""
+        """Return the identity of a token, expired or not; None: it cannot be confirmed here."""
         try:
             key_id = jwt.get_unverified_header(token).get("kid", "")
         except NO_TOKEN:
@@ -69,7 +69,7 @@ class Signatures:
         return _identity(claims)
 
     async def _follow(self, key_id: str) -> None:
-        """Read the keys again where they are old, or lack this one; one request for all who wait."""
+        """Read the keys again if they are old or lack this one; concurrent callers share one request."""
         if not self._due(key_id):
             return
         async with self._reading:
@@ -81,12 +81,12 @@ class Signatures:
                 self._keys = NO_KEYS
                 _log.info("without the API server's keys it is asked about every token: %s", error)
             except Unavailable as error:
-                # What its keys vouched for stays true: a token's own end is an hour off at most.
+                # Confirmed tokens stay valid: they expire within an hour anyway.
                 _log.info("the API server's keys cannot be read now: %s", error)
             else:
                 self._read_at = self._clock()
             finally:
-                self._tried_at = self._clock()  # not before: those who wait are not to go on without keys
+                self._tried_at = self._clock()  # not before: waiting callers must not continue without keys
 
     def _due(self, key_id: str) -> bool:
         now = self._clock()
@@ -95,10 +95,10 @@ class Signatures:
 
 
 def published(configuration: bytes, key_set: bytes) -> _Keys:
-    """The issuer, and its keys by their ids, of the two documents that an API server publishes for OpenID Connect.
+    """Return the issuer and its keys by id from the two OpenID Connect documents of an API server.
 
     Raises:
-        ValueError: they are something else.
+        ValueError: the documents have another form.
     """
     try:
         issuer = msgspec.json.decode(configuration, type=_Configuration).issuer
@@ -118,7 +118,7 @@ def published(configuration: bytes, key_set: bytes) -> _Keys:
 
 
 def _signed(token: str, key: jwt.PyJWK, issuer: str, audience: str) -> bool:
-    """Whether this key, and no other algorithm than its own, signed the token for us. `Tokens` looks at its end."""
+    """Return whether this key, with its own algorithm, signed the token; `Tokens` checks audience and expiry."""
     options: jwt.types.Options = {"require": ["exp", "iss", "aud", "sub"], "verify_exp": False}
     try:
         jwt.decode(token, key, algorithms=[key.algorithm_name], audience=audience, issuer=issuer, options=options)

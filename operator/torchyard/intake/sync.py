@@ -1,4 +1,4 @@
-"""One `POST /v1/sync`: who asks, how often they may, what they say, what they are told."""
+"""Handles `POST /v1/sync`: authentication, rate limits, state, answer."""
 
 import math
 import time
@@ -22,12 +22,12 @@ ELSEWHERE = Response(
 
 
 class Sync:
-    """Answers of one book.
+    """Answers requests from one registry.
 
     Args:
-        book: takes in what agents say, and knows what they are told.
-        authenticate: whose token it is.
-        serving: whether this process leads and knows its pods; else agents are sent elsewhere.
+        book: state and commands of the agents.
+        authenticate: returns the pod of a token.
+        serving: whether this process leads and knows its pods; otherwise agents are redirected.
         limits: of pods and addresses.
     """
 
@@ -38,7 +38,7 @@ class Sync:
         self._refusals = Buckets(limits.refusals_per_second, limits.refusals_burst, time.monotonic)
 
     async def handle(self, request: Request) -> Response:
-        """Answer one request; a poll is held until there is something to tell."""
+        """Answer one request; a long poll waits until there is a new command."""
         if request.path != PATH or request.method != "POST":
             return _error(405 if request.path == PATH else 404, f"The only thing to ask for here is `POST {PATH}`.")
         if not self._serving():
@@ -55,7 +55,7 @@ class Sync:
         except ValueError as error:
             self._book.counters.malformed += 1
             return _error(400, str(error))
-        del request  # neither token nor figures are needed for as long as the answer is held
+        del request  # token and figures are not kept while the request waits
         try:
             self._book.hear(pod_uid, message)
             message = without_figures(message)
@@ -65,14 +65,14 @@ class Sync:
         return Response(200, self._book.answer(pod_uid))
 
     async def _who(self, request: Request) -> str | Response:
-        """The pod that asks, or why that is not known."""
+        """Return the pod of the request, or the response that rejects it."""
         counters = self._book.counters
         scheme, _, token = request.authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_CHARACTERS:
             counters.refused += 1
             return _error(401, "`Authorization: Bearer <token>` is missing.")
-        # Pods that were heard before pay for nobody who shares their address.
+        # Known pods are not limited by others behind the same address.
         if hash(token) not in self._welcome and (wait := self._refusals.wait(request.peer)):
             return self._limited(f"Too many tokens from {request.peer} were refused.", wait)
         try:

@@ -1,4 +1,4 @@
-"""The intake's certificate: read from files, and read again when they change, without a connection lost."""
+"""The server's certificate: read from files, and reloaded when they change, without losing connections."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ _log = logging.getLogger(__name__)
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
-    """A context for `tls.crt` and `tls.key` of a folder.
+    """Return a context for `tls.crt` and `tls.key` of a folder.
 
     Raises:
-        ValueError: the files are not there or do not belong together; says which and why.
+        ValueError: a file is missing or the two do not match; names the file and the reason.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Agents never resume a session; a ticket each would be made for nothing.
+    # Agents never resume a session, so tickets would be useless.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     _load(context, folder)
@@ -28,14 +28,14 @@ def server_context(folder: Path) -> ssl.SSLContext:
 
 
 async def follow(context: ssl.SSLContext, folder: Path, *, every: float = LOOK_SECONDS) -> None:
-    """Use certificate and key of the folder whenever they change, until cancelled; new connections get the new one.
+    """Reload certificate and key whenever they change, until cancelled; new connections use the new pair.
 
-    A pair that cannot be used is reported once, and the one before it stays.
+    A pair that cannot be used is reported once, and the former one stays in use.
 
     Args:
-        context: made by `server_context`.
+        context: from `server_context`.
         folder: with `tls.crt` and `tls.key`.
-        every: seconds between two looks.
+        every: seconds between two checks.
     """
     used = _signature(folder)
     while True:
@@ -45,7 +45,7 @@ async def follow(context: ssl.SSLContext, folder: Path, *, every: float = LOOK_S
             continue
         used = seen
         try:
-            # On one side first: a pair that does not fit would spoil the context that is in use.
+            # Loaded into another context first: a mismatched pair would break the context in use.
             await asyncio.to_thread(server_context, folder)
             _load(context, folder)
         except ValueError as error:
@@ -55,7 +55,7 @@ async def follow(context: ssl.SSLContext, folder: Path, *, every: float = LOOK_S
 
 
 def _load(context: ssl.SSLContext, folder: Path) -> None:
-    # Kubernetes swaps a link to a folder of both: seen through it, the two files are of one generation.
+    # Kubernetes replaces a symlink to the folder of both files: resolved first, they are of one generation.
     certificate = Path(os.path.realpath(folder / "tls.crt"))
     key = certificate.with_name("tls.key")
     if not key.exists():

@@ -1,8 +1,7 @@
-"""Which pod a bearer token speaks for: projected service-account tokens of our audience, vouched for by the API server.
+"""Authentication of agents: projected service account tokens with our audience, confirmed by the API server.
 
-A token names its pod, and the API server vouches for it -- by its signature or, where that does not do, by its answer
--- so nothing else that an agent says about itself is believed. What a token says of itself, unverified, can only be a
-reason to refuse it without asking.
+A token names its pod, and the API server confirms it, by its signature or by a review. Nothing else that an agent says
+about itself is trusted. Unverified claims can only be a reason to reject a token without a review.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ Vouch = Callable[[str, str], Awaitable[Identity | None]]
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """What a live pod's token must say besides the pod's uid."""
+    """Claims that the token of a live pod must have besides the pod's uid."""
 
     namespace: str
     account: str
@@ -53,7 +52,7 @@ MemberOf = Callable[[str], Member | None]
 
 @dataclass
 class TokenCounters:
-    """What happened to tokens since this process started."""
+    """Counters of tokens since the start of the process."""
 
     vouched: int = 0
     reviews: int = 0
@@ -69,14 +68,14 @@ class _Known(Struct):
 
 
 class Tokens:
-    """Knows tokens that were judged, and has others judged.
+    """Caches verified tokens, and verifies others.
 
     Args:
-        review: asks the API server.
-        member_of: the jobs' pods.
-        vouch: by a signature, first; None: by the API server alone.
-        audience: of tokens meant for us.
-        clock: unix seconds: tokens say in them when they expire.
+        review: posts a TokenReview.
+        member_of: returns a job's pod.
+        vouch: verifies a signature, tried first; None: only reviews.
+        audience: that a token must have.
+        clock: unix seconds, for the expiry of tokens.
     """
 
     def __init__(
@@ -97,10 +96,10 @@ class Tokens:
         self._turns = asyncio.Semaphore(MAX_REVIEWS)
 
     async def authenticate(self, token: str) -> str | None:
-        """The uid of the pod this token speaks for; None: of no pod of ours.
+        """Return the uid of the pod that this token belongs to; None: not a pod of a job.
 
         Raises:
-            Exception: the API server did not answer, and the token is not known yet.
+            Exception: the API server did not answer, and the token is not cached.
         """
         digest = hashlib.sha256(token.encode("utf-8", "replace")).digest()
         known = self._good.get(digest)
@@ -133,7 +132,7 @@ class Tokens:
         return True
 
     async def _judged(self, digest: bytes, token: str, known: _Known | None) -> _Known:
-        """Have it judged, once for all who wait for the same token."""
+        """Verify a token, once for all concurrent requests with it."""
         asked = self._asked.get(digest)
         if asked is None:
             if len(self._asked) >= MAX_QUEUED:
@@ -142,12 +141,12 @@ class Tokens:
             self._asked[digest] = asked
             asked.add_done_callback(lambda _done: self._asked.pop(digest, None))
         try:
-            # One agent that goes away does not take the answer from the others.
+            # An agent that disconnects does not cancel the verification for others.
             return await asyncio.shield(asked)
         except Exception as error:
             if known is None or self._clock() >= known.expires:
                 raise
-            # It was good and has not expired: the API server is away, training is not.
+            # It was valid and has not expired: training continues while the API server is away.
             self.counters.stale += 1
             _log.warning("a token that was good is taken for good: its review failed: %s", error)
             known.fresh_until = min(known.expires, self._clock() + AGAIN_SECONDS)
@@ -181,22 +180,22 @@ class Tokens:
 
 
 def review_document(token: str, audience: str) -> dict[str, Any]:
-    """The TokenReview to post at `REVIEW_PATH`."""
+    """Return the TokenReview to post at `REVIEW_PATH`."""
     spec = {"token": token, "audiences": [audience]}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
 
 
 def reviewed(body: bytes, audience: str) -> Identity | None:
-    """Who the API server says the token is of; None: it is no good, not for us, or bound to no pod.
+    """Return the identity in a TokenReview; None: invalid, another audience, or not bound to a pod.
 
     Raises:
-        ValueError: the body is no TokenReview.
+        ValueError: the body is not a TokenReview.
     """
     try:
         status = msgspec.json.decode(body, type=_Answer).status
     except msgspec.MsgspecError as error:
         raise ValueError(f"The API server's answer is not a TokenReview: {error}.") from None
-    # An API server that does not know of audiences names none, and vouches for nothing that concerns us.
+    # An API server without audiences confirms nothing that can be trusted here.
     if not status.authenticated or status.error or audience not in status.audiences:
         return None
     pod_uids = status.user.extra.get(_POD_UID, [])

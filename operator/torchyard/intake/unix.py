@@ -1,10 +1,10 @@
-"""The intake on a Unix domain socket, for agents of the same machine: its folder says who may connect, and who listens.
+"""The server on a Unix domain socket, for agents on the same machine; the folder's permissions protect it.
 
-A port of the loopback address is anybody's: once its controller is dead, another user's program could listen there and
-be handed the tokens of pods. A socket in a folder that is this user's alone cannot be taken over.
+Anyone can listen on a loopback port: once a controller has died, another user's program could listen there and receive
+the tokens of pods. A socket in a private folder cannot be taken over.
 
-The address of a socket has 108 bytes, a path has 4096. So it is bound, and connected to, by way of its folder's
-descriptor: `/proc/self/fd/N/intake.sock` is short wherever the folder is.
+The address of a socket is limited to 108 bytes, a path to 4096. Therefore it is bound, and connected to, through the
+descriptor of its folder: `/proc/self/fd/N/intake.sock` is always short.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from torchyard.intake.server import Application, Intake
 
 @contextlib.asynccontextmanager
 async def unix_intake(app: Application, path: Path) -> AsyncIterator[str]:
-    """Listen on a socket; gives the base URL for agents.
+    """Listen on a socket; yield the base URL for agents.
 
     Args:
-        app: what `server.application` made.
-        path: of the socket. What a former process left there is replaced; see to it that it is dead.
+        app: from `server.application`.
+        path: of the socket. A socket of a former process is replaced; the caller ensures that it is dead.
 
     Raises:
-        OSError: on entering, when the folder takes no socket.
+        OSError: on entering, if no socket can be created in the folder.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -36,7 +36,7 @@ async def unix_intake(app: Application, path: Path) -> AsyncIterator[str]:
                 yield f"unix:{path}"
         finally:
             listener.close()
-            # By descriptor: a run of the same name may have another folder at this path by now.
+            # By descriptor: a run of the same name may have replaced the folder at this path.
             await asyncio.to_thread(_unlink, folder, path.name)
     finally:
         os.close(folder)
@@ -46,7 +46,7 @@ def _bind(folder: int, name: str) -> socket.socket:
     _unlink(folder, name)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), 0o600)  # what is bound inherits it
+        os.fchmod(listener.fileno(), 0o600)  # the bound socket inherits it
         listener.bind(f"/proc/self/fd/{folder}/{name}")
     except BaseException:
         listener.close()

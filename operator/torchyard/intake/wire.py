@@ -1,8 +1,8 @@
-"""The messages of `POST /v1/sync`, word for word those of docs/protocol.md.
+"""The messages of `POST /v1/sync`, as defined in docs/protocol.md.
 
-The frame (who speaks, in which order, what state) is strict: a wrong type is the agent's mistake and answered with 400.
-What a user's program wrote (reports, failures, metrics) is not: it goes through `sanitise`, which drops what it cannot
-read, so that a script with an odd report never costs its pod the heartbeat.
+The frame (instance, sequence, state) is strict: a wrong type is an error of the agent and answered with 400. What a
+user's program wrote (reports, failures, metrics) is not: `sanitise` drops what it cannot read, so that a script with an
+odd report never costs its pod the heartbeat.
 """
 
 from typing import Annotated, Any
@@ -22,14 +22,14 @@ Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class DumpAnswer(Struct, frozen=True):
-    """Stacks of a pod's workers, in answer to the dump command of this id."""
+    """Stacks of a pod's workers, in response to the dump command with this id."""
 
     id: Count
     text: str = ""
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an agent says. Raw values are what users' programs may have written; `figures` and `sanitise` read them."""
+    """A request of an agent. Raw values may come from users' programs; `figures` and `sanitise` read them."""
 
     protocol: int
     instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[ -~]*$")]
@@ -51,7 +51,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SyncAnswer(Struct, frozen=True, kw_only=True):
-    """What the agent is told; `interval`: the longest time between two syncs, seconds."""
+    """The answer to an agent; `interval`: the longest time between two syncs, in seconds."""
 
     revision: int
     interval: float
@@ -59,10 +59,10 @@ class SyncAnswer(Struct, frozen=True, kw_only=True):
 
 
 def decode(body: bytes) -> SyncRequest:
-    """Read a request.
+    """Decode a request.
 
     Raises:
-        ValueError: the body is not one; the text is a sentence for the agent's log.
+        ValueError: the body is invalid; the text is a sentence for the agent's log.
     """
     try:
         request = _DECODER.decode(body)
@@ -76,12 +76,12 @@ def decode(body: bytes) -> SyncRequest:
 
 
 def without_figures(request: SyncRequest) -> SyncRequest:
-    """What is needed of a request while its answer is held: figures are not kept for so long."""
+    """Return a request without figures, which are not kept during a long poll."""
     return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[], dump=None)
 
 
 def command_document(command: CommandAgent | None) -> dict[str, Any]:
-    """A command as the agent reads it: only the fields its verb has."""
+    """Return a command as sent to the agent: only the fields of its verb."""
     if command is None:
         return {"verb": "wait"}
     fields = {"verb": command.verb}
