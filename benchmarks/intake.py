@@ -2,8 +2,8 @@
 
     python benchmarks/intake.py [--agents 8000] [--seconds 30] [--ranks 1] [--key ecdsa]
 
-Everything is real but the agents, the API server and the jobs: TLS, tokens, HTTP, the book. One operator process holds
-every agent's poll, this process plays the agents. CPU and memory are the operator's own, from /proc.
+Everything is real but the agents, the API server and the jobs: TLS, tokens, HTTP, the registry. One operator process
+holds every agent's poll, this process plays the agents. CPU and memory are the operator's own, from /proc.
 """
 
 import argparse
@@ -35,8 +35,8 @@ async def serve(folder: Path, port: int) -> None:
     from torchyard.app.garbage import leave_caches_alone
     from torchyard.engine.actions import CommandAgent
     from torchyard.engine.ports import Unavailable
-    from torchyard.intake.book import Book
     from torchyard.intake.limits import Limits
+    from torchyard.intake.registry import AgentRegistry
     from torchyard.intake.server import Intake, application
     from torchyard.intake.signatures import Signatures
     from torchyard.intake.tls import server_context
@@ -54,12 +54,12 @@ async def serve(folder: Path, port: int) -> None:
 
     member = Member(namespace="bench", account="default")
     tokens = Tokens(review, lambda _uid: member, vouch=Signatures(get).vouch)
-    book = Book(time.time, interval=10.0, on_news=lambda _uid: None)
+    registry = AgentRegistry(time.time, interval=10.0, on_news=lambda _uid: None)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     # All agents of the benchmark share one address.
-    app = application(book, tokens.authenticate, limits=Limits(connections_per_address=20_000))
+    app = application(registry, tokens.authenticate, limits=Limits(connections_per_address=20_000))
     async with Intake(app, port=port, tls=tls) as intake:
         say(port=intake.port)
         leave_caches_alone()  # as an operator does
@@ -67,7 +67,7 @@ async def serve(folder: Path, port: int) -> None:
             started = time.time()
             for number in range(json.loads(line)["open"]):
                 uid = pod_uid(number)
-                book.command(
+                registry.command(
                     CommandAgent(
                         pod_uid=uid,
                         verb="run",

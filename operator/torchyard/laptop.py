@@ -21,7 +21,7 @@ from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run
 from torchyard.cluster.local.runs import control, discard_run, suspend_run
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.controller import Controller
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import application
 from torchyard.intake.unix import unix_intake
 
@@ -74,9 +74,9 @@ class _Run:
         self.changed = asyncio.Event()
         shortest, longest = SYNC_SECONDS
         interval = min(longest, max(shortest, durations.seconds(job.spec.metrics.interval)))
-        self.book = Book(time.time, interval=interval, on_news=lambda _uid: self.look())
-        self.cluster = LocalCluster(folder, changed=self.look, gone=self.book.forget)
-        self.controller = Controller(self.cluster, self.book, clock=time.time)
+        self.registry = AgentRegistry(time.time, interval=interval, on_news=lambda _uid: self.look())
+        self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget)
+        self.controller = Controller(self.cluster, self.registry, clock=time.time)
 
     def look(self) -> None:
         """Something changed: the plan looks at it, and so do those who watch."""
@@ -120,7 +120,7 @@ class _Run:
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> str:
         """Listen where the agents of a former controller call: the socket is ours as the run is. Its URL."""
-        app = application(self.book, self.cluster.authenticate)
+        app = application(self.registry, self.cluster.authenticate)
         try:
             return await stack.enter_async_context(unix_intake(app, self.folder.socket_file))
         except OSError as error:

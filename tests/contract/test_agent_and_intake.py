@@ -12,7 +12,7 @@ import pytest
 
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CommandAgent
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 from torchyard.intake.unix import unix_intake
 
@@ -31,7 +31,7 @@ async def authenticate(token):
 
 
 class Operator:
-    """An intake that may be away for a while, with a new book every time it comes back."""
+    """An intake that may be away for a while, with a new registry every time it comes back."""
 
     def __init__(self, path=None):
         self.path = path
@@ -40,22 +40,22 @@ class Operator:
     @contextlib.asynccontextmanager
     async def listening(self):
         self.news = 0
-        self.book = Book(time.time, interval=0.5, on_news=self._count)
-        app = application(self.book, authenticate)
+        self.registry = AgentRegistry(time.time, interval=0.5, on_news=self._count)
+        app = application(self.registry, authenticate)
         if self.path is not None:
             async with unix_intake(app, self.path) as self.url:
-                yield self.book
+                yield self.registry
             return
         async with Intake(app, port=self.port) as intake:
             self.port, self.url = intake.port, intake.url
-            yield self.book
+            yield self.registry
 
     def _count(self, _uid):
         self.news += 1
 
     @property
     def agent(self):
-        return self.book.of([UID]).get(UID)
+        return self.registry.of([UID]).get(UID)
 
     def command(self, verb, **fields):
         if verb == "run":
@@ -65,7 +65,7 @@ class Operator:
                 "master_port": self.agent.master_port,
                 "procs": 1,
             } | fields
-        self.book.command(CommandAgent(pod_uid=UID, verb=verb, **fields))
+        self.registry.command(CommandAgent(pod_uid=UID, verb=verb, **fields))
 
     async def see(self, condition, seconds=30.0):
         async with asyncio.timeout(seconds):
@@ -144,8 +144,8 @@ async def test_state_goes_up_commands_come_down_and_the_exit_is_told(start, oper
 
         operator.command("exit", code=75)
         assert await asyncio.to_thread(process.wait, 30) == 75
-        assert operator.book.counters.malformed == 0
-        assert operator.book.counters.refused == 0
+        assert operator.registry.counters.malformed == 0
+        assert operator.registry.counters.refused == 0
 
 
 async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_back(start, operator):
@@ -197,8 +197,8 @@ async def test_a_dump_shows_where_the_workers_are(start, operator, tmp_path):
                 await asyncio.sleep(0.01)
         operator.command("dump", round=1, dump_id=4)
         async with asyncio.timeout(30):
-            while operator.book.dump(UID) is None:  # noqa: ASYNC110 - another process makes it true
+            while operator.registry.dump(UID) is None:  # noqa: ASYNC110 - another process makes it true
                 await asyncio.sleep(0.01)
-        number, text = operator.book.dump(UID)
+        number, text = operator.registry.dump(UID)
         assert number == 4
         assert "in hang" in text

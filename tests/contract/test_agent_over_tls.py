@@ -16,7 +16,7 @@ import trustme
 from torchyard.cluster.local.zipapp import agent_zipapp
 from torchyard.engine.actions import CommandAgent
 from torchyard.intake import tls
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 
 pytestmark = pytest.mark.e2e
@@ -45,7 +45,7 @@ def zipapp(tmp_path_factory):
 
 
 class World:
-    """An operator that comes and goes, always with an empty book, and one agent."""
+    """An operator that comes and goes, always with an empty registry, and one agent."""
 
     def __init__(self, folder, zipapp) -> None:
         self.folder, self.zipapp, self.port = folder, zipapp, 0
@@ -67,8 +67,8 @@ class World:
 
     @contextlib.asynccontextmanager
     async def operator(self):
-        self.book = Book(time.time, interval=0.5, on_news=lambda _uid: None)
-        app = application(self.book, self.authenticate, serving=lambda: self.leading)
+        self.registry = AgentRegistry(time.time, interval=0.5, on_news=lambda _uid: None)
+        app = application(self.registry, self.authenticate, serving=lambda: self.leading)
         async with Intake(app, port=self.port, tls=tls.server_context(self.folder)) as intake:
             self.intake, self.port = intake, intake.port
             yield
@@ -97,12 +97,12 @@ class World:
     async def train(self, round_):
         await self.see(lambda agent: agent.state == "ready")
         fields = {"nodes": 1, "master_address": "127.0.0.1", "master_port": self.agent.master_port, "procs": 1}
-        self.book.command(CommandAgent(pod_uid=UID, verb="run", round=round_, **fields))
+        self.registry.command(CommandAgent(pod_uid=UID, verb="run", round=round_, **fields))
         return await self.see(lambda agent: agent.reports)
 
     @property
     def agent(self):
-        return self.book.of([UID]).get(UID)
+        return self.registry.of([UID]).get(UID)
 
     @property
     def starts(self):
@@ -146,7 +146,7 @@ async def test_the_operator_may_be_away_while_a_round_trains_and_the_next_one_ad
         after = await world.see(lambda agent: agent.reports)
         assert (after.instance, after.round, after.state) == (before.instance, 4, "running")
         assert after.reports[0].step > away
-        world.book.command(
+        world.registry.command(
             CommandAgent(pod_uid=UID, verb="run", round=4, nodes=1, master_address="127.0.0.1", master_port=1, procs=1)
         )
         await world.see(lambda agent: agent.reports[0].step > after.reports[0].step + 50)
@@ -176,7 +176,7 @@ async def test_authorities_change_under_a_running_agent_and_an_untrusted_operato
         away = world.step
         await until(lambda: world.step > away + 100)
         assert world.agent is None
-        assert world.book.counters.refused == 0, "not even a token"
+        assert world.registry.counters.refused == 0, "not even a token"
         world.publish()
         after = await world.see(lambda agent: agent.reports)
         assert (after.instance, after.round) == (before.instance, 2)
@@ -189,8 +189,8 @@ async def test_a_token_that_was_replaced_is_read_for_the_next_connection(world):
         await world.train(1)
         (world.folder / "token").write_text("second")
         world.tokens = {"second"}
-        refused = world.book.counters.refused
-        await world.see(lambda agent: world.book.counters.refused > refused)
+        refused = world.registry.counters.refused
+        await world.see(lambda agent: world.registry.counters.refused > refused)
         seen = world.agent.seen
         await world.see(lambda agent: agent.seen > seen)
         assert world.starts == ["1"]
@@ -200,15 +200,15 @@ async def test_an_agent_that_is_sent_elsewhere_comes_back_until_it_finds_who_lea
     world.leading = False
     async with world.operator():
         world.start()
-        await until(lambda: world.book.counters.elsewhere >= 3)
+        await until(lambda: world.registry.counters.elsewhere >= 3)
         assert world.agent is None
         world.leading = True
         await world.train(1)
         world.leading = False
         world.intake.dismiss()
-        world.book.clear()
-        away, counted = world.step, world.book.counters.elsewhere
-        await until(lambda: world.book.counters.elsewhere > counted and world.step > away + 20)
+        world.registry.clear()
+        away, counted = world.step, world.registry.counters.elsewhere
+        await until(lambda: world.registry.counters.elsewhere > counted and world.step > away + 20)
         world.leading = True
         agent = await world.see(lambda agent: agent.reports)
         assert (agent.round, agent.state, world.starts) == (1, "running", ["1"])

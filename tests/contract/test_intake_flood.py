@@ -12,8 +12,8 @@ import uvloop
 
 from torchyard.intake import admission, server, tls
 from torchyard.intake.admission import Admission
-from torchyard.intake.book import Book
 from torchyard.intake.limits import Limits
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 
 HOST = "torchyard-intake.torchyard.svc"
@@ -52,12 +52,12 @@ class Site:
         self.trust = ssl.create_default_context()
         authority.configure_trust(self.trust)
         self.folder = folder
-        self.book = Book(time.time, interval=30.0, on_news=lambda _uid: None)
+        self.registry = AgentRegistry(time.time, interval=30.0, on_news=lambda _uid: None)
         self.writers = []
 
     @contextlib.asynccontextmanager
     async def listening(self, **limits):
-        app = application(self.book, authenticate, limits=Limits(**limits))
+        app = application(self.registry, authenticate, limits=Limits(**limits))
         async with Intake(app, tls=tls.server_context(self.folder)) as self.intake:
             yield self.intake
         for writer in self.writers:
@@ -137,7 +137,7 @@ def test_a_handshake_that_does_not_come_is_given_up(loop, authority, folder, mon
                     assert await reader.read() == b""
                 while site.unproven:  # noqa: ASYNC110 -- counted by the other side
                     await asyncio.sleep(0.001)
-            assert site.book.counters.failed_handshakes == 1
+            assert site.registry.counters.failed_handshakes == 1
 
     with loop:
         loop.run(check())
@@ -150,7 +150,7 @@ def test_a_poll_that_is_held_is_proven_by_its_token(loop, authority, folder):
             peer = await site.connect(ATTACKER, trust=site.trust)
             held = asyncio.create_task(site.sync(peer, wait=30))
             async with asyncio.timeout(10):
-                while not site.book.held:  # noqa: ASYNC110 -- counted by the other side
+                while not site.registry.held:  # noqa: ASYNC110 -- counted by the other side
                     await asyncio.sleep(0.001)
             assert site.unproven == 0
             held.cancel()

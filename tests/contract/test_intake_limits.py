@@ -9,8 +9,8 @@ import pytest
 
 from torchyard.engine.actions import CommandAgent
 from torchyard.intake import connection, server
-from torchyard.intake.book import Book
 from torchyard.intake.limits import Buckets, Limits
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 
 TOKENS = {"good": "pod-a", "other": "pod-b"}
@@ -23,11 +23,11 @@ async def authenticate(token):
 class World:
     def __init__(self) -> None:
         self.leading = True
-        self.book = Book(time.time, interval=30.0, on_news=lambda _uid: None)
+        self.registry = AgentRegistry(time.time, interval=30.0, on_news=lambda _uid: None)
 
     @contextlib.asynccontextmanager
     async def listening(self, **limits):
-        app = application(self.book, authenticate, serving=lambda: self.leading, limits=Limits(**limits))
+        app = application(self.registry, authenticate, serving=lambda: self.leading, limits=Limits(**limits))
         async with Intake(app) as self.intake:
             yield self.intake
 
@@ -47,7 +47,7 @@ class Peer:
         self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         return self
 
-    async def hear(self):
+    async def answer(self):
         """Status, headers and body of the next answer."""
         async with asyncio.timeout(10):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
@@ -79,7 +79,7 @@ async def test_a_connection_serves_one_request_after_another(world):
     async with world.listening():
         peer = await world.connect()
         for sequence in range(1, 6):
-            assert (await peer.say(sequence=sequence).hear())[0] == 200
+            assert (await peer.say(sequence=sequence).answer())[0] == 200
         assert world.intake.connections == 1
 
 
@@ -87,7 +87,7 @@ async def test_requests_sent_in_one_breath_are_answered_in_order(world):
     async with world.listening():
         peer = await world.connect()
         peer.say(sequence=1).say(sequence=2, path="/elsewhere").say(sequence=3, token="bad")
-        assert [(await peer.hear())[0] for _ in range(3)] == [200, 404, 403]
+        assert [(await peer.answer())[0] for _ in range(3)] == [200, 404, 403]
 
 
 async def test_a_request_may_arrive_byte_by_byte(world):
@@ -97,7 +97,7 @@ async def test_a_request_may_arrive_byte_by_byte(world):
         for byte in whole.say().writer.data:
             peer.writer.write(bytes([byte]))
             await asyncio.sleep(0)
-        assert (await peer.hear())[0] == 200
+        assert (await peer.answer())[0] == 200
 
 
 class Written:
@@ -125,19 +125,19 @@ async def test_what_is_no_request_is_refused_with_a_sentence_and_the_connection_
     async with world.listening():
         peer, honest = await world.connect(), await world.connect()
         peer.writer.write(sent)
-        answered, headers, body = await peer.hear()
+        answered, headers, body = await peer.answer()
         assert answered == status
         assert headers["connection"] == "close"
         assert body["error"].endswith(".")
         assert await peer.ended()
-        assert (await honest.say().hear())[0] == 200
+        assert (await honest.say().answer())[0] == 200
 
 
 async def test_another_path_and_another_method_are_refused(world):
     async with world.listening():
         peer = await world.connect()
-        assert (await peer.say(path="/").hear())[0] == 404
-        assert (await peer.say(method="PUT").hear())[0] == 405
+        assert (await peer.say(path="/").answer())[0] == 404
+        assert (await peer.say(method="PUT").answer())[0] == 405
 
 
 async def test_a_peer_that_sends_too_slowly_is_cut_off(world, monkeypatch):
@@ -149,7 +149,7 @@ async def test_a_peer_that_sends_too_slowly_is_cut_off(world, monkeypatch):
         slow.writer.write(b"POST /v1/sync HTTP/1.1\r\n")
         assert await silent.ended()
         assert await slow.ended()
-        assert world.book.held == 1, "a poll that waits for its answer is not slow"
+        assert world.registry.held == 1, "a poll that waits for its answer is not slow"
 
 
 async def test_a_connection_that_asks_nothing_for_long_is_closed(world, monkeypatch):
@@ -157,7 +157,7 @@ async def test_a_connection_that_asks_nothing_for_long_is_closed(world, monkeypa
     monkeypatch.setattr(server, "SWEEP_SECONDS", 0.02)
     async with world.listening():
         peer = await world.connect()
-        assert (await peer.say().hear())[0] == 200
+        assert (await peer.say().answer())[0] == 200
         assert await peer.ended()
 
 
@@ -166,7 +166,7 @@ async def test_a_peer_that_never_reads_its_answers_is_given_no_more(world, monke
     monkeypatch.setattr(server, "SWEEP_SECONDS", 0.02)
     async with world.listening(syncs_per_second=1e9, syncs_burst=1e9):
         env = {f"V{number}": "x" * 4000 for number in range(100)}
-        world.book.command(CommandAgent(pod_uid="pod-a", verb="run", round=1, nodes=1, env=env))
+        world.registry.command(CommandAgent(pod_uid="pod-a", verb="run", round=1, nodes=1, env=env))
         peer = await world.connect()
         peer.writer.transport.pause_reading()
         for sequence in range(1, 2000):
@@ -175,83 +175,83 @@ async def test_a_peer_that_never_reads_its_answers_is_given_no_more(world, monke
             if not world.intake.connections:
                 break
         await until(lambda: not world.intake.connections)
-        assert world.book.counters.syncs < 100, "answers wait for the peer, not in our memory"
+        assert world.registry.counters.syncs < 100, "answers wait for the peer, not in our memory"
 
 
 async def test_a_pod_that_asks_too_often_is_told_when_to_come_back(world):
     async with world.listening(syncs_per_second=0.01, syncs_burst=3):
         peer = await world.connect()
-        answers = [await peer.say(sequence=sequence).hear() for sequence in range(1, 7)]
+        answers = [await peer.say(sequence=sequence).answer() for sequence in range(1, 7)]
         assert [status for status, _, _ in answers] == [200, 200, 200, 429, 429, 429]
         assert 50 < int(answers[-1][1]["retry-after"]) <= 100
-        assert (await peer.say(token="other").hear())[0] == 200, "other pods are none the worse for it"
-        assert world.book.counters.limited == 3
+        assert (await peer.say(token="other").answer())[0] == 200, "other pods are none the worse for it"
+        assert world.registry.counters.limited == 3
 
 
 async def test_an_address_that_sends_bad_tokens_is_not_looked_at_for_a_while_but_its_good_pods_are(world):
     async with world.listening(refusals_per_second=0.01, refusals_burst=3):
         peer, pod = await world.connect(), await world.connect()
-        assert (await pod.say().hear())[0] == 200
-        answers = [(await peer.say(token=f"guess-{number}").hear())[0] for number in range(5)]
+        assert (await pod.say().answer())[0] == 200
+        answers = [(await peer.say(token=f"guess-{number}").answer())[0] for number in range(5)]
         assert answers == [403, 403, 403, 429, 429]
-        assert (await pod.say(sequence=2).hear())[0] == 200
+        assert (await pod.say(sequence=2).answer())[0] == 200
 
 
 async def test_connections_are_bounded_in_all_and_for_each_address(world):
     async with world.listening(connections_per_address=2):
         first, second = await world.connect(), await world.connect()
-        assert (await first.say().hear())[0] == 200
-        assert (await second.say(token="other").hear())[0] == 200
+        assert (await first.say().answer())[0] == 200
+        assert (await second.say(token="other").answer())[0] == 200
         assert await (await world.connect()).ended()
-        assert world.book.counters.turned_away == 1
+        assert world.registry.counters.turned_away == 1
         second.writer.close()
         await until(lambda: world.intake.connections == 1)
-        assert (await (await world.connect()).say(sequence=2).hear())[0] == 200
+        assert (await (await world.connect()).say(sequence=2).answer())[0] == 200
 
 
 async def test_who_does_not_lead_sends_agents_elsewhere(world):
     world.leading = False
     async with world.listening():
         peer = await world.connect()
-        status, headers, body = await peer.say().hear()
+        status, headers, body = await peer.say().answer()
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert "lead" in body["error"]
-        assert world.book.of(["pod-a"]) == {}, "nothing is taken in by one that cannot act on it"
+        assert world.registry.of(["pod-a"]) == {}, "nothing is taken in by one that cannot act on it"
 
 
 async def test_who_leads_no_more_lets_every_held_poll_go(world):
     async with world.listening():
         peer, idle = await world.connect(), await world.connect()
-        assert (await idle.say(token="other").hear())[0] == 200
+        assert (await idle.say(token="other").answer())[0] == 200
         peer.say(wait=30)
-        await until(lambda: world.book.held == 1)
+        await until(lambda: world.registry.held == 1)
         world.leading = False
         world.intake.dismiss()
-        world.book.clear()
-        assert (await peer.hear())[0] == 503
+        world.registry.clear()
+        assert (await peer.answer())[0] == 503
         assert await peer.ended()
         assert await idle.ended()
-        await until(lambda: world.book.held == 0)
+        await until(lambda: world.registry.held == 0)
 
 
 async def test_an_intake_that_ends_answers_what_it_holds(world):
     async with world.listening():
         peer = (await world.connect()).say(wait=30)
-        await until(lambda: world.book.held == 1)
+        await until(lambda: world.registry.held == 1)
         started = time.monotonic()
     assert time.monotonic() - started < server.END_SECONDS
-    status, headers, _ = await peer.hear()
+    status, headers, _ = await peer.answer()
     assert (status, headers["connection"]) == (503, "close")
 
 
 async def test_an_error_of_ours_is_answered_and_the_connection_lives(world, monkeypatch, caplog):
     async with world.listening():
         peer = await world.connect()
-        monkeypatch.setattr(world.book, "hear", lambda *_: 1 / 0)
-        assert (await peer.say().hear())[0] == 500
+        monkeypatch.setattr(world.registry, "record", lambda *_: 1 / 0)
+        assert (await peer.say().answer())[0] == 500
         assert "ZeroDivisionError" in caplog.text
         monkeypatch.undo()
-        assert (await peer.say().hear())[0] == 200
+        assert (await peer.say().answer())[0] == 200
 
 
 def test_a_bucket_fills_again_and_is_forgotten_last_used_first():

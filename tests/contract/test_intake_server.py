@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from torchyard.engine.actions import CommandAgent
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 from torchyard.intake.unix import unix_intake
 
@@ -29,13 +29,13 @@ async def until(condition) -> None:
 
 
 @pytest.fixture
-async def book():
-    return Book(time.time, interval=5.0, on_news=lambda _uid: None)
+async def registry():
+    return AgentRegistry(time.time, interval=5.0, on_news=lambda _uid: None)
 
 
 @pytest.fixture(params=["tcp", "unix"])
-async def post(book, request, tmp_path):
-    app, path = application(book, authenticate), tmp_path / "intake.sock"
+async def post(registry, request, tmp_path):
+    app, path = application(registry, authenticate), tmp_path / "intake.sock"
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "unix":
             await stack.enter_async_context(unix_intake(app, path))
@@ -54,13 +54,13 @@ async def post(book, request, tmp_path):
         yield send
 
 
-async def test_state_goes_up_and_the_command_comes_down(book, post):
+async def test_state_goes_up_and_the_command_comes_down(registry, post):
     assert await post(sequence=1) == (200, {"revision": 0, "interval": 5.0, "command": {"verb": "wait"}})
     held = asyncio.create_task(post(sequence=2, wait=30))
-    await until(lambda: book.held == 1)
-    book.command(CommandAgent(pod_uid="pod-a", verb="stop", round=3))
+    await until(lambda: registry.held == 1)
+    registry.command(CommandAgent(pod_uid="pod-a", verb="stop", round=3))
     assert await held == (200, {"revision": 1, "interval": 5.0, "command": {"verb": "stop", "round": 3}})
-    assert book.of(["pod-a"])["pod-a"].state == "ready"
+    assert registry.of(["pod-a"])["pod-a"].state == "ready"
 
 
 async def test_a_poll_is_held_only_as_long_as_it_asks(post):
@@ -70,17 +70,17 @@ async def test_a_poll_is_held_only_as_long_as_it_asks(post):
     assert 0.2 <= time.monotonic() - started < 3
 
 
-async def test_a_token_speaks_for_its_own_pod_only(book, post):
+async def test_a_token_speaks_for_its_own_pod_only(registry, post):
     await post(token="other")
-    assert list(book.of(["pod-a", "pod-b"])) == ["pod-b"]
+    assert list(registry.of(["pod-a", "pod-b"])) == ["pod-b"]
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("", 401), ("wrong", 403), ("broken", 503)])
-async def test_without_a_valid_token_nobody_is_heard(book, post, token, status):
+async def test_without_a_valid_token_nobody_is_heard(registry, post, token, status):
     answer, body = await post(token=token)
     assert answer == status
     assert body["error"].endswith(".")
-    assert book.counters.syncs == 0
+    assert registry.counters.syncs == 0
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ async def test_without_a_valid_token_nobody_is_heard(book, post, token, status):
         (b'{"protocol": 1, "instance": "i", "sequence": 1, "state": "ready", "masterPort": 70000}', "masterPort"),
     ],
 )
-async def test_a_malformed_body_is_refused_with_a_sentence(book, post, body, word):
+async def test_a_malformed_body_is_refused_with_a_sentence(registry, post, body, word):
     status, answer = await post(body)
     assert status == 400
     assert word.lower() in answer["error"].lower()
-    assert book.counters.malformed == 1
+    assert registry.counters.malformed == 1
 
 
-async def test_a_body_over_16_kib_is_refused(book, post):
+async def test_a_body_over_16_kib_is_refused(registry, post):
     status, answer = await post(b"x" * (16 * 1024 + 1))
     assert status == 413
     assert "16384" in answer["error"]
-    assert book.counters.too_large == 1
+    assert registry.counters.too_large == 1
 
 
 async def test_a_superseded_agent_is_told_so(post):
@@ -118,22 +118,22 @@ async def test_a_superseded_agent_is_told_so(post):
     assert await post(instance="old", sequence=2) == (409, {"error": "superseded"})
 
 
-async def test_a_poll_whose_client_went_away_is_not_held_on(book):
-    async with Intake(application(book, authenticate)) as intake:
+async def test_a_poll_whose_client_went_away_is_not_held_on(registry):
+    async with Intake(application(registry, authenticate)) as intake:
         _, writer = await asyncio.open_connection("127.0.0.1", intake.port)
         body = json.dumps({"protocol": 1, "instance": "i", "sequence": 1, "state": "ready", "wait": 5}).encode()
         head = f"POST /v1/sync HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
-        await until(lambda: book.held == 1)
+        await until(lambda: registry.held == 1)
         writer.transport.abort()
-        await until(lambda: book.held == 0)
+        await until(lambda: registry.held == 0)
 
 
-async def test_the_next_operator_process_can_listen_on_the_same_port(book):
-    async with Intake(application(book, authenticate)) as first:
+async def test_the_next_operator_process_can_listen_on_the_same_port(registry):
+    async with Intake(application(registry, authenticate)) as first:
         port = first.port
         with pytest.raises(OSError, match="in use"):
-            async with Intake(application(book, authenticate), port=port):
+            async with Intake(application(registry, authenticate), port=port):
                 pass
-    async with Intake(application(book, authenticate), port=port) as second:
+    async with Intake(application(registry, authenticate), port=port) as second:
         assert second.port == port

@@ -12,7 +12,7 @@ import trustme
 import uvloop
 
 from torchyard.intake import tls
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 
 HOST = "torchyard-intake.torchyard.svc"
@@ -58,9 +58,9 @@ def loop(request):
 @contextlib.asynccontextmanager
 async def listening(folder):
     context = tls.server_context(folder)
-    book = Book(time.time, interval=5.0, on_news=lambda _uid: None)
+    registry = AgentRegistry(time.time, interval=5.0, on_news=lambda _uid: None)
     following = asyncio.create_task(tls.follow(context, folder, every=0.02))
-    async with Intake(application(book, authenticate), tls=context) as intake:
+    async with Intake(application(registry, authenticate), tls=context) as intake:
         yield intake
     following.cancel()
 

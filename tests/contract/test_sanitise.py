@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
 from torchyard.intake import figures, sanitise, wire
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
 values = st.recursive(
@@ -196,7 +196,7 @@ def replaced(value, path, odd):
 
 
 def test_an_odd_value_anywhere_in_a_message_is_refused_or_taken_in_and_never_raises():
-    book = Book(lambda: 1.0, interval=1.0, on_news=lambda _uid: None)
+    registry = AgentRegistry(lambda: 1.0, interval=1.0, on_news=lambda _uid: None)
     taken = refused = 0
     for number, (path, odd) in enumerate(itertools.product(leaves(WHOLE), ODD)):
         try:
@@ -205,9 +205,9 @@ def test_an_odd_value_anywhere_in_a_message_is_refused_or_taken_in_and_never_rai
             refused += 1
             continue
         pod = f"pod-{number}"
-        book.hear(pod, request)
-        check(msgspec.to_builtins(book.of([pod])[pod]))
-        assert book.answer(pod)
+        registry.record(pod, request)
+        check(msgspec.to_builtins(registry.of([pod])[pod]))
+        assert registry.answer(pod)
         taken += 1
     assert taken > 500
     assert refused > 100

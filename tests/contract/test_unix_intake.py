@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import application
 from torchyard.intake.unix import unix_intake
 
@@ -17,7 +17,7 @@ async def nobody(_token: str) -> str | None:
 
 @pytest.fixture
 async def app():
-    return application(Book(time.time, interval=5.0, on_news=lambda _uid: None), nobody)
+    return application(AgentRegistry(time.time, interval=5.0, on_news=lambda _uid: None), nobody)
 
 
 async def test_a_socket_is_this_users_alone_wherever_it_is_and_goes_with_who_listens(app, tmp_path):

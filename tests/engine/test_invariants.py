@@ -298,7 +298,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert all(uid in world.cache for uid in action.status.rendezvous.members), "members exist when it opens"
             assert len(set(action.status.rendezvous.members)) == job.spec.nodes
             members = [world.cache[uid] for uid in action.status.rendezvous.members]
-            agents = [world.book[uid] for uid in action.status.rendezvous.members]
+            agents = [world.registry[uid] for uid in action.status.rendezvous.members]
             assert {pod.configuration for pod in members} == {configuration(job.spec)}, "one gang, one configuration"
             assert len({pod.images for pod in members}) == 1, "one gang, one pair of images"
             assert len({agent.content for agent in agents}) == 1, "one gang, one content"

@@ -261,7 +261,7 @@ def test_a_node_and_an_agent_that_are_both_silent_are_lost():
 def test_an_agent_that_restarted_does_not_rejoin_its_old_round():
     world = World(2).to_running()
     uid = world.at(1)
-    world.commands.pop(uid)  # the book drops it with the instance
+    world.commands.pop(uid)  # the registry drops it with the instance
     world.call_in(uid)
     world.settle()
     assert world.status.attempts[0].reason == "AgentRestarted"

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from torchyard.api.codec import read_job
 from torchyard.api.validate import validate_bytes
 from torchyard.intake.admission import Slot
-from torchyard.intake.book import Book
 from torchyard.intake.claims import read as read_claims
 from torchyard.intake.connection import Connection, Response
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.signatures import ISSUER_PATH, KEYS_PATH, Signatures
 from torchyard.intake.tokens import AUDIENCE
 from torchyard.intake.wire import MAX_BODY_BYTES, decode
@@ -152,14 +152,14 @@ SYNC = {
 
 @fuzzed(mutated([SYNC]))
 def test_intake_bodies(body):
-    book = Book(time.time, interval=5.0, on_news=lambda _uid: None)
+    registry = AgentRegistry(time.time, interval=5.0, on_news=lambda _uid: None)
     try:
         request = decode(json.dumps(body).encode())
     except ValueError:
         return
-    book.hear("pod", request)
-    assert book.of(["pod"])["pod"].state == request.state
-    json.dumps(book.answer("pod"), default=str)
+    registry.record("pod", request)
+    assert registry.of(["pod"])["pod"].state == request.state
+    json.dumps(registry.answer("pod"), default=str)
 
 
 class Wire:

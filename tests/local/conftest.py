@@ -21,7 +21,7 @@ from torchyard.cluster.local.record import Running
 from torchyard.cluster.local.run import read_run
 from torchyard.cluster.local.runs import create_run
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import application
 from torchyard.intake.unix import unix_intake
 from torchyard.laptop import run_job
@@ -80,7 +80,7 @@ class Bench:
     def __init__(self, folder, until):
         self.folder = folder
         self.until = until
-        self.book = Book(time.time, interval=1.0, on_news=lambda _uid: None)
+        self.registry = AgentRegistry(time.time, interval=1.0, on_news=lambda _uid: None)
 
     def create(self, **spec):
         spec = {"command": [sys.executable, "-c", "pass"], "gracePeriod": "10s"} | spec
@@ -89,9 +89,9 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def controller(self):
-        cluster = LocalCluster(self.folder, gone=self.book.forget)
+        cluster = LocalCluster(self.folder, gone=self.registry.forget)
         cluster.read_tokens()
-        async with unix_intake(application(self.book, cluster.authenticate), self.folder.socket_file) as url:
+        async with unix_intake(application(self.registry, cluster.authenticate), self.folder.socket_file) as url:
             await cluster.open(url)
             self.cluster = cluster
             try:
@@ -109,7 +109,7 @@ class Bench:
 
     @property
     def agent(self):
-        return self.book.of([self.pods[0].uid]).get(self.pods[0].uid)
+        return self.registry.of([self.pods[0].uid]).get(self.pods[0].uid)
 
     async def start(self, index=0):
         name = f"demo-0-{index}"
@@ -126,7 +126,7 @@ class Bench:
         command = CommandAgent(
             pod_uid=uid, verb="run", round=round_, nodes=1, master_address="127.0.0.1", master_port=29999, procs=1
         )
-        self.book.command(command)
+        self.registry.command(command)
 
     async def delete(self, pod, grace=10.0):
         view = pod.view()

@@ -15,7 +15,7 @@ from torchyard.cluster.local import record
 from torchyard.cluster.local.pod import LocalPod
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
 from torchyard.engine.ports import Unavailable
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 
 pytestmark = pytest.mark.e2e
 
@@ -144,12 +144,12 @@ async def test_a_pod_outlives_its_controller_and_the_next_one_adopts_it(bench, u
         pod = await bench.start()
         await bench.ready()
     assert bench.marked(pod), "nothing was asked to end"
-    bench.book = Book(time.time, interval=1.0, on_news=lambda _uid: None)
+    bench.registry = AgentRegistry(time.time, interval=1.0, on_news=lambda _uid: None)
     async with bench.controller():
         (view,) = bench.pods
         assert (view.uid, view.phase) == (pod.record.uid, "Running")
         await bench.ready()
-        bench.book.command(CommandAgent(pod_uid=view.uid, verb="exit", code=75))
+        bench.registry.command(CommandAgent(pod_uid=view.uid, verb="exit", code=75))
         await until(lambda: bench.pods[0].phase == "Failed")
         assert bench.pods[0].exit_code == 75, "the exit code of a process that was never our child"
 

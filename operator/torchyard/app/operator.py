@@ -32,7 +32,7 @@ from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
 from torchyard.intake.admission import raise_descriptor_limit
-from torchyard.intake.book import Book
+from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.tokens import Member
 
 SWEEP_SECONDS = 60.0
@@ -97,14 +97,14 @@ class Operator:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
         self._invalid = InvalidJobs(writing, clock=clock)
         self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
-        self.book = Book(clock, interval=SHORTEST_SYNC, on_news=self._heard)
+        self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self._heard)
         self.cluster = KubeCluster(
             writing,
             self.jobs,
             site(options, namespace),
             namespaces=options.namespaces,
             changed=self._look,
-            gone=self.book.forget,
+            gone=self.registry.forget,
             reporter=options.identity,
             provenance=provenance,
             clock=clock,
@@ -152,7 +152,7 @@ class Operator:
             await stack.enter_async_context(served(pages, options.probe_port))
             raise_descriptor_limit()
             context = tls.server_context(options.tls_dir)
-            app = server.application(self.book, self._tokens.authenticate, serving=self._serving)
+            app = server.application(self.registry, self._tokens.authenticate, serving=self._serving)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
             self._intake = await stack.enter_async_context(intake)
             async with asyncio.TaskGroup() as group:
@@ -181,7 +181,7 @@ class Operator:
                 self._controller = self._looking = None
                 if self._intake is not None:
                     self._intake.dismiss()
-                self.book.clear()  # the next leader tells agents other things under the same revisions
+                self.registry.clear()  # the next leader tells agents other things under the same revisions
             if isinstance(ended, Exception):
                 raise ended
             _log.warning("the lease could not be renewed in time: nothing is written until it is")
@@ -191,7 +191,7 @@ class Operator:
         known = self._synced.is_set
         controller = Controller(
             self.cluster,
-            self.book,
+            self.registry,
             clock=self._api.time,
             settings=SETTINGS,
             complete=known,
@@ -297,7 +297,7 @@ class Operator:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             busy = len(self.cluster.tracked) / AGENTS_PER_SECOND
-            self.book.interval = min(LONGEST_SYNC, max(SHORTEST_SYNC, busy))
+            self.registry.interval = min(LONGEST_SYNC, max(SHORTEST_SYNC, busy))
             try:
                 self.cluster.site = await asyncio.to_thread(site, self._options, self._namespace)
             except ValueError as error:
@@ -315,6 +315,6 @@ class Operator:
         yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
         yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped
         yield "torchyard_intake_connections", "Connections of agents.", self._intake.connections if self._intake else 0
-        yield "torchyard_intake_held", "Polls that wait for news.", self.book.held
-        for name, value in {**vars(self.book.counters), **vars(self._tokens.counters)}.items():
+        yield "torchyard_intake_held", "Polls that wait for news.", self.registry.held
+        for name, value in {**vars(self.registry.counters), **vars(self._tokens.counters)}.items():
             yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value

@@ -57,7 +57,7 @@ class Response(Struct, frozen=True):
 Handle = Callable[[Request], Awaitable[Response]]
 
 
-class House(Protocol):
+class ConnectionOwner(Protocol):
     """The owner of connections, which is notified of their events.
 
     Attributes:
@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Args:
         handle: answers a request; cancelled when the peer disconnects.
-        house: owns this connection.
+        owner: owns this connection.
         slot: counts it.
         max_body: bytes.
 
@@ -103,9 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         "_body",
         "_ending",
         "_handle",
-        "_house",
         "_loop",
         "_max_body",
+        "_owner",
         "_parser",
         "_paused",
         "_reading",
@@ -121,9 +121,9 @@ class Connection(asyncio.BufferedProtocol):
         "slot",
     )
 
-    def __init__(self, handle: Handle, house: House, slot: Slot, *, max_body: int) -> None:
+    def __init__(self, handle: Handle, owner: ConnectionOwner, slot: Slot, *, max_body: int) -> None:
         self.slot = slot
-        self._handle, self._house, self._max_body = handle, house, max_body
+        self._handle, self._owner, self._max_body = handle, owner, max_body
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._ready: deque[tuple[Request, bool]] = deque()
@@ -155,11 +155,11 @@ class Connection(asyncio.BufferedProtocol):
         """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only look like asyncio's
         self.peer = str((transport.get_extra_info("peername") or ("",))[0])
-        self._house.opened(self)
+        self._owner.opened(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return the receive buffer."""
-        return self._house.buffer
+        return self._owner.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse received bytes, and answer complete requests."""
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._size += nbytes
         try:
-            self._parser.feed_data(self._house.buffer[:nbytes])
+            self._parser.feed_data(self._owner.buffer[:nbytes])
         except httptools.HttpParserUpgrade:
             self._refuse(400, "No other protocol is spoken here.")
         except httptools.HttpParserError as error:
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             self._task.cancel()
         del self._parser  # it references this connection
-        self._house.closed(self)
+        self._owner.closed(self)
 
     def pause_writing(self) -> None:
         """Stop answering until the peer reads."""
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             self._authorization.decode("latin-1"),
             b"".join(self._body),
             self.peer,
-            functools.partial(self._house.proven, self),
+            functools.partial(self._owner.proven, self),
         )
         self._ready.append((request, self._parser.should_keep_alive()))
         self._forget()
@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
     def _end_with(self, refusal: Response) -> None:
         """Send a response and drain what still arrives: closing at once would reset the connection and lose it."""
         self._ending = True
-        self._house.refused(refusal.status)
+        self._owner.refused(refusal.status)
         if self._task is not None:
             self._task.cancel()
         self.deadline = self._loop.time() + LINGER_SECONDS

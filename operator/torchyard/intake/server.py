@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Self
 
 from torchyard.intake.admission import Admission, Slot
-from torchyard.intake.book import Book, Counters
 from torchyard.intake.connection import Connection, Handle
 from torchyard.intake.limits import Limits
+from torchyard.intake.registry import AgentRegistry, Counters
 from torchyard.intake.sync import ELSEWHERE, Authenticate, Sync
 from torchyard.intake.wire import MAX_BODY_BYTES
 
@@ -41,7 +41,7 @@ class Application:
 
 
 def application(
-    book: Book,
+    registry: AgentRegistry,
     authenticate: Authenticate,
     *,
     serving: Callable[[], bool] = lambda: True,
@@ -50,13 +50,13 @@ def application(
     """Return the application of one registry.
 
     Args:
-        book: state and commands of the agents.
+        registry: state and commands of the agents.
         authenticate: returns the pod of a token; nothing else identifies an agent.
         serving: whether this process leads and knows its pods; otherwise agents are redirected.
         limits: None: the default limits.
     """
     limits = limits or Limits()
-    return Application(Sync(book, authenticate, serving, limits).handle, book.counters, limits)
+    return Application(Sync(registry, authenticate, serving, limits).handle, registry.counters, limits)
 
 
 class Intake:

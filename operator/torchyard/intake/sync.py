@@ -4,9 +4,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-from torchyard.intake.book import Book, SupersededError
 from torchyard.intake.connection import Request, Response
 from torchyard.intake.limits import Buckets, Limits
+from torchyard.intake.registry import AgentRegistry, SupersededError
 from torchyard.intake.wire import decode, without_figures
 
 Authenticate = Callable[[str], Awaitable[str | None]]
@@ -25,14 +25,16 @@ class Sync:
     """Answers requests from one registry.
 
     Args:
-        book: state and commands of the agents.
+        registry: state and commands of the agents.
         authenticate: returns the pod of a token.
         serving: whether this process leads and knows its pods; otherwise agents are redirected.
         limits: of pods and addresses.
     """
 
-    def __init__(self, book: Book, authenticate: Authenticate, serving: Callable[[], bool], limits: Limits) -> None:
-        self._book, self._authenticate, self._serving = book, authenticate, serving
+    def __init__(
+        self, registry: AgentRegistry, authenticate: Authenticate, serving: Callable[[], bool], limits: Limits
+    ) -> None:
+        self._registry, self._authenticate, self._serving = registry, authenticate, serving
         self._syncs = Buckets(limits.syncs_per_second, limits.syncs_burst, time.monotonic)
         self._welcome: set[int] = set()
         self._refusals = Buckets(limits.refusals_per_second, limits.refusals_burst, time.monotonic)
@@ -42,7 +44,7 @@ class Sync:
         if request.path != PATH or request.method != "POST":
             return _error(405 if request.path == PATH else 404, f"The only thing to ask for here is `POST {PATH}`.")
         if not self._serving():
-            self._book.counters.elsewhere += 1
+            self._registry.counters.elsewhere += 1
             return ELSEWHERE
         pod_uid = await self._who(request)
         if isinstance(pod_uid, Response):
@@ -53,20 +55,20 @@ class Sync:
         try:
             message = decode(request.body)
         except ValueError as error:
-            self._book.counters.malformed += 1
+            self._registry.counters.malformed += 1
             return _error(400, str(error))
         del request  # token and figures are not kept while the request waits
         try:
-            self._book.hear(pod_uid, message)
+            self._registry.record(pod_uid, message)
             message = without_figures(message)
-            await self._book.hold(pod_uid, message)
+            await self._registry.long_poll(pod_uid, message)
         except SupersededError:
             return _error(409, "superseded")
-        return Response(200, self._book.answer(pod_uid))
+        return Response(200, self._registry.answer(pod_uid))
 
     async def _who(self, request: Request) -> str | Response:
         """Return the pod of the request, or the response that rejects it."""
-        counters = self._book.counters
+        counters = self._registry.counters
         scheme, _, token = request.authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_CHARACTERS:
@@ -90,7 +92,7 @@ class Sync:
         return pod_uid
 
     def _limited(self, sentence: str, wait: float) -> Response:
-        self._book.counters.limited += 1
+        self._registry.counters.limited += 1
         return Response(429, {"error": sentence}, retry_after=math.ceil(wait))
 
 

@@ -40,7 +40,7 @@ class World:
         )
         self.pods: dict[str, Pod] = {}
         self.agents: dict[str, Agent] = {}
-        self.book: dict[str, Agent] = {}
+        self.registry: dict[str, Agent] = {}
         self.cache: dict[str, Pod] = {}
         self.commands: dict[str, CommandAgent] = {}
         self.events: list[EmitEvent] = []
@@ -73,7 +73,7 @@ class World:
         return View(
             job=self.job,
             pods=tuple(self.cache.values()),
-            agents={uid: agent for uid, agent in self.book.items() if uid in self.cache},
+            agents={uid: agent for uid, agent in self.registry.items() if uid in self.cache},
             commands={uid: command for uid, command in self.commands.items() if uid in self.cache},
             now=self.now,
             since=self.since,
@@ -162,7 +162,7 @@ class World:
     def observe(self) -> None:
         """Everything that happened reaches the controller."""
         self.cache = dict(self.pods)
-        self.book = dict(self.agents)
+        self.registry = dict(self.agents)
         self.commands = {uid: command for uid, command in self.commands.items() if uid in self.pods}
 
     def place(self) -> None:
@@ -333,7 +333,7 @@ class Ports:
         self._call("delete_job", DeleteJob(uid=job.metadata.uid))
 
     def of(self, pod_uids: Iterable[str]) -> Mapping[str, Agent]:
-        return {uid: self.world.book[uid] for uid in pod_uids if uid in self.world.book}
+        return {uid: self.world.registry[uid] for uid in pod_uids if uid in self.world.registry}
 
     def command(self, action: CommandAgent) -> None:
         self._call("command", action)

@@ -1,4 +1,4 @@
-"""The book of agents: what wakes the controller, what an agent is told, who is believed."""
+"""The registry of agents: what wakes the controller, what an agent is told, who is believed."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from torchyard.engine.actions import CommandAgent
-from torchyard.intake.book import Book, SupersededError
+from torchyard.intake.registry import AgentRegistry, SupersededError
 from torchyard.intake.wire import SyncRequest, decode
 
 POD = "pod-uid-0"
@@ -24,7 +24,7 @@ class Fixture:
     def __init__(self) -> None:
         self.clock = Clock()
         self.news: list[str] = []
-        self.book = Book(self.clock, interval=10.0, on_news=self.news.append)
+        self.registry = AgentRegistry(self.clock, interval=10.0, on_news=self.news.append)
         self.sequence = 0
 
     def say(self, *, instance: str = "a", sequence: int | None = None, **fields: object) -> SyncRequest:
@@ -33,12 +33,12 @@ class Fixture:
             sequence = self.sequence
         body = {"protocol": 1, "instance": instance, "sequence": sequence, "state": "ready"} | fields
         request = decode(msgspec.json.encode(body))
-        self.book.hear(POD, request)
+        self.registry.record(POD, request)
         return request
 
     @property
     def agent(self):
-        return self.book.of([POD])[POD]
+        return self.registry.of([POD])[POD]
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def report(step: int, **fields: object) -> dict[str, object]:
 
 
 def test_an_agent_that_never_called_in_is_not_in_the_book(it):
-    it.book.command(run_command(1))
-    assert it.book.of([POD]) == {}
-    assert it.book.commanded([POD, "other"]) == {POD: run_command(1)}
+    it.registry.command(run_command(1))
+    assert it.registry.of([POD]) == {}
+    assert it.registry.commanded([POD, "other"]) == {POD: run_command(1)}
 
 
 def test_a_state_change_wakes_the_controller_at_once(it):
@@ -101,16 +101,16 @@ def test_older_requests_are_ignored_but_answered(it):
     it.say(sequence=5, state="running")
     it.say(sequence=4, state="ready")
     assert it.agent.state == "running"
-    assert it.book.counters.stale == 1
-    assert it.book.answer(POD).command == {"verb": "wait"}
+    assert it.registry.counters.stale == 1
+    assert it.registry.answer(POD).command == {"verb": "wait"}
 
 
 def test_a_restarted_agent_supersedes_the_old_one_and_inherits_no_command(it):
     it.say(instance="old", state="running")
-    it.book.command(run_command(3))
+    it.registry.command(run_command(3))
     it.say(instance="new", sequence=1, state="starting")
     assert it.agent.instance == "new"
-    assert it.book.commanded([POD]) == {}, "a new process must never join a round that the others have left"
+    assert it.registry.commanded([POD]) == {}, "a new process must never join a round that the others have left"
     with pytest.raises(SupersededError):
         it.say(instance="old", state="running")
     assert it.agent.instance == "new"
@@ -118,41 +118,41 @@ def test_a_restarted_agent_supersedes_the_old_one_and_inherits_no_command(it):
 
 def test_the_same_command_twice_is_one_revision(it):
     it.say()
-    it.book.command(run_command(1))
-    first = it.book.answer(POD)
-    it.book.command(run_command(1))
-    assert it.book.answer(POD) == first
-    it.book.command(run_command(2))
-    assert it.book.answer(POD).revision == first.revision + 1
+    it.registry.command(run_command(1))
+    first = it.registry.answer(POD)
+    it.registry.command(run_command(1))
+    assert it.registry.answer(POD) == first
+    it.registry.command(run_command(2))
+    assert it.registry.answer(POD).revision == first.revision + 1
 
 
 async def test_a_command_ends_the_held_poll(it):
     request = it.say(wait=30)
-    poll = asyncio.create_task(it.book.hold(POD, request))
+    poll = asyncio.create_task(it.registry.long_poll(POD, request))
     await asyncio.sleep(0)
-    assert it.book.held == 1
-    it.book.command(run_command(1))
+    assert it.registry.held == 1
+    it.registry.command(run_command(1))
     await asyncio.wait_for(poll, 5)
-    assert it.book.held == 0
-    command = it.book.answer(POD).command
+    assert it.registry.held == 0
+    command = it.registry.answer(POD).command
     assert command["verb"] == "run"
     assert command["masterAddress"] == "127.0.0.1"
     assert set(command) == {"verb", "round", "nodes", "nodeRank", "masterAddress", "masterPort", "procs", "env"}
 
 
 async def test_an_agent_that_is_leaving_is_not_held_up(it):
-    await asyncio.wait_for(it.book.hold(POD, it.say(wait=30, state="exiting")), 5)
+    await asyncio.wait_for(it.registry.long_poll(POD, it.say(wait=30, state="exiting")), 5)
 
 
 async def test_a_newer_request_of_the_agent_ends_the_held_poll(it):
-    poll = asyncio.create_task(it.book.hold(POD, it.say(wait=30)))
+    poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
     it.say(wait=30, state="running")
     await asyncio.wait_for(poll, 5)
 
 
 async def test_the_poll_of_a_superseded_agent_is_refused(it):
-    poll = asyncio.create_task(it.book.hold(POD, it.say(wait=30, instance="old")))
+    poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30, instance="old")))
     await asyncio.sleep(0)
     it.say(instance="new")
     with pytest.raises(SupersededError):
@@ -160,19 +160,19 @@ async def test_the_poll_of_a_superseded_agent_is_refused(it):
 
 
 async def test_a_pod_that_is_forgotten_lets_its_poll_go(it):
-    poll = asyncio.create_task(it.book.hold(POD, it.say(wait=30)))
+    poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
-    it.book.forget(POD)
+    it.registry.forget(POD)
     await asyncio.wait_for(poll, 5)
-    assert it.book.of([POD]) == {}
+    assert it.registry.of([POD]) == {}
 
 
 async def test_an_agent_is_connected_while_it_polls_and_for_two_intervals_after(it):
-    poll = asyncio.create_task(it.book.hold(POD, it.say(wait=30)))
+    poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
     it.clock.now += 1000
     assert it.agent.connected
-    it.book.command(run_command(1))
+    it.registry.command(run_command(1))
     await poll
     it.clock.now += 19
     assert it.agent.connected
@@ -186,38 +186,38 @@ async def test_an_agent_is_connected_while_it_polls_and_for_two_intervals_after(
 
 async def test_after_an_operator_restart_old_revisions_mean_nothing(it):
     request = it.say(revision=1, state="running", wait=30)
-    poll = asyncio.create_task(it.book.hold(POD, request))
+    poll = asyncio.create_task(it.registry.long_poll(POD, request))
     await asyncio.sleep(0)
-    assert it.book.held == 1, "nothing to say yet, so the poll is held"
-    it.book.command(run_command(7))
+    assert it.registry.held == 1, "nothing to say yet, so the poll is held"
+    it.registry.command(run_command(7))
     await asyncio.wait_for(poll, 5)
-    assert it.book.answer(POD).revision not in {0, 1}
+    assert it.registry.answer(POD).revision not in {0, 1}
 
 
 async def test_a_command_given_before_the_first_call_reaches_the_agent_at_once(it):
-    it.book.command(run_command(7))
+    it.registry.command(run_command(7))
     request = it.say(revision=1, state="running", wait=30)
-    await asyncio.wait_for(it.book.hold(POD, request), 5)
-    assert it.book.answer(POD).command["round"] == 7
+    await asyncio.wait_for(it.registry.long_poll(POD, request), 5)
+    assert it.registry.answer(POD).command["round"] == 7
 
 
 def test_an_agent_is_current_once_it_has_obeyed_the_newest_command_which_is_news(it):
     it.say(state="ready")
     assert it.agent.current, "it was told nothing"
-    it.book.command(run_command(7))
+    it.registry.command(run_command(7))
     it.say(state="ready", revision=0)
     assert not it.agent.current, "it said so before it heard of the round"
     it.news.clear()
-    it.say(state="ready", revision=it.book.answer(POD).revision)
+    it.say(state="ready", revision=it.registry.answer(POD).revision)
     assert (it.agent.current, it.news) == (True, [POD])
 
 
 def test_a_restarted_agent_is_current_once_it_has_heard_that_it_is_asked_for_nothing(it):
     it.say(state="ready")
-    it.book.command(run_command(7))
+    it.registry.command(run_command(7))
     it.say(instance="b", sequence=1, state="ready", revision=0)
     assert not it.agent.current
-    it.say(instance="b", sequence=2, state="ready", revision=it.book.answer(POD).revision)
+    it.say(instance="b", sequence=2, state="ready", revision=it.registry.answer(POD).revision)
     assert it.agent.current
 
 
@@ -258,21 +258,21 @@ def test_what_a_script_reports_is_made_safe(it):
 
 def test_the_newest_dump_is_kept(it):
     it.say(dump={"id": 4, "text": "Thread 0x1\n  File x\x1b"})
-    assert it.book.dump(POD) == (4, "Thread 0x1\n  File x")
+    assert it.registry.dump(POD) == (4, "Thread 0x1\n  File x")
 
 
 async def test_one_that_leads_again_does_not_take_its_former_revisions_for_those_of_the_leader_in_between(it):
     it.say(state="running")
-    it.book.command(run_command(1))
-    mine = it.book.answer(POD).revision
-    poll = asyncio.create_task(it.book.hold(POD, it.say(revision=mine, state="running", wait=30)))
+    it.registry.command(run_command(1))
+    mine = it.registry.answer(POD).revision
+    poll = asyncio.create_task(it.registry.long_poll(POD, it.say(revision=mine, state="running", wait=30)))
     await asyncio.sleep(0)
-    it.book.clear()
+    it.registry.clear()
     await asyncio.wait_for(poll, 5)
-    assert it.book.of([POD]) == it.book.commanded([POD]) == {}
+    assert it.registry.of([POD]) == it.registry.commanded([POD]) == {}
     # Another leader told it more in between; by chance its last revision is the next one of ours.
-    it.book.command(run_command(5))
+    it.registry.command(run_command(5))
     request = it.say(revision=mine + 1, state="running", wait=30)
-    await asyncio.wait_for(it.book.hold(POD, request), 5)
-    answer = it.book.answer(POD)
+    await asyncio.wait_for(it.registry.long_poll(POD, request), 5)
+    answer = it.registry.answer(POD)
     assert (answer.command["round"], answer.revision != mine + 1) == (5, True)

@@ -1,7 +1,7 @@
 """The registry of agents: their state and their commands; the engine's port `Agents`, without HTTP.
 
 State is level-triggered: every request carries all of it and every answer the whole desired command, so the next
-message repairs a lost one. Nothing here blocks; only `hold` waits.
+message repairs a lost one. Nothing here blocks; only `long_poll` waits.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.view import Agent
 from torchyard.intake import figures, sanitise
-from torchyard.intake.alarms import Alarms, wake
+from torchyard.intake.timers import Timers, wake
 from torchyard.intake.wire import SyncAnswer, SyncRequest, command_document
 
 MAX_HOLD_SECONDS = 30.0
@@ -61,7 +61,7 @@ class _Entry:
     dump: tuple[int, str] | None = None
 
 
-class Book:
+class AgentRegistry:
     """The agents, by pod uid.
 
     Args:
@@ -77,7 +77,7 @@ class Book:
         self._clock = clock
         self._on_news = on_news
         self._entries: dict[str, _Entry] = {}
-        self._alarms = Alarms(interval / TICKS)
+        self._timers = Timers(interval / TICKS)
 
     @property
     def held(self) -> int:
@@ -133,7 +133,7 @@ class Book:
 
     # Requests of agents.
 
-    def hear(self, pod_uid: str, request: SyncRequest) -> None:
+    def record(self, pod_uid: str, request: SyncRequest) -> None:
         """Record the state in one request.
 
         Raises:
@@ -147,7 +147,7 @@ class Book:
             raise SupersededError(pod_uid)
         before, was_connected = entry.agent, self._connected(entry)
         if before is None or before.instance != request.instance:
-            _greet(entry, request)
+            _register(entry, request)
         elif request.sequence <= entry.sequence:
             self.counters.stale += 1
             return
@@ -166,7 +166,7 @@ class Book:
             self.counters.news += matters
             self._on_news(pod_uid)
 
-    async def hold(self, pod_uid: str, request: SyncRequest) -> None:
+    async def long_poll(self, pod_uid: str, request: SyncRequest) -> None:
         """Wait until there is a command that the agent does not have, a newer request of it, or `wait` seconds pass.
 
         Raises:
@@ -178,7 +178,7 @@ class Book:
         if request.state == "exiting":
             return  # the agent only needs the acknowledgement
         poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        alarm = self._alarms.set(poll, min(request.wait, self.interval, MAX_HOLD_SECONDS))
+        alarm = self._timers.set(poll, min(request.wait, self.interval, MAX_HOLD_SECONDS))
         entry.polls.add(poll)
         entry.held += 1
         try:
@@ -201,7 +201,7 @@ class Book:
         return entry.agent is not None and (entry.held > 0 or self._clock() - entry.agent.seen < 2 * self.interval)
 
 
-def _greet(entry: _Entry, request: SyncRequest) -> None:
+def _register(entry: _Entry, request: SyncRequest) -> None:
     """Register an agent process: the first one of the pod, a restarted one, or one that a former operator knew."""
     if entry.agent is not None:
         # The command of the old process is void for the new one: it would join a round that the others have left.

@@ -7,7 +7,7 @@ import asyncio
 import math
 
 
-class Alarms:
+class Timers:
     """Futures by the time at which they are resolved.
 
     Args:
