@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import faults  # noqa: F401 - imported for the children
+import folder_lm  # noqa: F401 - imported for the children
 import forecasts  # noqa: F401 - imported for the children
 import little_lm  # noqa: F401 - imported for the children
 import saves  # noqa: F401 - imported for the children

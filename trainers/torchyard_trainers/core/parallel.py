@@ -6,10 +6,11 @@ the loop multiplies by the world size. Then every strategy at every size compute
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torchyard_trainers.core.checkpoints.frozen_base import FrozenBase
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.weights import allocate
 from torchyard_trainers.core.world import World
 
 # Mixed-precision AdamW: fp32 weights, gradients and two moments, all of them 4 bytes.
@@ -38,6 +40,7 @@ class Parallel:
     strategy: str
     forward: nn.Module
     module: nn.Module
+    reshards: bool = True  # whether a block frees its gathered parameters after a forward pass
 
     @cached_property
     def buffers(self) -> Buffers:
@@ -48,6 +51,31 @@ class Parallel:
     def frozen_base(self) -> FrozenBase:
         """The frozen parameters as they are at the first access, which is collective."""
         return FrozenBase(self.module)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep sharded parameters gathered over all forward passes in a `with` block, which must not change them.
+
+        For many passes without gradients, as of generation: each block is gathered at its first pass only. (Gathering
+        earlier, before the first pass of the whole model, would break its lazy initialization.)
+        """
+        units = self._units()
+        for unit in units:
+            unit.set_reshard_after_forward(False, recurse=False)
+        try:
+            yield
+        finally:
+            for unit in units:
+                unit.reshard()
+                unit.set_reshard_after_forward(self.reshards and unit is not self.module, recurse=False)
+
+    def _units(self) -> list[Any]:
+        """Return the modules that gather their parameters together."""
+        if self.strategy not in SHARDED:
+            return []
+        from torch.distributed.fsdp import FSDPModule
+
+        return [each for each in self.module.modules() if isinstance(each, FSDPModule)]
 
     @contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
@@ -89,12 +117,8 @@ class Parallel:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""
-        if self.strategy in SHARDED:
-            from torch.distributed.fsdp import FSDPModule
-
-            for module in self.module.modules():
-                if isinstance(module, FSDPModule):
-                    module.reshard()
+        for unit in self._units():
+            unit.reshard()
         return list(self.module.parameters())
 
     def copy_to(self, other: nn.Module) -> None:
@@ -167,26 +191,48 @@ def parallelize(
     precision: Precision,
     world: World,
     mesh: DeviceMesh | None = None,
+    fill: Callable[[nn.Module], None] | None = None,
+    entry_points: Sequence[str] = (),
 ) -> Parallel:
     """Move a newly built model to the device and wrap it; `blocks` are its units, in order of use, [] if it is one.
 
-    `mesh`: the ranks of a sharded model; default: `mesh_of`.
+    `mesh`: the ranks of a sharded model; default: `mesh_of`. `fill`: fills a model whose parameters are on the meta
+    device. `entry_points`: methods of the model besides `forward` that gather sharded parameters.
 
-    The order is: recompute activations, compile each block, replicate or shard. A compiled block then sees what is
-    recomputed, and does not gather parameters itself.
+    The order is: recompute activations, compile each block, shard, fill, replicate. A compiled block then sees what is
+    recomputed, and does not gather parameters itself; and a process fills only the shards that it holds.
     """
-    if world.device.type != "cpu":
+    if fill is not None:
+        _set_types(model, precision)
+    elif world.device.type != "cpu":
         model = model.to(world.device)
     model.train()  # models of transformers are loaded in `eval` mode
     checkpoint_activations(blocks or [model], settings.activation_checkpointing)
     if settings.compile:
         compile_blocks(blocks or [model])
-    if strategy == "ddp":
-        return Parallel(strategy, _replicate(model, world), model)
     if strategy in SHARDED:
         mesh = mesh or mesh_of(strategy, world)
         _shard(model, blocks, mesh, settings=settings, precision=precision, device=world.device)
-    return Parallel(strategy, model, model)
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
+        for name in entry_points:
+            register_fsdp_forward_method(model, name)
+    if fill is not None:
+        allocate(model, torch.device("cpu") if settings.cpu_offload else world.device)
+        fill(model)
+    forward = _replicate(model, world) if strategy == "ddp" else model
+    return Parallel(strategy, forward, model, reshards=settings.fsdp.reshards)
+
+
+def _set_types(model: nn.Module, precision: Precision) -> None:
+    """Give parameters without values their types: fp32 masters, and of frozen ones the type that computes.
+
+    The config of a pretrained model may name bf16, in which small updates would be lost.
+    """
+    frozen = torch.bfloat16 if precision.name == "bf16" else torch.float32
+    for each in model.parameters():
+        if each.is_meta and each.is_floating_point():
+            each.data = each.data.to(torch.float32 if each.requires_grad else frozen)
 
 
 def compile_blocks(blocks: list[nn.Module]) -> None:

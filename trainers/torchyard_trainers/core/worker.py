@@ -20,6 +20,7 @@ from torchyard_trainers.core.parallel import SHARDED, choose_strategy, paralleli
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
+from torchyard_trainers.core.weights import built, fill, is_deferred
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import device_name, join
 
@@ -89,13 +90,22 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     """Build the model and distribute it over the ranks."""
     world, settings = run.world, run.config.parallelism
     hold_to(world.device, settings.memory_fraction)
-    model = task.build()
+    model = built(task)
     if settings.strategy == "auto" and strategy == "ddp":
         limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
         strategy = strategy_by_memory(state_bytes(model), limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
-    parallel = parallelize(model, blocks, strategy, settings=settings, precision=precision, world=world)
+    parallel = parallelize(
+        model,
+        blocks,
+        strategy,
+        settings=settings,
+        precision=precision,
+        world=world,
+        fill=(lambda empty: fill(task, empty, world)) if is_deferred(task) else None,
+        entry_points=task.entry_points,
+    )
     return Session(parallel, precision, world, run.reporter, micro_batch)
 
 

@@ -14,8 +14,10 @@ from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.optimizers import trainable
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.sampler import order_key, samples_of_step
+from torchyard_trainers.core.weights import default_initialize
 from torchyard_trainers.core.world import World
 
 
@@ -78,6 +80,9 @@ class Workload(Protocol):
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config overrides it
     max_grad_norm: float = 1.0
     save_every: int = 1  # checkpoints only after steps that are multiples of it: a rollout lasts that many steps
+    pretrained: Pretrained | None = None  # a Hugging Face folder: weights for the model that `build` makes without them
+    deferred: bool = False  # `build` makes a model without weights, also without `pretrained`; see `initialize`
+    entry_points: Sequence[str] = ()  # methods of the model, besides `forward`, that need its whole parameters
     source: Source | None = None  # reads the samples ahead of time; None: `loss` creates them from their ids
     read_workers: int = 2  # processes of each rank that read from `source`; 0: the training thread
     mixes_samples: bool = False  # losses depend on other samples (negatives): `auto` must not split micro-batches
@@ -85,7 +90,20 @@ class Workload(Protocol):
     architecture: Sequence[str] = ()  # keys of `identity` that weights depend on beyond their shapes
 
     def build(self) -> nn.Module:
-        """Build the model on the CPU, with the same weights in every process."""
+        """Build the model on the CPU, with the same weights in every process.
+
+        With `pretrained` or `deferred`, parameters are created on the meta device, so that a large model needs no
+        memory here; buffers get their values. Weights are read, or come from `initialize`, once the model is sharded.
+        Frozen parameters of such a model are held in the precision that computes.
+        """
+
+    def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
+        """Fill the parameters of one module of a deferred model that has no pretrained weights.
+
+        `module` has no modules below it and is on the CPU, whose generator is seeded by `name`: the weights are the
+        same at every world size. The default asks the transformers model around it, or calls `reset_parameters`.
+        """
+        default_initialize(model, module, name)
 
     def blocks(self, _model: nn.Module) -> list[nn.Module]:
         """Return the units of sharding, recomputation and compilation, in order of use; []: the whole model."""

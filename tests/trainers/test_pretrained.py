@@ -1,0 +1,119 @@
+"""Weights apart from the architecture: from a Hugging Face folder, or initial ones, into any sharding."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.support.trainers.gangs import Yard
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+
+from torchyard_trainers.core.exits import ConfigError, DataMismatchError
+from torchyard_trainers.core.pretrained import INDEX, Pretrained, stream
+from torchyard_trainers.core.weights import allocate, parameters_on_meta
+from torchyard_trainers.core.world import World
+
+CPU = torch.device("cpu")
+ALONE = World(0, 1, 0, CPU, grouped=False)
+
+
+def language(**more):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 31, "head_dim": 8}
+    torch.manual_seed(0)
+    config = Qwen3Config(**sizes, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True, **more)
+    return AutoModelForCausalLM.from_config(config)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tied model in bf16, in several files."""
+    language().to(torch.bfloat16).save_pretrained(tmp_path / "model", max_shard_size="4KB")
+    assert (tmp_path / "model" / INDEX).is_file()
+    return tmp_path / "model"
+
+
+def empty(folder):
+    with parameters_on_meta():
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+
+
+def test_a_streamed_model_computes_what_transformers_loads(folder):
+    model = empty(folder)
+    assert all(each.is_meta for each in model.parameters())
+    allocate(model, CPU)
+    stream(Pretrained(folder), model, ALONE)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    text = torch.arange(12).view(2, 6)
+    assert model.lm_head.weight is model.model.embed_tokens.weight, "still tied"
+    assert {each.dtype for each in model.parameters()} == {torch.float32}
+    assert torch.equal(model.eval()(input_ids=text).logits, theirs(input_ids=text).logits)
+
+
+def test_missing_unexpected_and_mis_shaped_tensors_are_named_in_one_error(folder):
+    index = json.loads((folder / INDEX).read_text())
+    norm, up = "model.norm.weight", "model.layers.0.mlp.up_proj.weight"
+    for name in (norm, up):
+        path = folder / index["weight_map"][name]
+        tensors = load_file(path)
+        if name == norm:
+            tensors["model.extra.weight"] = tensors.pop(name)
+            index["weight_map"]["model.extra.weight"] = index["weight_map"].pop(name)
+        else:
+            tensors[name] = tensors[name][:-1].clone()
+        save_file(tensors, path)
+    (folder / INDEX).write_text(json.dumps(index))
+    model = empty(folder)
+    allocate(model, CPU)
+    with pytest.raises(DataMismatchError) as caught:
+        stream(Pretrained(folder), model, ALONE)
+    assert str(caught.value) == (
+        f"{folder} does not fit the model: 1 missing: {norm}; 1 unexpected: model.extra.weight; 1 of another shape: "
+        f"{up} [31, 16] for [32, 16]. Name a folder with this architecture, or change the model"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "error", "message"),
+    [
+        ({"a": "../secret.safetensors"}, ConfigError, r"names \.\./secret\.safetensors; only safetensors files of"),
+        ({"a": "model.bin"}, ConfigError, r"names model\.bin; only safetensors"),
+        ({"a": "lost.safetensors"}, DataMismatchError, "names lost.safetensors, which does not exist"),
+        (None, ConfigError, "has no weight_map"),
+    ],
+)
+def test_an_index_that_is_none_is_refused(tmp_path, weight_map, error, message):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(error, match=message):
+        stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
+
+
+def test_a_folder_of_pickles_is_refused(tmp_path):
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"has neither model\.safetensors nor .*name a folder of a Hugging Face"):
+        stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
+
+
+def settings(folder, strategy, **params):
+    return {
+        "trainer": {"name": "folder_lm:FolderLm", "params": {"folder": str(folder), **params}},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        "parallelism": {"strategy": strategy, "precision": "fp32"},
+    }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("pretrained", "others"), [(True, [("fsdp", 2)]), (False, [("ddp", 2), ("fsdp", 3)])])
+def test_one_process_ddp_and_fsdp_begin_and_train_alike(calm, fork_server, tmp_path, folder, pretrained, others):
+    """The same weights at every world size, the same losses, and the same greedy texts from gathered parameters."""
+    calm.train(settings(folder, "single", pretrained=pretrained))
+    expected = calm.metrics()
+    for strategy, world in others:
+        (tmp_path / f"{strategy}{world}").mkdir()
+        other = Yard(fork_server, tmp_path / f"{strategy}{world}")
+        other.train(settings(folder, strategy, pretrained=pretrained), world)
+        for ours, one in zip(other.metrics(), expected, strict=True):
+            assert ours["loss"] == pytest.approx(one["loss"], abs=1e-5)
+            assert ours["gradNorm"] == pytest.approx(one["gradNorm"], abs=1e-5)
+            assert ours["greedy"] == one["greedy"]

@@ -1,0 +1,201 @@
+"""Weights apart from the architecture: a model is built without them, sharded, and only then filled.
+
+No process ever holds the whole model: parameters are built on the meta device, and each process fills its own shards
+from the files of a pretrained model, or with initial values. These follow from the name of a module and the seed, so
+that they are the same in every process and at every world size.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.randomness import stream_key
+from torchyard_trainers.core.world import World
+
+if TYPE_CHECKING:
+    from torchyard_trainers.core.workload import Workload
+
+Initialize = Callable[[nn.Module, nn.Module, str], None]
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Create parameters without memory inside a `with` block; buffers, such as rotary frequencies, get their values.
+
+    A parameter moves to the meta device when its module registers it, before anything writes to it.
+    """
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        register(module, name, parameter)
+        held = module._parameters[name]  # noqa: SLF001 - as accelerate does
+        if held is not None and not held.is_meta:
+            empty = nn.Parameter(held.detach().to("meta"), requires_grad=held.requires_grad)
+            module._parameters[name] = empty  # noqa: SLF001
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def is_deferred(work: "Workload") -> bool:
+    """Return whether `build` makes a model without weights, which are filled in when it is sharded."""
+    return work.deferred or work.pretrained is not None
+
+
+def built(work: "Workload") -> nn.Module:
+    """Build the model of a workload; its parameters have no memory yet if `is_deferred`."""
+    if not is_deferred(work):
+        return work.build()
+    with parameters_on_meta():
+        return work.build()
+
+
+def allocate(model: nn.Module, device: torch.device) -> None:
+    """Give parameters on the meta device memory, and move everything else to the device. Tied parameters stay tied."""
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)  # a parameter remains the same object
+    try:
+        model._apply(lambda each: torch.empty_like(each, device=device) if each.is_meta else each.to(device))  # noqa: SLF001
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+
+def fill(work: "Workload", model: nn.Module, world: World) -> None:
+    """Fill an allocated, possibly sharded model: from the pretrained files, and what they lack initially. Collective.
+
+    Raises:
+        DataMismatchError: the files do not fit the model.
+        ConfigError: there are no such files, or it is not known how to initialize a module.
+    """
+    from torchyard_trainers.core.pretrained import stream
+
+    rest = set(names_of(model))
+    if work.pretrained is not None:
+        rest -= stream(work.pretrained, model, world)
+    initialize(work, model, world, rest)
+
+
+def names_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and saved buffers by name; a tied parameter has all its names."""
+    return cast("dict[str, Tensor]", model.state_dict(keep_vars=True))
+
+
+def initialize(work: "Workload", model: nn.Module, world: World, names: set[str]) -> None:
+    """Fill the named parameters with initial values. Each rank makes those of some modules. Collective."""
+    owners: list[tuple[str, nn.Module, list[str]]] = []
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        own = [
+            name
+            for name, each in module.named_parameters(recurse=False)
+            if f"{prefix}.{name}".removeprefix(".") in names and id(each) not in seen
+        ]
+        seen |= {id(each) for each in module.parameters(recurse=False)}
+        if own:
+            owners.append((prefix, module, own))
+    seed = int(work.identity.get("seed", 0))
+    for start in range(0, len(owners), world.size):
+        together = owners[start : start + world.size]
+        values: Mapping[str, Tensor] = {}
+        if world.rank < len(together):
+            prefix, module, _ = together[world.rank]
+            values = _initial(work, model, prefix, module, seed)
+        for rank, (_, module, own) in enumerate(together):
+            for name in own:
+                whole = values[name] if rank == world.rank else None
+                _put(module.get_parameter(name), whole, rank, world)
+
+
+def default_initialize(model: nn.Module, module: nn.Module, name: str) -> None:
+    """Initialize the parameters of one module as its library does.
+
+    Args:
+        model: the whole model; a model of transformers in it knows how to initialize its modules.
+        module: holds the parameters.
+        name: of the module in the model.
+
+    Raises:
+        ConfigError: it is not known how.
+    """
+    if ".lora_B." in f".{name}.":  # the product of both adapters is 0 at first
+        for each in module.parameters():
+            nn.init.zeros_(each)
+        return
+    places = [model] if name == "" else [model, *_path(model, name)]
+    knows = next((each for each in reversed(places) if hasattr(each, "_init_weights")), None)
+    if knows is not None and ".lora_A." not in f".{name}.":
+        cast("Any", knows)._init_weights(module)  # noqa: SLF001
+    elif hasattr(module, "reset_parameters"):
+        cast("Any", module).reset_parameters()
+    else:
+        raise ConfigError(
+            f"{type(module).__name__} {name!r} has no reset_parameters, so its initial weights are unknown; add that "
+            "method, or define `initialize` of the workload"
+        )
+
+
+def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return this process's part of a possibly sharded tensor, and where that is in the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    if not isinstance(tensor, DTensor):
+        return tensor.detach(), tuple(slice(0, size) for size in tensor.shape)
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    local = tensor.to_local().detach()
+    assert tuple(shape) == tuple(local.shape)
+    return local, tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
+
+
+def _initial(
+    work: "Workload", model: nn.Module, prefix: str, module: nn.Module, seed: int
+) -> Mapping[str, nn.Parameter]:
+    """Return initial values of a module's own parameters, on the CPU."""
+    bare = _bare(module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(stream_key(seed, f"weights of {prefix}") % 2**63)
+        work.initialize(model, bare, prefix)
+    return dict(bare.named_parameters())
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """Return a module with parameters of the same shapes on the CPU, and without the modules below it."""
+    from torch.distributed.fsdp import FSDPModule
+
+    kind = next(each for each in type(module).__mro__ if not issubclass(each, FSDPModule))
+    bare: nn.Module = object.__new__(kind)
+    bare.__dict__ = {
+        **module.__dict__,
+        "_modules": {},
+        "_parameters": {
+            name: each if each is None else nn.Parameter(torch.zeros(each.shape, dtype=torch.float32))
+            for name, each in module._parameters.items()  # noqa: SLF001
+        },
+    }
+    return bare
+
+
+def _put(parameter: Tensor, whole: Tensor | None, owner: int, world: World) -> None:
+    """Copy a tensor that rank `owner` has to all ranks' parts of a parameter."""
+    local, part = local_part(parameter)
+    if world.size > 1:
+        if whole is None:
+            whole = torch.empty(parameter.shape, dtype=torch.float32)
+        whole = whole.detach().to(world.device)
+        distributed.broadcast(whole, src=owner)
+    assert whole is not None
+    local.copy_(whole[part] if part else whole)
+
+
+def _path(model: nn.Module, name: str) -> Iterator[nn.Module]:
+    """Yield the modules on the way to a module, without the model itself."""
+    for part in name.split("."):
+        model = model.get_submodule(part)
+        yield model
