@@ -105,13 +105,13 @@ def settings(folder, strategy, **params):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("pretrained", "others"), [(True, [("fsdp", 2)]), (False, [("ddp", 2), ("fsdp", 3)])])
-def test_one_process_ddp_and_fsdp_begin_and_train_alike(calm, fork_server, tmp_path, folder, pretrained, others):
+def test_one_process_ddp_and_fsdp_begin_and_train_alike(calm, tmp_path, folder, pretrained, others):
     """The same weights at every world size, the same losses, and the same greedy texts from gathered parameters."""
     calm.train(settings(folder, "single", pretrained=pretrained))
     expected = calm.metrics()
     for strategy, world in others:
         (tmp_path / f"{strategy}{world}").mkdir()
-        other = Yard(fork_server, tmp_path / f"{strategy}{world}")
+        other = Yard(calm.server, tmp_path / f"{strategy}{world}")
         other.train(settings(folder, strategy, pretrained=pretrained), world)
         for ours, one in zip(other.metrics(), expected, strict=True):
             assert ours["loss"] == pytest.approx(one["loss"], abs=1e-5)
