@@ -45,7 +45,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     warmup_steps: Annotated[
         Annotated[int, Meta(ge=0)] | None, doc("Steps over which the learning rate rises from 0.")
     ] = None
-    weight_decay: Annotated[Rate | None, doc("Weight decay of AdamW, for matrices only.")] = None
+    weight_decay: Annotated[Rate | None, doc("Weight decay of AdamW; norms, biases and embeddings have none.")] = None
     max_grad_norm: Annotated[
         Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
     ] = None

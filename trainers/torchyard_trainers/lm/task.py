@@ -1,14 +1,15 @@
 """Fine-tuning of a causal language model as a workload of the training loop."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.lm.evaluation import answers, score_answers
@@ -51,14 +52,9 @@ class LanguageModeling(Workload):
         assert isinstance(model, LanguageModel)
         return list(model.lm.base_model.layers)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Return AdamW; norms and biases do not decay."""
-        settings, known = self.settings, list(parameters)
-        groups = [
-            {"params": [each for each in known if each.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [each for each in known if each.dim() <= 1], "weight_decay": 0.0},
-        ]
-        return AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Return AdamW; norms, biases and embeddings do not decay."""
+        return adamw(model, self.settings.lr, weight_decay=self.settings.weight_decay, betas=(0.9, 0.95))
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step: rising from 0 during the warm-up, then linear from `lr` to `lr_final`."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 
@@ -35,8 +36,11 @@ def rows_of(
         held_out: of the evaluation set.
     """
     key = stream_key(EVALUATION_SEED if held_out else seed, f"lm/{task}", held_out=held_out)
-    keys = split_keys(sample_keys(key, torch.as_tensor(ids, dtype=torch.int64, device="cpu")), length * 2 + 2)
-    return [TASKS[task](numbers, length, symbols) for numbers in keys.tolist()]
+    # The forecast of a step has ids without values: any samples have the same shapes.
+    known = range(len(ids)) if isinstance(ids, FakeTensor) else ids
+    with unset_fake_temporarily():
+        keys = split_keys(sample_keys(key, torch.as_tensor(known, dtype=torch.int64, device="cpu")), length * 2 + 2)
+        return [TASKS[task](numbers, length, symbols) for numbers in keys.tolist()]
 
 
 def _sequence(numbers: Sequence[int], length: int, symbols: int) -> str:
