@@ -185,6 +185,28 @@ async def test_a_job_asks_for_nothing_that_the_site_keeps_for_itself(cluster, sp
     assert why in await cluster.submit("editor", spec)
 
 
+async def test_parameters_of_more_than_64_kib_are_not_stored(cluster):
+    """Each of them is within the bounds of every level that the CRD has."""
+
+    async def submit(params):
+        return await cluster.submit("editor", {"script": None, "trainer": {"name": "mine:Workload", "params": params}})
+
+    for fits in (
+        {"text": "x" * 16_000},
+        {f"p{number}": list(range(100)) for number in range(100)},
+        {"deep": {"deeper": [{"deepest": [1] * 1000}] * 30}},
+        {"none": None, "empty": {}, "list": []},
+    ):
+        assert await submit(fits) == ""
+    for large in (
+        {f"p{number}": "x" * 16_000 for number in range(5)},
+        {f"p{number}": [1] * 1024 for number in range(65)},
+        {"deep": {"deeper": [{"deepest": ["x" * 100]}] * 1000}},
+    ):
+        refused = await submit(large)
+        assert "spec.trainer.params must be at most 64 KiB as JSON" in refused or "cost limit" in refused
+
+
 async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_else(cluster):
     job = {"metadata": {"name": "job", "uid": "1-2-3", "namespace": cluster.namespace}, "spec": {"script": "pass"}}
     good = pod(read_job(job), CreatePod(name="job-0-0", index=0, incarnation=0), SITE)

@@ -285,6 +285,22 @@ def strange(value, kind):
         yield f"{kind}: {value!r}"
 
 
+@pytest.mark.parametrize(
+    ("site", "resources", "limit"),
+    [
+        ("", {}, None),
+        ("16Gi", {}, "16Gi"),
+        ("16Gi", {"memory": "32Gi"}, "32Gi"),
+        ("16Gi", {"memory": "32Gi", "shm": "1Gi"}, "1Gi"),
+    ],
+)
+def test_memory_volumes_of_a_pod_are_bounded(site, resources, limit):
+    document = built(msgspec.structs.replace(SITE, shm=site), trainer={"name": "cvrp"}, resources=resources)
+    volumes = {each["name"]: each.get("emptyDir") for each in document["spec"]["volumes"]}
+    assert volumes["torchyard-shm"] == {"medium": "Memory"} | ({"sizeLimit": limit} if limit else {})
+    assert volumes["torchyard-run"] == {"medium": "Memory", "sizeLimit": "256Mi"}
+
+
 def test_the_strict_check_sees_what_is_strange():
     document = built()
     document["spec"]["containers"][0]["volumeMount"] = []

@@ -16,6 +16,20 @@ true
 {{- end }}
 {{- end }}
 
+{{- /*
+The least bytes that a value takes as JSON: its texts and keys, and one for anything else. CEL has no recursion: `levels` more are unrolled,
+as many as the CRD allows.
+*/ -}}
+{{- define "torchyard.size" -}}
+{{- $v := .value -}}
+{{- if .levels -}}
+{{- $below := int (sub .levels 1) -}}
+(type({{ $v }}) == string ? {{ $v }}.size() : type({{ $v }}) == map ? {{ $v }}.map(k{{ .levels }}, k{{ .levels }}.size() + {{ include "torchyard.size" (dict "value" (printf "%s[k%d]" $v (int .levels)) "levels" $below) }}).sum() : type({{ $v }}) == list ? {{ $v }}.map(e{{ .levels }}, {{ include "torchyard.size" (dict "value" (printf "e%d" (int .levels)) "levels" $below) }}).sum() : 1)
+{{- else -}}
+(type({{ $v }}) == string ? {{ $v }}.size() : 1)
+{{- end }}
+{{- end }}
+
 {{- /* Where a policy holds: in the namespaces of a list; everywhere without one. */ -}}
 {{- define "torchyard.admissionScope" -}}
 {{- if . -}}

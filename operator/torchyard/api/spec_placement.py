@@ -55,7 +55,12 @@ class Resources(Model, frozen=True, kw_only=True):
         Quantity | None,
         doc("Disk of its node that a pod may fill, for instance 50Gi, besides an ephemeral checkpoint volume."),
     ] = None
-    shm: Annotated[Quantity | None, doc("Size of /dev/shm, a memory volume that counts towards memory.")] = None
+    shm: Annotated[
+        Quantity | None,
+        doc(
+            "Size of /dev/shm, a memory volume that counts towards memory; by default memory, else what the site allows."
+        ),
+    ] = None
 
 
 class Toleration(Model, frozen=True, kw_only=True):

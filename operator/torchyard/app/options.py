@@ -27,6 +27,7 @@ class Options(Struct, frozen=True, kw_only=True):
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
     disk: str = ""
+    shm: str = ""
     network_peers: tuple[dict[str, Any], ...] | None = None
     qps: float = 500.0
     burst: float = 1000.0
@@ -69,6 +70,7 @@ def site(options: Options, namespace: str) -> Site:
         agent_image=options.agent_image,
         trainer_image=options.trainer_image,
         disk=options.disk,
+        shm=options.shm,
         network_peers=options.network_peers,
     )
 

@@ -41,6 +41,12 @@ def arguments(parser: ArgumentParser) -> None:
         _quantity,
     )
     flag(
+        "--shm",
+        "size of /dev/shm of a pod if its job says neither that nor its memory; empty: as much as the node has",
+        defaults.shm,
+        _quantity,
+    )
+    flag(
         "--network-peers",
         "make a NetworkPolicy for every job: its own pods, and these NetworkPolicy peers (a JSON list), reach its pods",
         defaults.network_peers,

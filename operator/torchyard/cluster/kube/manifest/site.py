@@ -28,6 +28,8 @@ class Site(Struct, frozen=True, kw_only=True):
     """Disk that a pod may fill if its job does not say; empty: as much as there is."""
     lost_node_seconds: int = 30
     """How long a pod stays bound to a node that is not ready or not reachable."""
+    shm: str = ""
+    """Size of /dev/shm if the job says neither that nor its memory; empty: as much as the node has."""
     network_peers: tuple[dict[str, Any], ...] | None = None
     """NetworkPolicy peers that may reach the pods of a job beside its own pods; None: no NetworkPolicy is made."""
     scheduling_gates: tuple[str, ...] = ()

@@ -14,15 +14,18 @@ _BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
     f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
 )
 
+_RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
+
 
 def of_pod(spec: TrainingJobSpec, site: Site) -> list[Entry]:
     """Ours, then the user's."""
     shm: Entry = {"medium": "Memory"}
-    if spec.resources.shm is not None:
-        shm["sizeLimit"] = str(spec.resources.shm)
+    # What lies in it counts towards the memory of the containers; without a limit there it may fill that of the node.
+    if limit := spec.resources.shm or spec.resources.memory or site.shm:
+        shm["sizeLimit"] = str(limit)
     installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
     agents: list[Entry] = [
-        {"name": _RUN, "emptyDir": {"medium": "Memory"}},
+        {"name": _RUN, "emptyDir": {"medium": "Memory", "sizeLimit": _RUN_LIMIT}},
         {"name": _INTAKE, "projected": {"sources": _intake(site)}},
         *_variables(spec),
     ]
