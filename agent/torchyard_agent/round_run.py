@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
 _NOTICES, _NOTICE_BYTES = 4, 400
+_LITTLE_SPACE = 16 * 1024
 _SIGNALS = 128  # exit codes above it are those of signals
 HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
@@ -228,6 +230,15 @@ class RoundRun:
                 log.write(written.get(pids[rank], "") + "\n")
         return True
 
+    def _without_evidence(self, code: int) -> str:
+        """Return what is known of a launcher that ended without a word; on a full disk it cannot write one."""
+        for folder in (self.settings.log_dir, self.settings.run_dir):
+            with contextlib.suppress(OSError):
+                if shutil.disk_usage(str(folder)).free < _LITTLE_SPACE:
+                    what = "the output and the reports of the workers could not be written"
+                    return f"no space is left on the disk of {folder}: {what} ({failure.describe(code)})"
+        return f"the launcher ended before the workers did: {failure.describe(code)}"
+
     def ended(self, status: int) -> Dict[str, Any]:
         """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
 
@@ -251,7 +262,7 @@ class RoundRun:
             # Also with 0: a program that traps SIGTERM often ends with it, long before its work is done.
             code, cause = ENDED_BY_REQUEST, None
         elif code and cause is None:
-            cause = self._own_record(code, f"the launcher ended before the workers did: {failure.describe(code)}")
+            cause = self._own_record(code, self._without_evidence(code))
         elif code == 0 and self._incomplete():
             code = 1
             cause = self._own_record(code, f"the workers ended with 0 but left no {self.settings.completion_file}")

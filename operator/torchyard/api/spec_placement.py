@@ -57,9 +57,7 @@ class Resources(Model, frozen=True, kw_only=True):
     ] = None
     shm: Annotated[
         Quantity | None,
-        doc(
-            "Size of /dev/shm, a memory volume that counts towards memory; by default memory, else what the site allows."
-        ),
+        doc("Size of /dev/shm, a memory volume that counts towards memory. By default memory, else what the site has."),
     ] = None
 
 
