@@ -230,6 +230,33 @@ def behaved(tmp_path_factory):
     return behaviours(PROGRAMS, tmp_path_factory.mktemp("parity"))
 
 
+SAFE_PATH = """
+import sys
+print(sys.flags.safe_path, __file__, [path for path in sys.path if "safe-path" in path and "hooks" not in path])
+import helper
+"""
+
+
+@pytest.fixture(scope="module")
+def behaved_with_a_safe_path(tmp_path_factory):
+    """Python reads the variable when it starts: it is in the environment of the pod, so of every process in it."""
+    files = {"train.py": SAFE_PATH, "helper.py": HELPER}
+    programs = {
+        "script": Program(files),
+        "module": Program({"__init__.py": "", "tool.py": SAFE_PATH, "helper.py": HELPER}, ("-m", "module.tool")),
+    }
+    folder = tmp_path_factory.mktemp("safe-path")
+    return behaviours(programs, folder, {"PYTHONSAFEPATH": "1"})
+
+
+@pytest.mark.parametrize("mode", ["cold", "warm"])
+def test_with_pythonsafepath_no_folder_of_the_program_is_imported_from(behaved_with_a_safe_path, mode):
+    plain = behaved_with_a_safe_path["plain"]
+    assert "No module named 'helper'" in plain["script"].output[0]
+    found = differences(plain, behaved_with_a_safe_path[mode])
+    assert not found, found
+
+
 @pytest.mark.parametrize("mode", ["cold", "warm"])
 def test_programs_behave_as_under_plain_torchrun(behaved, mode):
     found = differences(behaved["plain"], behaved[mode])

@@ -6,7 +6,9 @@ import errno
 import os
 import resource
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -146,3 +148,43 @@ async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder,
             await asyncio.wait_for(task, 30)
     assert is_controlled(folder) is None
     assert laptop.read_run(folder).spec.suspend is False
+
+
+FILLS = """
+import os, time
+from pathlib import Path
+from torchyard_agent import report
+kept = Path(os.environ["KEPT"])
+first = int(kept.read_text()) if kept.exists() else 0
+for step in range(first + 1, 31):
+    print("x" * 20_000, flush=True)
+    kept.write_text(str(step))
+    report(step=step, total_steps=30, checkpoint_step=step)
+"""
+# A file system that only this process and its children see; it goes with them.
+MOUNTED = 'mount -t tmpfs -o size=2300k tmpfs "$TORCHYARD_HOME" && head -c 1900k /dev/zero > "$TORCHYARD_HOME/ballast"'
+
+
+@pytest.mark.e2e
+def test_a_home_that_is_full_costs_a_round_and_no_step(tmp_path):
+    """The log of a rank is on the full disk, so that the program cannot print: its round ends, the next one goes on."""
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("no file system can be mounted here: it takes root")
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "train.py").write_text(FILLS)
+    env = {**os.environ, "TORCHYARD_HOME": str(home), "KEPT": str(tmp_path / "kept"), "OMP_NUM_THREADS": "1"}
+    program = f"{MOUNTED} && exec {Path(sys.executable).with_name('torchyard')} run train.py --quiet"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", program], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        said = []
+        for line in run.stderr:
+            said.append(line)
+            if "No space left on device" in line:
+                # The file systems of another process, as it sees them.
+                Path(f"/proc/{run.pid}/root{home}/ballast").unlink(missing_ok=True)
+        assert run.wait(60) == 0, "".join(said)
+    assert any(f"FolderNotWritable: {home}/runs/train/" in line for line in said), "".join(said)
+    assert (tmp_path / "kept").read_text() == "30"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,8 +96,10 @@ class Behaviour:
     left: tuple[int, ...]
 
 
-def behaviours(programs: dict[str, Program], folder: Path) -> dict[str, dict[str, Behaviour]]:
-    """Run every program in every mode; by mode and name how each behaved."""
+def behaviours(
+    programs: dict[str, Program], folder: Path, env: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Behaviour]]:
+    """Run every program in every mode; by mode and name how each behaved. `env`: of launchers and zygote as well."""
     for name, program in programs.items():
         for path, text in program.files.items():
             file = folder / name / path
@@ -105,9 +108,11 @@ def behaviours(programs: dict[str, Program], folder: Path) -> dict[str, dict[str
     ports: list[ReservedPort] = []
     runs = _runs(programs, folder, ports)
     codes: dict[str, int] = {}
-    driver = threading.Thread(target=lambda: codes.update(_driven([r for r in runs if r["mode"] != "warm"], folder)))
+    driver = threading.Thread(
+        target=lambda: codes.update(_driven([r for r in runs if r["mode"] != "warm"], folder, env))
+    )
     driver.start()
-    codes.update(_warm([run for run in runs if run["mode"] == "warm"], folder))
+    codes.update(_warm([run for run in runs if run["mode"] == "warm"], folder, env))
     driver.join()
     found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in MODES}
     for run in runs:
@@ -194,32 +199,32 @@ def _hooks(folder):
     return hooks
 
 
-def _environment(folder):
+def _environment(more):
     names = ("TORCHYARD_", "PET_", "PYTHON")
     env = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    return {**env, "OMP_NUM_THREADS": "1", "PYTHONPATH": LOCATION, "LOGLEVEL": "ERROR"}
+    return {**env, "OMP_NUM_THREADS": "1", "PYTHONPATH": LOCATION, "LOGLEVEL": "ERROR", **(more or {})}
 
 
-def _driven(runs, folder):
+def _driven(runs, folder, env):
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(AT_ONCE)],
         input=json.dumps(runs),
         stdout=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env=_environment(folder),
+        env=_environment(env),
         timeout=SECONDS,
         check=True,
     )
     return json.loads(done.stdout)
 
 
-def _warm(runs, folder):
+def _warm(runs, folder, env):
     """Run them as launchers of one zygote; exit codes by key."""
     (folder / "specs").mkdir()
     with contextlib.chdir(folder):
         path = os.pathsep.join([str(_hooks(folder)), LOCATION])
-        zygote = Zygote(sys.executable, {**_environment(folder), "PYTHONPATH": path}, ())
+        zygote = Zygote(sys.executable, {**_environment(env), "PYTHONPATH": path}, ())
     waiting, asked, running, codes = list(runs), [], {}, {}
     deadline = time.monotonic() + SECONDS
     try:
