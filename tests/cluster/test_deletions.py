@@ -10,6 +10,7 @@ from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
 
+from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import NotFound
 
 STUBBORN = python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
@@ -53,6 +54,29 @@ async def test_a_job_deleted_in_any_phase_takes_its_pods_along_and_gets_no_new_o
     await jobs.submit("last", command=SLEEPS, **ONE, scheduling=NOWHERE)
     await until(lambda: _pods_are(jobs, {"last-0-0"}))
     assert "reconcile failed" not in operator.log.read_text()
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_deleted_job_that_a_finalizer_of_another_controller_holds_names_it_and_has_no_pods(jobs):
+    await jobs.submit("held", command=SLEEPS, **ONE)
+    await jobs.until("held", lambda now: now.get("round") == 1)
+    path = f"{jobs.path}/held"
+    finalizers = {"metadata": {"finalizers": ["example.dev/keep"]}}
+    await jobs.api.request("PATCH", path, body=finalizers, content_type=MERGE_PATCH)
+    await jobs.api.request("DELETE", path, body={})
+    status = await jobs.until("held", lambda now: now.get("state") == "Terminating")
+    assert "example.dev/keep" in status["message"]
+    await until(lambda: _pods_are(jobs, set()), why=lambda: "the pods of a job that is being deleted still run")
+    await jobs.api.request("PATCH", path, body={"metadata": {"finalizers": []}}, content_type=MERGE_PATCH)
+
+    async def gone():
+        try:
+            await jobs.api.request("GET", path)
+        except NotFound:
+            return True
+        return False
+
+    await until(gone)
 
 
 @pytest.mark.usefixtures("operator")

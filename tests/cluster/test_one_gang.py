@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.support.cluster.jobs import Jobs, python
-from tests.support.cluster.operators import until
+from tests.support.cluster.jobs import SLEEPS, Jobs, python
+from tests.support.cluster.operators import AGENT_IMAGE, until
 from tests.support.cluster.training import CLAIM
 
 from torchyard.cluster.kube.client import MERGE_PATCH
@@ -51,6 +51,33 @@ async def test_patched_parameters_replace_the_whole_gang(jobs):
     await jobs.delete_pod("job-0-1", grace_seconds=0)
     await jobs.until("job", lambda now: now.get("round") == 2)
     assert not before & await uids(jobs, "job"), "the pod that was not lost is replaced, too"
+
+
+async def test_a_gang_keeps_its_images_when_the_installation_gets_others(api, namespace, make_operator):
+    jobs = Jobs(api, namespace)
+
+    async def trainers():
+        found = (await jobs.pods("job")).values()
+        return {pod["spec"]["containers"][0]["image"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    operator = make_operator()
+    operator.start()
+    await jobs.submit("job", command=SLEEPS, nodes=2, gracePeriod="1s")
+    await jobs.until("job", lambda now: now.get("round") == 1)
+    images = await trainers()
+    assert len(images) == 1
+    operator.stop()
+    upgraded = make_operator(name="upgraded", flags=("--trainer-image", AGENT_IMAGE))
+    upgraded.start()
+    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    await jobs.until("job", lambda now: now.get("round") == 2)
+    assert await trainers() == images
+    # A suspended job has no gang: the next one gets what is installed then.
+    await jobs.edit("job", suspend=True)
+    await jobs.until("job", lambda now: now.get("state") == "Suspended")
+    await jobs.edit("job", suspend=False)
+    await jobs.until("job", lambda now: now.get("round") == 3)
+    assert await trainers() == {AGENT_IMAGE} != images
 
 
 FOLDER = """
