@@ -1,5 +1,9 @@
 """What Helm, Flux and Argo CD make of a TrainingJob: the rules of kstatus, and the health script for Argo CD."""
 
+import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +17,12 @@ from torchyard.api.spec_workload import Trainer
 from torchyard.api.times import rfc3339
 
 ROOT = Path(__file__).parent.parent
+PROGRAMS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchyard" / "kind" / "programs"
 SCRIPT = (ROOT / "docs" / "gitops" / "argocd-health.lua").read_text(encoding="utf-8")
 
 
 def kstatus(job):
-    """The status of a custom resource, as cli-utils' pkg/kstatus/status computes it (v0.37)."""
+    """The status of a custom resource, as cli-utils' pkg/kstatus/status computes it: the last test compares with it."""
     metadata, status = job["metadata"], job.get("status", {})
     if "deletionTimestamp" in metadata:
         return "Terminating"
@@ -105,27 +110,43 @@ def edited():
     return world
 
 
-@pytest.mark.parametrize(
-    ("world", "state", "expected"),
-    [
-        (new, "", ("InProgress", "Progressing")),
-        (pending, "Pending", ("InProgress", "Progressing")),
-        (running, "Running", ("Current", "Healthy")),
-        (edited, "Running", ("InProgress", "Progressing")),
-        (recovering, "Recovering", ("InProgress", "Progressing")),
-        (suspending, "Suspending", ("InProgress", "Suspended")),
-        (suspended, "Suspended", ("Current", "Suspended")),
-        (lambda: ended(0), "Succeeded", ("Current", "Healthy")),
-        (lambda: ended(64), "Failed", ("Failed", "Degraded")),
-        (invalid, "Failed", ("Failed", "Degraded")),
-        (terminating, "Terminating", ("Terminating", "Progressing")),
-    ],
-)
-def test_tools_that_wait_for_resources_see_what_a_job_does(world, state, expected):
+WORLDS = [
+    (new, "", ("InProgress", "Progressing")),
+    (pending, "Pending", ("InProgress", "Progressing")),
+    (running, "Running", ("Current", "Healthy")),
+    (edited, "Running", ("InProgress", "Progressing")),
+    (recovering, "Recovering", ("InProgress", "Progressing")),
+    (suspending, "Suspending", ("InProgress", "Suspended")),
+    (suspended, "Suspended", ("Current", "Suspended")),
+    (lambda: ended(0), "Succeeded", ("Current", "Healthy")),
+    (lambda: ended(64), "Failed", ("Failed", "Degraded")),
+    (invalid, "Failed", ("Failed", "Degraded")),
+    (terminating, "Terminating", ("Terminating", "Progressing")),
+]
+
+
+def shown(world, state):
+    """Return the object as the API server has it."""
     job = world().job
     assert job.status.state == state
     document = job_document(job)
     document["metadata"].setdefault("generation", job.metadata.generation)
     if not state:
         document["status"] = NEVER_VISITED  # which the API server puts there
+    return document
+
+
+@pytest.mark.parametrize(("world", "state", "expected"), WORLDS)
+def test_tools_that_wait_for_resources_see_what_a_job_does(world, state, expected):
+    document = shown(world, state)
     assert (kstatus(document), argo(document)) == expected
+
+
+def test_the_rules_above_are_those_of_the_library():
+    """The test bed compiles it: `hack/kind/go/kstatus`."""
+    program = shutil.which("kstatus") or max(PROGRAMS.glob("kstatus-*/kstatus"), key=os.path.getmtime, default=None)
+    if program is None:
+        pytest.skip("the test bed was not built here: make kind-up")
+    documents = [shown(world, state) for world, state, _ in WORLDS]
+    done = subprocess.run([program], input=json.dumps(documents), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [expected for _, _, (expected, _) in WORLDS]

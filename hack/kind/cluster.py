@@ -8,7 +8,7 @@ import subprocess
 
 import docker
 import network_policies
-from binaries import TOOLS, programs
+from binaries import TOOLS, Family, programs
 from cache import HERE, KIND, digest
 from node_image import node_image, stock
 from shell import run, say, step, succeeds
@@ -22,6 +22,8 @@ BIN = KIND / "bin"
 # Which image and configuration the cluster of KUBECONFIG was made from.
 MADE_FROM = KIND / "made-from"
 GPUS = "8"
+# What only tests use: the library by which tools wait for resources (tests/test_gitops.py).
+OF_TESTS = {"kstatus": Family("kstatus", (".",), "30 s")}
 
 
 def up() -> None:
@@ -46,7 +48,7 @@ def up() -> None:
 def tools() -> None:
     """Put kind, kubectl, helm and kwok into one folder of links for people's PATH."""
     BIN.mkdir(parents=True, exist_ok=True)
-    for name, family in TOOLS.items():
+    for name, family in (TOOLS | OF_TESTS).items():
         program = programs(family) / name
         link = BIN / name
         if not link.is_symlink() or link.readlink() != program:
