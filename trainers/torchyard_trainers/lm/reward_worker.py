@@ -5,6 +5,7 @@ Imports nothing heavy: what the function needs, it imports.
 
 import ctypes
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -32,20 +33,26 @@ def main(function: str, channel: int, stack: int, seconds: float) -> None:
         os.set_inheritable(descriptor, False)
     connection = Connection(channel)
     act, trouble = _imported(function)
-    connection.send(trouble or ("ready", None))
+    _send(connection, *(trouble or ("ready", None)))
     if act is None:
         return
     with suppress(EOFError):
         while True:
-            arguments = connection.recv()
+            arguments = json.loads(connection.recv_bytes())
             # A thread in C ends the process, also while the function holds the interpreter's lock.
             faulthandler.dump_traceback_later(seconds, exit=True, file=stack)
             try:
                 answer = ("result", _plain(act(*arguments)))
+                json.dumps(answer)
             except Exception as error:  # noqa: BLE001 - whatever a user's function raises
                 answer = ("error", _described(error))
             faulthandler.cancel_dump_traceback_later()
-            connection.send(answer)
+            _send(connection, *answer)
+
+
+def _send(connection: Connection, kind: str, value: Any) -> None:
+    """Send JSON: the trainer unpickles nothing that a user's function has made."""
+    connection.send_bytes(json.dumps([kind, value]).encode())
 
 
 def _imported(function: str) -> tuple[Callable[..., Any] | None, tuple[str, str] | None]:

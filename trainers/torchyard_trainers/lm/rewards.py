@@ -4,6 +4,7 @@ The function may hang, crash, print or change its process: none of that reaches 
 the function. Built-in functions run in this process.
 """
 
+import json
 import math
 import os
 import subprocess
@@ -135,7 +136,7 @@ class _Worker:
         """Send completions to the process."""
         self._began = time.monotonic()
         try:
-            self._connection.send((prompts, completions, rows))
+            self._connection.send_bytes(json.dumps([prompts, completions, rows]).encode())
         except OSError as error:
             raise self._gone() from error
 
@@ -150,8 +151,8 @@ class _Worker:
         left = max(0.0, self._began + seconds - time.monotonic())
         try:
             if self._connection.poll(left):
-                found: tuple[str, Any] = self._connection.recv()
-                return found
+                kind, value = json.loads(self._connection.recv_bytes())  # not `recv`, which unpickles
+                return kind, value
         except (EOFError, OSError):
             pass  # the process has closed its end: it ends, or has ended
         # Changes nothing for a process that ends already: its exit code is determined.
