@@ -11,12 +11,14 @@ from torchyard.api.validate import validate_file
 from torchyard.cli.demo import EXAMPLE
 
 JOBS = sorted(EXAMPLES.glob("*.yaml"))
+# Most of them want more GPUs than a test has.
+SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
 # Built-in workloads learn for a minute; here a few steps of them are enough.
 SHORT = {"cvrp": "steps=40", "vecrl": "environmentSteps=8192", "lm": "steps=20"}
 KNOW_NOTHING = ["bring-your-own", "hf-trainer"]
 
 
-@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*JOBS, *SCENARIOS], ids=lambda file: file.stem)
 def test_an_example_is_valid_and_named_like_its_file(file: object) -> None:
     result = validate_file(file, ())  # type: ignore[arg-type]
     assert result.problems == ()
@@ -52,3 +54,16 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
     assert status.get("restarts", {"total": 0})["total"] == 0
     assert f"{name} succeeded" in done.stderr
     assert json.loads(torchyard("status", name, "-o", "json").stdout) == job
+
+
+@pytest.mark.e2e
+def test_two_nodes_of_two_processes_run_a_scenario_in_small(torchyard: CommandLine) -> None:
+    shutil.copytree(EXAMPLES, torchyard.folder / "examples")
+    small = ["trainer.params.preset=tiny", "trainer.params.model=tiny-qwen3", "trainer.params.steps=20"]
+    here = ["gpusPerNode=0", "procsPerNode=2", "device=cpu", "parallelism.precision=fp32", "checkpoint.volume=null"]
+    changes = [word for each in (*small, *here) for word in ("--set", f"spec.{each}")]
+    done = torchyard("run", "examples/lm/two-nodes.yaml", "-o", "json", *changes, timeout=600)
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)["status"]
+    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 20)
+    assert status["throughput"]["tokensPerSecond"] > 0
