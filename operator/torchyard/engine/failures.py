@@ -231,6 +231,12 @@ def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = _n
     return found
 
 
+def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
+    """Return the causes of all remembered rounds that ended because hardware was missing or broken."""
+    causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
+    return [cause for cause in causes if cause.class_ == Reason.HARDWARE_SUSPECTED]
+
+
 def first(outcomes: tuple[Outcome, ...]) -> Outcome:
     """Return the earliest failure that is not a consequence of another; if all are, the earliest."""
     failed = [each for each in outcomes if each.state == "failed"]

@@ -15,7 +15,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import counts_for_index, is_agentless, is_spent
-from torchyard.engine.failures import cannot_start, node_lost, start_failures
+from torchyard.engine.failures import cannot_start, node_lost, start_failures, suspected_hardware
 from torchyard.engine.timestamps import moment
 from torchyard.engine.view import Pod, View
 
@@ -55,6 +55,7 @@ def active_pods(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
             or cannot_start(view, pod)
             or _ahead(view, status, pod)
             or is_outdated(view, status, pod)
+            or is_suspect(status, pod)
         )
         if ((stays and not is_spent(view, status, pod)) or counts_for_index(view, status, pod)) and not pod.deleting:
             found[pod.index] = pod
@@ -66,6 +67,14 @@ def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     if status.rendezvous.open:
         return False
     return pod.configuration not in {"", view.configuration} or pod.incarnation < status.rendezvous.oldest_incarnation
+
+
+def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
+    """Return whether the hardware of this pod ended the last round: its replacement prefers another node."""
+    if status.rendezvous.open or not status.attempts:
+        return False
+    cause = status.attempts[-1].cause
+    return cause is not None and cause.class_ == Reason.HARDWARE_SUSPECTED and cause.pod == pod.name
 
 
 def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
@@ -105,6 +114,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
             or pod.uid not in members
             or _ahead(view, status, pod)
             or is_outdated(view, status, pod)
+            or is_suspect(status, pod)
             or is_spent(view, status, pod)
         )
     ]
@@ -132,7 +142,8 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     images = _images(view, status)
     if missing and images != status.images:
         status = replace(status, images=images)
-    avoid = tuple(dict.fromkeys(cause.node for cause in start_failures(status.attempts) if cause.node))
+    shunned = [*start_failures(status.attempts), *suspected_hardware(status.attempts)]
+    avoid = tuple(dict.fromkeys(cause.node for cause in shunned if cause.node))
     creates = tuple(
         CreatePod(
             name=pod_name(view.job.metadata.name, status.incarnation, index),
@@ -214,6 +225,8 @@ def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dic
         return "the gang is smaller now"
     if is_outdated(view, status, pod):
         return "what it runs is not what the gang is to run"
+    if is_suspect(status, pod):
+        return "its hardware is suspected"
     if is_spent(view, status, pod):
         return "its round is over, and without an agent it can take part in no other"
     if not pod.alive:
