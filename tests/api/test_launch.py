@@ -47,6 +47,7 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "precision": "auto",
             "globalBatchSize": None,
             "microBatchSize": "auto",
+            "microBatchTokens": None,
             "activationCheckpointing": "none",
             "cpuOffload": False,
             "memoryFraction": 1.0,

@@ -435,7 +435,7 @@ class Reason(StrEnum):
     GPU_OUT_OF_MEMORY = _failure(
         "GpuOutOfMemory",
         "a GPU ran out of memory",
-        "set a smaller spec.parallelism.microBatchSize",
+        "set a smaller spec.parallelism.microBatchSize or microBatchTokens",
         tried_once_more=True,
     )
     WORKER_HUNG = _failure(

@@ -83,6 +83,15 @@ TRAINING: tuple[Rule, ...] = (
         " || self.microBatchSize <= self.globalBatchSize",
         reads=("globalBatchSize",),
     ),
+    Rule(
+        scope="parallelism",
+        field="microBatchTokens",
+        what="micro-batches are counted in tokens or in samples, not both",
+        fix="leave microBatchSize out",
+        holds=lambda parallelism: parallelism.micro_batch_tokens is None or parallelism.micro_batch_size == "auto",
+        cel="!has(self.microBatchTokens) || type(self.microBatchSize) == string",
+        reads=("microBatchSize",),
+    ),
     *(
         _only_built_in(field)
         for field in ("evaluation", "export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")

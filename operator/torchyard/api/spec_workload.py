@@ -91,6 +91,13 @@ class Parallelism(Model, frozen=True, kw_only=True):
             "fits, tried out before the first step and then kept."
         ),
     ] = "auto"
+    micro_batch_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1073741824)] | None,
+        doc(
+            "Tokens a forward pass on one rank, in place of microBatchSize: the samples of a step are packed by their "
+            "lengths, into equally many micro-batches on all ranks. For workloads whose samples differ in length."
+        ),
+    ] = None
     activation_checkpointing: Annotated[
         Literal["none", "selective", "full"],
         doc(

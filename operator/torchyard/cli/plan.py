@@ -156,11 +156,13 @@ def told(found: dict[str, Any], gpu: str | None) -> str:
 
 
 def _way(job: dict[str, Any], ranks: int) -> str:
+    tokens = job.get("microBatchTokens")
+    size = f"{tokens} tokens" if tokens else job["microBatchSize"]
     parts = [
         plural(ranks, "rank") if ranks else "",
         f"strategy {job['strategy']}",
         job["precision"],
-        f"micro-batches of {job['microBatchSize']}, {job['accumulation']} a step",
+        f"micro-batches of {size}, {job['accumulation']} a step",
         f"activation checkpointing {job['activationCheckpointing']}",
         "offloaded to the host" if job["cpuOffload"] else "",
     ]

@@ -53,6 +53,7 @@ class Parallelism(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     global_batch_size: Annotated[int, Meta(ge=1)] | None = None
     micro_batch_size: Annotated[int, Meta(ge=1)] | Literal["auto"] = "auto"
+    micro_batch_tokens: Annotated[int, Meta(ge=1)] | None = None
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     cpu_offload: bool = False
     memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -72,7 +72,7 @@ def optimize(
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = ids_of_step(work, step)
-    micro_batches = split(work.global_batch, world.size, world.rank, session.micro_batch)
+    micro_batches = micro_batches_of(work, session, ids)
     before = parallel.buffers.copy()
     try:
         if rehearse and parallel.strategy == "ddp" and world.size > 2:
@@ -83,7 +83,7 @@ def optimize(
     except RuntimeError as error:
         if exit_code(error) is not Exit.GPU_MEMORY:
             raise
-        raise out_of_memory(len(micro_batches[0].positions)) from error
+        raise _out_of_memory(session, micro_batches) from error
     raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=sums.values.device)
     totals = world.total(torch.cat([sums.values, raised]))
     if COUNT in sums.names:
@@ -105,6 +105,14 @@ def optimize(
     on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
     return Totals(metrics | {"gradNorm": grad_norm}, on, fault)
+
+
+def micro_batches_of(work: Workload, session: Session, ids: Sequence[int]) -> list[Slots]:
+    """Return the micro-batches of this rank for a step with these samples."""
+    world = session.world
+    if session.packing is not None:
+        return session.packing.micro_batches(ids, world.size, world.rank)
+    return split(work.global_batch, world.size, world.rank, session.micro_batch)
 
 
 def accumulate(
@@ -175,7 +183,7 @@ def loader_of(work: Workload, session: Session) -> Loader:
 
     def batches(step: int, micro_batch: int | None) -> list[list[int]]:
         ids = ids_of_step(work, step)
-        micro_batches = split(work.global_batch, world.size, world.rank, micro_batch)
+        micro_batches = micro_batches_of(work, replace(session, micro_batch=micro_batch), ids)
         return [[ids[position] for position in slots.positions] for slots in micro_batches]
 
     return Loader(
@@ -200,6 +208,16 @@ def micro_batch_of(ids: Sequence[int], slots: Slots, device: torch.device) -> Mi
         torch.tensor([ids[position] for position in positions], device=device),
         torch.tensor(slots.weights, device=device),
     )
+
+
+def _out_of_memory(session: Session, micro_batches: Sequence[Slots]) -> GpuMemoryError:
+    """Return the error for micro-batches that do not fit."""
+    packing = session.packing
+    if packing is None:
+        return out_of_memory(len(micro_batches[0].positions))
+    smaller = packing.budget // 2 if packing.budget // 2 >= max(packing.lengths) else 0
+    advice = f"set parallelism.microBatchTokens: {smaller}" if smaller else "shorten the samples or use strategy fsdp"
+    return GpuMemoryError(f"GPU out of memory with micro-batches of {packing.budget} tokens; {advice}", smaller)
 
 
 def out_of_memory(used: int) -> GpuMemoryError:

@@ -9,9 +9,11 @@ from typing import Literal
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
+from torchyard_trainers.core.data.packing import packing_of
 from torchyard_trainers.core.exits import ConfigError, HungError
 from torchyard_trainers.core.export.formats import check_formats
 from torchyard_trainers.core.memory.limits import hold_to, memory_of
+from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.modes.bench import bench
 from torchyard_trainers.core.modes.evaluate import evaluate
 from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, train
@@ -74,7 +76,9 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
                 round_number=int(round_text) if round_text else None,
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
-            micro_batch = largest_micro_batch(config.parallelism.micro_batch_size, os.environ.get(MICRO_BATCH))
+            settings = config.parallelism
+            configured = settings.micro_batch_tokens or settings.micro_batch_size
+            micro_batch = largest_micro_batch(configured, os.environ.get(MICRO_BATCH))
             mode = MODES.get(config.trainer.mode)
             if mode is None or (config.preflight and run.round_number in (None, 1)):
                 preflight(run)
@@ -87,7 +91,17 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
 
 
 def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:
-    """Build the model and distribute it over the ranks."""
+    """Build the model and distribute it over the ranks.
+
+    Args:
+        task: the workload.
+        run: where and how to train.
+        strategy: resolved, but for the choice by memory.
+        micro_batch: the largest; in tokens, if the config counts them.
+
+    Raises:
+        ConfigError: the config counts tokens, and this workload cannot.
+    """
     world, settings = run.world, run.config.parallelism
     hold_to(world.device, settings.memory_fraction)
     model = built(task)
@@ -106,17 +120,20 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
         fill=(lambda empty: fill(task, empty, world)) if is_deferred(task) else None,
         entry_points=task.entry_points,
     )
-    return Session(parallel, precision, world, run.reporter, micro_batch)
+    if settings.micro_batch_tokens is None:
+        return Session(parallel, precision, world, run.reporter, micro_batch)
+    packing = packing_of(task.source, micro_batch, divisible=divisible(task, model))
+    return Session(parallel, precision, world, run.reporter, None, packing=packing)
 
 
 def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) -> int | None:
     """Return the largest micro-batch: the config's, or a smaller one that earlier rounds learned.
 
     Raises:
-        ConfigError: `learned`, from the environment, is not a number of samples.
+        ConfigError: `learned`, from the environment, is not a number of samples or tokens.
     """
     if learned is not None and not (learned.isdecimal() and int(learned) > 0):
-        raise ConfigError(f"{MICRO_BATCH}: {learned!r} is not a number of samples, 1 or more")
+        raise ConfigError(f"{MICRO_BATCH}: {learned!r} is not a number, 1 or more")
     limits = [] if configured == "auto" else [configured]
     return min([*limits, int(learned)] if learned is not None else limits, default=None)
 

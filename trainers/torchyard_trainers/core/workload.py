@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from torchyard_trainers.core.data.packing import Packing
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.optimizers import trainable
@@ -64,6 +65,7 @@ class Session:
     reporter: Reporter
     micro_batch: int | None  # samples of one forward pass on one rank; None: all samples of the rank
     data_wait: DataWait = field(default_factory=DataWait)  # `with session.data_wait:` around reading samples
+    packing: Packing | None = None  # micro-batches by tokens, in place of `micro_batch`
 
 
 class Workload(Protocol):

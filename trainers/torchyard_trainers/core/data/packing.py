@@ -6,11 +6,14 @@ saved or sent. The plan changes with the world size, the step does not: each sam
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import Slots
+from torchyard_trainers.core.data.source import Source
+from torchyard_trainers.core.exits import ConfigError
 
 
 def pack(lengths: Sequence[int], world: int, rank: int, budget: int) -> list[Slots]:
@@ -39,6 +42,42 @@ def pack(lengths: Sequence[int], world: int, rank: int, budget: int) -> list[Slo
     spare = min(range(len(lengths)), key=lambda position: (lengths[position], position))
     mine = [bins[number * world + (rank if number % 2 == 0 else world - 1 - rank)] for number in range(rounds)]
     return [Slots(sorted(each), [1.0] * len(each)) if each else Slots([spare], [0.0]) for each in mine]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Micro-batches by tokens: their budget, and the length of every sample of the data."""
+
+    budget: int
+    lengths: Sequence[int]
+
+    def micro_batches(self, ids: Sequence[int], world: int, rank: int) -> list[Slots]:
+        """Return the micro-batches of `rank` for a step with these samples."""
+        return pack([int(self.lengths[each]) for each in ids], world, rank, self.budget)
+
+
+def packing_of(source: Source | None, budget: int | None, *, divisible: bool) -> Packing | None:
+    """Return how micro-batches are packed by tokens; None without a budget.
+
+    Args:
+        source: of the workload.
+        budget: `parallelism.microBatchTokens`.
+        divisible: whether a step does not depend on which samples share a micro-batch.
+
+    Raises:
+        ConfigError: lengths are not known, a sample does not fit, or samples depend on each other.
+    """
+    if budget is None:
+        return None
+    field = f"parallelism.microBatchTokens: {budget}"
+    lengths = source.lengths() if source is not None else None
+    if lengths is None:
+        raise ConfigError(f"{field}, but the samples of this workload have no lengths; set microBatchSize instead")
+    if not divisible:
+        raise ConfigError(f"{field}, but losses of this workload depend on other samples; set microBatchSize instead")
+    if (longest := max(lengths)) > budget:
+        raise ConfigError(f"{field}, but the longest sample has {longest} tokens; raise it, or shorten the samples")
+    return Packing(budget, lengths)
 
 
 def _by_length(lengths: Sequence[int]) -> list[int]:

@@ -19,16 +19,17 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
-from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.data.packing import packing_of
 from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.memory.limits import IN_TENSORS
+from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
 from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
-from torchyard_trainers.core.step import accumulate
+from torchyard_trainers.core.step import accumulate, micro_batches_of
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 from torchyard_trainers.core.world import T, World
 
@@ -157,7 +158,8 @@ def _measure(
     if strategy == "ddp":
         parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
-    session = Session(parallel, half, world, reporter, size)
+    packing = packing_of(work.source, settings.micro_batch_tokens, divisible=divisible(work, model))
+    session = Session(parallel, half, world, reporter, size, packing=packing)
     optimizer = as_one(work.optimizer(model))
     for group in optimizer.param_groups:
         if on_gpu and not group.get("fused") and group.get("foreach") is None:
@@ -168,14 +170,16 @@ def _measure(
         tracker.track_inputs((kept,))
     else:
         tracker.track_external(parallel.forward, optimizer, *kept)
-    slots = split(work.global_batch, world.size, world.rank, size)
+    ids = ids_of_step(work, 0)
+    slots = micro_batches_of(work, session, ids)
     accumulates = len(slots) > 1
     # The last micro-batch runs with gradients present. Zeros replace those of earlier ones, unless passes differ: a
     # sharded model keeps unsharded gradients until the last one, and a workload that reads values may play a rollout
     # in the first.
     alike = not (sharded or real)
+    if packing is not None:
+        slots = slots[::-1]  # the longest last
     slots = slots[-1:] if alike or not accumulates else [slots[0], slots[-1]]
-    ids = ids_of_step(work, 0)
     with tracking(tracker), as_on_gpu(wanted=on_gpu):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on

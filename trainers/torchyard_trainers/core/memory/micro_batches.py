@@ -133,6 +133,8 @@ def choose(
     Raises:
         GpuMemoryError: a trial needed more than predicted; it names the size that fitted.
     """
+    if session.packing is not None:
+        return session
     world = session.world
     per_rank = -(-work.global_batch // world.size)
     most = min(per_rank, session.micro_batch or per_rank)

@@ -11,12 +11,14 @@ import msgspec
 from torchyard_trainers import registry
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Config, Fsdp, Parallelism
+from torchyard_trainers.core.data.packing import packing_of
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.memory.forecast import LooksAtNumbersError, Usage, forecast, imagined_world, room_on
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import resolved
+from torchyard_trainers.core.workload import ids_of_step
 from torchyard_trainers.core.world import World
 
 MIB = 1024**2
@@ -59,6 +61,9 @@ class Planner:
         self.trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
         self.state = state_bytes(model)
         self.divisible = divisible(work, model)
+        self.tokens = config.parallelism.micro_batch_tokens
+        packing = packing_of(work.source, self.tokens, divisible=self.divisible)
+        self.packed = len(packing.micro_batches(ids_of_step(work, 0), world.size, 0)) if packing is not None else None
         self.real = False
         self.precision = resolved(config.parallelism.precision, gpu=memory is not None, bf16=bf16)
         self._usages: dict[tuple[object, ...], Usage] = {}
@@ -76,14 +81,14 @@ class Planner:
 
         The last option of each group needs least: if it does not fit, the others are not tried.
         """
-        for ways in _changes(asked, self.world, accumulate=self.divisible):
+        for ways in _changes(asked, self.world, accumulate=self.divisible and self.packed is None):
             if self._can_fit(*ways[-1]):
                 return self.fitted(*next(way for way in ways if self._can_fit(*way)))
         return None
 
     def _can_fit(self, settings: Parallelism, strategy: str) -> bool:
         """Whether some micro-batch fits: one sample at a time or, since accumulation keeps gradients, all at once."""
-        if not self.divisible:
+        if not self.divisible or self.packed is not None:
             return self._fits(self.fitted(settings, strategy))
         return any(self._fits(self._forecast(settings, strategy, size)) for size in (1, self.per_rank))
 
@@ -93,6 +98,8 @@ class Planner:
         def at(size: int) -> Try:
             return self._forecast(settings, strategy, size)
 
+        if self.packed is not None:
+            return at(-(-self.per_rank // self.packed))
         if settings.micro_batch_size != "auto":
             return at(min(settings.micro_batch_size, self.per_rank))
         if self.room is None or not self.divisible or self._fits(at(self.per_rank)):
@@ -140,7 +147,8 @@ class Planner:
             "activationCheckpointing": found.settings.activation_checkpointing,
             "cpuOffload": found.settings.cpu_offload,
             "microBatchSize": size,
-            "accumulation": -(-self.per_rank // size),
+            "microBatchTokens": self.tokens,
+            "accumulation": self.packed or -(-self.per_rank // size),
             "bytes": {**sizes, "total": usage.total},
             "peak": usage.peak,
             "fits": self.fits(found),

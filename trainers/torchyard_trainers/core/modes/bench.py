@@ -125,6 +125,7 @@ def environment(work: Workload, session: Session) -> dict[str, Any]:
         "precision": session.precision.name,
         "globalBatch": work.global_batch,
         "microBatch": session.micro_batch,
+        "microBatchTokens": session.packing.budget if session.packing is not None else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
