@@ -15,6 +15,7 @@ from torchyard_trainers.core.export.formats import FORMATS, check_formats
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.export.verify import ExportError, UnwritableError, compare, record
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.workload import Workload
 from torchyard_trainers.cvrp import params as cvrp
 from torchyard_trainers.cvrp.task import Cvrp
 from torchyard_trainers.vecrl import params as vecrl
@@ -263,7 +264,7 @@ def test_what_does_not_pass_is_not_published_and_the_former_version_stays(bundle
 
 
 def test_a_format_whose_packages_are_missing_says_what_to_install(monkeypatch):
-    class Offers:
+    class Offers(Workload):
         def programs(self, model, cases): ...
 
     monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(packages=("torch", "no_such_package")))

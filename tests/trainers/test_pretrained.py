@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from tests.support.trainers.gangs import Yard
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
+from torchyard_trainers.core.checkpoints.commits import SHARDS
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.pretrained import INDEX, Pretrained, stream
 from torchyard_trainers.core.weights import allocate, parameters_on_meta
@@ -117,3 +119,37 @@ def test_one_process_ddp_and_fsdp_begin_and_train_alike(calm, tmp_path, folder, 
             assert ours["loss"] == pytest.approx(one["loss"], abs=1e-5)
             assert ours["gradNorm"] == pytest.approx(one["gradNorm"], abs=1e-5)
             assert ours["greedy"] == one["greedy"]
+
+
+TEXT = torch.arange(6).view(2, 3)
+
+
+@pytest.mark.e2e
+def test_an_export_computes_what_was_trained(yard, folder):
+    yard.train(settings(folder, "fsdp") | {"export": {"formats": ["hf"]}}, 2)
+    exported = yard.checkpoints / "export" / "hf"
+    manifest = json.loads((exported / "manifest.json").read_text())
+    assert set(manifest["files"]) == {
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+    }
+    theirs = AutoModelForCausalLM.from_pretrained(exported)
+    assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(yard.metrics()[-1]["logits"], rel=1e-5)
+    assert not (yard.checkpoints / "export" / "safetensors").exists(), "the same weights once more"
+
+
+@pytest.mark.e2e
+def test_peft_loads_adapters_that_were_trained_under_fsdp(yard, folder):
+    given = settings(folder, "fsdp", lora=True) | {"export": {"formats": ["hf", "hf-merged"]}}
+    yard.train(given, 2)
+    trained = yard.metrics()[-1]["logits"]
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert float(base(input_ids=TEXT).logits.square().sum()) != pytest.approx(trained, rel=1e-3)
+    adapted = PeftModel.from_pretrained(base, yard.checkpoints / "export" / "hf")
+    merged = AutoModelForCausalLM.from_pretrained(yard.checkpoints / "export" / "hf-merged")
+    for theirs in (adapted, merged):
+        assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(trained, rel=1e-5)
+    names = json.loads((yard.checkpoints / "step-00000004" / SHARDS / "index.json").read_text())["tensors"]
+    assert all(".lora_" in name for name in names), "no frozen weight and no state of one"

@@ -18,7 +18,9 @@ def _micro_fits(parallelism: Parallelism) -> bool:
 
 
 def _has_the_formats(spec: TrainingJobSpec) -> bool:
-    return spec.export is None or spec.trainer is None or "hf" not in spec.export.formats
+    if spec.export is None or spec.trainer is None or spec.trainer.name not in {"cvrp", "vecrl"}:
+        return True
+    return not {"hf", "hf-merged"} & set(spec.export.formats)
 
 
 def _only_built_in(field: str) -> Rule:
@@ -138,10 +140,11 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="export.formats",
-        what="hf is for models of transformers, which no trainer of this version has",
+        what="hf and hf-merged are for models of transformers, which cvrp and vecrl do not train",
         fix="use safetensors, onnx, pt2 or web",
         holds=_has_the_formats,
-        cel="!has(self.export) || !has(self.export.formats) || !('hf' in self.export.formats) || !has(self.trainer)",
+        cel="!has(self.export) || !has(self.export.formats) || !has(self.trainer) || "
+        "!(self.trainer.name in ['cvrp', 'vecrl']) || !self.export.formats.exists(f, f in ['hf', 'hf-merged'])",
         reads=("trainer",),
     ),
 )

@@ -152,7 +152,8 @@ class Export(Model, frozen=True, kw_only=True):
     """Model formats written when training is done."""
 
     formats: Annotated[
-        list[Literal["safetensors", "onnx", "pt2", "hf", "web"]], Meta(max_length=5, description="Formats to write.")
+        list[Literal["safetensors", "onnx", "pt2", "hf", "hf-merged", "web"]],
+        Meta(max_length=6, description="Formats to write."),
     ] = field(default_factory=list)
     verify: Annotated[bool, doc("Reload each format and compare it on recorded inputs.")] = True
 

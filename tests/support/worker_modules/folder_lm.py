@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.losses import linear_cross_entropy
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import sample_keys, stream_key
@@ -22,6 +23,9 @@ class Language(nn.Module):
         target = text[:, 1:].masked_fill(weights[:, None] == 0, -100)
         return linear_cross_entropy(hidden.flatten(0, 1), self.language.lm_head.weight, target.flatten())
 
+    def logits(self, text):
+        return self.language(input_ids=text).logits
+
     def greedy(self, text, length):
         """Continue texts by `length` tokens."""
         for _ in range(length):
@@ -32,7 +36,7 @@ class Language(nn.Module):
 class FolderLm(Workload):
     log_every = 1
     eval_every = 1
-    entry_points = ("greedy",)
+    entry_points = ("greedy", "logits")
 
     def __init__(self, params):
         self.folder = Path(params["folder"])
@@ -45,7 +49,10 @@ class FolderLm(Workload):
 
     def build(self):
         language = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self.folder))
-        return Language(language)
+        return Language(add_lora(language, rank=2, alpha=8) if self.lora else language)
+
+    def assets(self):
+        return {"chat_template.jinja": "{{ messages }}"}
 
     def blocks(self, model):
         return list(model.language.model.layers)
@@ -61,7 +68,8 @@ class FolderLm(Workload):
         text = torch.arange(6).view(2, 3)
         with session.parallel.gathered(), torch.no_grad():
             found = session.parallel.module.greedy(text, 3)
-        return {"greedy": float((found * torch.arange(1, 7)).sum())}
+            logits = session.parallel.module.logits(text)
+        return {"greedy": float((found * torch.arange(1, 7)).sum()), "logits": float(logits.square().sum())}
 
     def loss(self, session, batch):
         keys = sample_keys(stream_key(1, "train"), batch.ids)[:, None]

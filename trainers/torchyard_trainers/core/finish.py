@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.checkpoints.files import read_record
-from torchyard_trainers.core.export.weights import FILE, save
+from torchyard_trainers.core.export.hf import MODEL
+from torchyard_trainers.core.export.sharded import Entry, write_files
 from torchyard_trainers.core.metrics.curves import say
+from torchyard_trainers.core.parallel import whole
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, write_report
 from torchyard_trainers.core.world import World
@@ -19,20 +23,29 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
     """Write `final/model.safetensors`, `final/summary.json`, the workload's report, and DONE."""
     session.reporter.phase("export")
     write_report(work, session, root / "final", root / "metrics.jsonl")
-    weights = session.parallel.on_host(keep=session.world.is_main)
+    final, world = root / "final", session.world
+    world.from_leader(lambda: final.mkdir(exist_ok=True))
+    entries = _entries(session.parallel.module)
+    files = write_files(entries, final, MODEL, world, shared=world.shares(root), verify=False)
 
     def publish() -> None:
-        final = root / "final"
-        final.mkdir(exist_ok=True)
-        save(weights, final / FILE)
         summary = work.summary(metrics)
         write_atomically(final / "summary.json", json.dumps(summary, indent=1))
-        session.reporter.artifact(FILE, final / FILE)
+        for name in files:
+            session.reporter.artifact(name, final / name)
         mark_done(root, work.total_steps, metrics, artifacts=session.reporter.facts["artifacts"])
         say(summary["text"])
 
     session.world.from_leader(publish)
     _mark_on_every_node(root, session.world, work.total_steps, metrics)
+
+
+def _entries(module: nn.Module) -> list[Entry]:
+    """Return all weights by name; a tied weight has all its names."""
+    return [
+        Entry(name, tensor.numel() * tensor.element_size(), lambda tensor=tensor: whole(tensor))  # type: ignore[misc]
+        for name, tensor in module.state_dict().items()
+    ]
 
 
 def mark_done(root: Path, step: int, metrics: Mapping[str, float], artifacts: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -138,7 +138,7 @@ class Parallel:
         return {name: tensor.to("cpu", copy=True) for name, tensor in self._weights() if keep}
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        return ((name, _whole(tensor.detach())) for name, tensor in self.module.state_dict().items())
+        return ((name, whole(tensor.detach())) for name, tensor in self.module.state_dict().items())
 
 
 def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
@@ -305,5 +305,6 @@ def mesh_of(strategy: str, world: World) -> DeviceMesh:
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor unsharded. Collective if it is sharded."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

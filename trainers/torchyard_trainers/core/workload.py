@@ -171,6 +171,10 @@ class Workload(Protocol):
         """
         return {}
 
+    def assets(self) -> Mapping[str, Path | str]:
+        """Return files that an export of the model needs (tokenizer, chat template), by name: a file, or text."""
+        return {}
+
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return a summary of the result; `text` is a sentence."""
         return {**metrics, "text": f"loss {metrics['loss']:.4g} after {self.total_steps} steps"}

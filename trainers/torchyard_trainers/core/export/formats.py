@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.export import graph, web, weights
+from torchyard_trainers.core.export import graph, hf, web, weights
 from torchyard_trainers.core.export.bundle import ExportBundle
 from torchyard_trainers.core.export.program import Exportable, Playable
+from torchyard_trainers.core.weights import is_deferred
 from torchyard_trainers.core.workload import Workload
 
 
@@ -47,15 +48,17 @@ def check_formats(work: Workload, formats: Sequence[str]) -> None:
         UnwritableError: the model can never be written in a format.
     """
     offered = [name for name, form in FORMATS.items() if form.needs is None or isinstance(work, form.needs)]
+    offered += hf.FORMATS if is_deferred(work) or type(work).assets is not Workload.assets else ()
     for name in formats:
         if name not in offered:
             raise ConfigError(f"export.formats: {name} is not offered by this workload; use {', '.join(offered)}")
-        missing = [package for package in FORMATS[name].packages if find_spec(package) is None]
+        packages = FORMATS[name].packages if name in FORMATS else ()
+        missing = [package for package in packages if find_spec(package) is None]
         if missing:
             raise ConfigError(
                 f"export.formats: {name} needs {', '.join(missing)}, which is not installed here; install "
                 f"torchyard[export] or leave {name} out"
             )
     for name in formats:
-        if (check := FORMATS[name].check) is not None:
+        if name in FORMATS and (check := FORMATS[name].check) is not None:
             check(work)

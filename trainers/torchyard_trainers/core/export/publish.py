@@ -11,13 +11,14 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.export import hf
 from torchyard_trainers.core.export.bundle import ExportBundle, prepare
 from torchyard_trainers.core.export.formats import FORMATS
 from torchyard_trainers.core.export.verify import ExportError
@@ -52,6 +53,12 @@ def export(
         ExportError: a format does not match the model; it is not published, earlier ones are.
     """
     session.reporter.phase("export")
+    for name in formats:
+        if name in hf.FORMATS:
+            _publish_hf(fresh(), session, root, name, facts, verify=verify)
+    formats = [name for name in formats if name not in hf.FORMATS]
+    if not formats:
+        return
     whole = session.parallel.on_host(keep=session.world.is_main)
 
     def write_all() -> None:
@@ -67,6 +74,53 @@ def export(
     session.world.from_leader(write_all)
 
 
+def _publish_hf(
+    work: Workload, session: Session, root: Path, name: str, facts: Mapping[str, Any], *, verify: bool
+) -> None:
+    """Write a format of files that ranks write beside each other. Collective."""
+    target, world = root / EXPORTS / name, session.world
+    scratch = target.with_name(f".{name}.tmp")
+
+    def begin() -> None:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+
+    world.from_leader(begin)
+    shared = world.shares(root)
+    try:
+        written = hf.write(work, session, scratch, name, shared=shared, verify=verify)
+    except ExportError:
+        session.reporter.refused(f"{EXPORTS}/{name}")
+        raise
+
+    def publish() -> None:
+        digests = written.pop("files")
+        digests |= _digests(scratch, known=digests)
+        verified = {"tensors": True} if verify else None
+        manifest = _manifest(name, facts, written, digests, verified)
+        write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
+        _replace(target, scratch)
+        tell(root, name, manifest, session.reporter)
+        say(f"exported {target}: {sum(each['bytes'] for each in digests.values())} bytes")
+
+    world.from_leader(publish)
+
+
+def _manifest(
+    name: str, facts: Mapping[str, Any], written: Mapping[str, Any], digests: Mapping[str, Any], verified: Any
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "format": name,
+        "time": time.time(),
+        **facts,
+        **written,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, **written.get("versions", {})},
+        "files": digests,
+        "verified": verified,
+    }
+
+
 def _publish(bundle: ExportBundle, name: str, root: Path, reporter: Reporter, *, verify: bool) -> None:
     form, began = FORMATS[name], time.monotonic()
     target = root / EXPORTS / name
@@ -75,16 +129,7 @@ def _publish(bundle: ExportBundle, name: str, root: Path, reporter: Reporter, *,
     scratch.mkdir(parents=True)
     written = form.write(bundle, scratch)
     verified = form.verify(bundle, scratch, written) if verify else None
-    manifest = {
-        "schema": 1,
-        "format": name,
-        "time": time.time(),
-        **bundle.facts,
-        **written,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, **written.get("versions", {})},
-        "files": _digests(scratch),
-        "verified": verified,
-    }
+    manifest = _manifest(name, bundle.facts, written, _digests(scratch), verified)
     write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
     _replace(target, scratch)
     tell(root, name, manifest, reporter)
@@ -103,9 +148,10 @@ def tell(root: Path, name: str, manifest: Mapping[str, Any], reporter: Reporter)
     reporter.artifact(f"{EXPORTS}/{name}/{MANIFEST}", target / MANIFEST, verified=verified.get("verified"))
 
 
-def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+def _digests(folder: Path, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return size and digest of each file that is not known."""
     found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in known):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         found[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}

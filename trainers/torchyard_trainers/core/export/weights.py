@@ -61,8 +61,11 @@ def verify(bundle: ExportBundle, folder: Path) -> dict[str, Any]:
 def _same(written: dict[str, Tensor], found: dict[str, Tensor], name: str) -> bool:
     if name not in written or name not in found:
         return False
-    want, got = written[name].cpu(), found[name]
+    return same_bits(written[name].cpu(), found[name])
+
+
+def same_bits(want: Tensor, got: Tensor) -> bool:
+    """Return whether two tensors on the CPU are equal in type, shape and every bit, so that NaN equals NaN."""
     if want.shape != got.shape or want.dtype != got.dtype:
         return False
-    # Compare bytes, so that NaN equals NaN.
     return torch.equal(want.contiguous().reshape(-1).view(torch.uint8), got.reshape(-1).view(torch.uint8))

@@ -7,6 +7,7 @@ from typing import Any
 from torchyard_trainers import registry
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.config import Export
+from torchyard_trainers.core.export import hf
 from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export, tell
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.modes.finish import finish_reading
@@ -48,8 +49,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
 
 
 def formats_of(settings: Export | None) -> list[str]:
-    """Return the formats to write: `safetensors` is always among them."""
-    return list(dict.fromkeys(["safetensors", *(settings.formats if settings is not None else [])]))
+    """Return the formats to write: the weights as safetensors are always among them, as `hf` has them too."""
+    asked = settings.formats if settings is not None else []
+    return list(dict.fromkeys([*([] if set(asked) & set(hf.FORMATS) else ["safetensors"]), *asked]))
 
 
 def _export(session: Session, run: Run, step: int, metrics: Mapping[str, float], formats: Sequence[str]) -> None:

@@ -1,0 +1,81 @@
+"""Low-rank adapters (LoRA) by peft, inside a model of transformers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from torch import Tensor, nn
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parallel import whole
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def add_lora(
+    language: M, *, rank: int, alpha: float, dropout: float = 0.0, targets: str | Sequence[str] = "all-linear"
+) -> M:
+    """Freeze a model and put adapters beside its linear layers; call it in `Workload.build`.
+
+    Args:
+        language: a model of transformers; changed in place.
+        rank: of the adapters.
+        alpha: the product of both adapters is multiplied by `alpha / rank`.
+        dropout: of the adapters' inputs.
+        targets: names of linear layers (`q_proj`), or `all-linear` for all but the output layer.
+
+    Raises:
+        ConfigError: no layer has such a name.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    wanted = targets if isinstance(targets, str) else list(targets)
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted, task_type="CAUSAL_LM")
+    language.requires_grad_(requires_grad=False)
+    try:
+        return cast("M", inject_adapter_in_model(config, language))
+    except ValueError as error:
+        raise ConfigError(f"LoRA targets {wanted}: {error}") from error
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Compute with the frozen base alone inside a `with` block, as a reference."""
+    layers = [each for _, each in _adapted(model)]
+    for layer in layers:
+        layer._disable_adapters = True  # noqa: SLF001 - `enable_adapters` would also change requires_grad
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False  # noqa: SLF001
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether a model has adapters of peft."""
+    return any(True for _ in _adapted(model))
+
+
+def merged(model: nn.Module, name: str, base: Tensor) -> Tensor:
+    """Return a whole weight with the product of its adapters added; the weight itself if it has none. Collective.
+
+    Args:
+        model: has the weight.
+        name: of the weight in the model.
+        base: the whole weight.
+    """
+    place = name.removesuffix(".base_layer.weight")
+    if place == name:
+        return base
+    layer: Any = model.get_submodule(place)
+    found = base.float()
+    for adapter in layer.active_adapters:
+        down, up = (whole(part[adapter].weight.detach()).float() for part in (layer.lora_A, layer.lora_B))
+        found = found + (up @ down) * layer.scaling[adapter]
+    return found
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return ((name, each) for name, each in model.named_modules() if isinstance(each, BaseTunerLayer))

@@ -1,0 +1,127 @@
+"""Formats `hf` and `hf-merged`: a folder that transformers and peft load.
+
+`hf` has the layout of `save_pretrained`: safetensors, config, generation config, and the workload's assets (tokenizer,
+chat template). Of a model with adapters it has the adapters only, as peft writes them; `hf-merged` adds them to the
+weights of their base.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchyard_trainers.core.adapters import has_adapters, merged
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
+from torchyard_trainers.core.parallel import whole
+from torchyard_trainers.core.pretrained import canonical, is_adapter
+from torchyard_trainers.core.weights import names_of
+from torchyard_trainers.core.workload import Session, Workload
+
+FORMATS = ("hf", "hf-merged")
+ADAPTER = "adapter_model"
+MODEL = "model"
+
+
+def language_of(model: nn.Module) -> tuple[str, Any]:
+    """Return the transformers model in a workload's model, and the prefix of its names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from transformers import PreTrainedModel
+
+    for name, each in model.named_modules():
+        if isinstance(each, PreTrainedModel):
+            return f"{name}." if name else "", each
+    raise ConfigError("export.formats: hf needs a model of transformers; this workload has none: leave it out")
+
+
+def write(
+    work: Workload,
+    session: Session,
+    folder: Path,
+    form: str,
+    *,
+    shared: bool,
+    verify: bool,
+    limit: int = FILE_BYTES,
+) -> dict[str, Any]:
+    """Write a format into an empty folder; return the facts for the manifest. Collective."""
+    prefix, language = language_of(session.parallel.module)
+    only_adapters = form == "hf" and has_adapters(language)
+    entries = _adapters(language) if only_adapters else _weights(session.parallel.module, prefix)
+    stem = ADAPTER if only_adapters else MODEL
+    files = write_files(entries, folder, stem, session.world, shared=shared, verify=verify, limit=limit)
+    base = str(work.pretrained.folder) if work.pretrained is not None else None
+
+    def add_configs() -> None:
+        if only_adapters:
+            (config,) = language.peft_config.values()
+            config.base_model_name_or_path, config.inference_mode = base, True
+            config.save_pretrained(str(folder))
+        else:
+            _save_config(language, folder)
+        add_assets(folder, work.assets())
+
+    session.world.from_leader(add_configs)
+    return {"parameters": sum(entry.bytes for entry in entries) // 4, "files": files, "base": base}
+
+
+def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
+    """Write files that belong to a model: copies of files, or text, by name."""
+    for name, content in assets.items():
+        assert Path(name).name == name, f"{name}: a name, not a path"
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+        else:
+            (folder / name).write_text(content)
+
+
+def _weights(model: nn.Module, prefix: str) -> list[Entry]:
+    """Return the weights of the language model, once each, with adapters added to their base."""
+    entries, seen = [], set()
+    for name, tensor in names_of(model).items():
+        inner = name.removeprefix(prefix)
+        if not name.startswith(prefix) or is_adapter(inner) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+
+        def make(name: str = name, tensor: Tensor = tensor, kind: torch.dtype = kind) -> Tensor:
+            return merged(model, name, whole(tensor.detach())).to(kind)
+
+        entries.append(Entry(canonical(inner), tensor.numel() * kind.itemsize, make))
+    return entries
+
+
+def _adapters(language: nn.Module) -> list[Entry]:
+    """Return the adapters under the names that peft gives them."""
+
+    def told(name: str) -> str:
+        return "base_model.model." + name.replace(".default.", ".")
+
+    return [
+        Entry(told(name), tensor.numel() * tensor.element_size(), lambda tensor=tensor: whole(tensor.detach()))
+        for name, tensor in names_of(language).items()
+        if is_adapter(name)
+    ]
+
+
+def _save_config(language: Any, folder: Path) -> None:
+    config = type(language.config).from_dict(language.config.to_dict())
+    config.dtype = torch.float32
+    config.architectures = [_original(type(language)).__name__]
+    config.save_pretrained(str(folder))
+    if getattr(language, "generation_config", None) is not None:
+        language.generation_config.save_pretrained(str(folder))
+
+
+def _original(kind: type) -> type:
+    """Return the class below the one that FSDP made."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return next(each for each in kind.__mro__ if not issubclass(each, FSDPModule))
