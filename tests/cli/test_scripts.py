@@ -218,12 +218,11 @@ def test_an_unfinished_run_is_announced(torchyard: CommandLine, here, monkeypatc
     assert "goes on with the unfinished run 'train'; `torchyard rm train` deletes it" in capsys.readouterr().err
 
 
-def test_a_script_is_no_job_file_to_check(torchyard: CommandLine):
+def test_the_memory_of_a_script_is_not_forecast(torchyard: CommandLine):
     (torchyard.folder / "train.py").touch()
-    for command in ("validate", "plan"):
-        done = torchyard(command, "train.py")
-        assert done.returncode == 64
-        assert "torchyard run train.py --save job.yaml" in done.stderr
+    done = torchyard("plan", "train.py")
+    assert done.returncode == 64
+    assert "torchyard run train.py --save job.yaml" in done.stderr
 
 
 def test_debug_behind_the_dashes_is_the_programs(torchyard: CommandLine):

@@ -70,3 +70,23 @@ def test_without_trainers_on_this_machine_the_rest_is_judged_all_the_same(writte
     assert main(["validate", written("cvrp", embedding=30)]) == 0
     assert main(["validate", written("cvrp", embedings=30)]) == 64
     assert "did you mean" in capsys.readouterr().err
+
+
+def test_a_script_is_checked_as_run_starts_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass")
+    assert main(["validate", "train.py", "--nodes", "2", "-o", "json", "--", "--lr", "1"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert (job["spec"]["nodes"], job["spec"]["args"]) == (2, ["--lr", "1"])
+    assert main(["validate", "-m", "package.train"]) == 0
+    assert "-m package.train: valid (package-train)" in capsys.readouterr().err
+    for words, said in {
+        ("train.py", "--env", "RANK=3"): "'RANK' is reserved",
+        ("gone.py",): "there is no such file",
+        ("train.py", "job.yaml"): "train.py is a script among other files",
+        ("job.yaml", "--", "--lr", "1"): "job files and a program are given",
+        ("job.yaml", "--env", "A=1"): "--env is of a program",
+        (): "neither FILE nor -m MODULE nor a command after -- is given",
+    }.items():
+        assert main(["validate", *words]) == 64
+        assert said in capsys.readouterr().err

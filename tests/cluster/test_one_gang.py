@@ -67,8 +67,7 @@ async def test_a_gang_keeps_its_images_when_the_installation_gets_others(api, na
     images = await trainers()
     assert len(images) == 1
     operator.stop()
-    upgraded = make_operator(name="upgraded", flags=("--trainer-image", AGENT_IMAGE))
-    upgraded.start()
+    operator.start("--trainer-image", AGENT_IMAGE)
     await jobs.delete_pod("job-0-1", grace_seconds=0)
     await jobs.until("job", lambda now: now.get("round") == 2)
     assert await trainers() == images

@@ -63,6 +63,14 @@ def declare(parser: common.Parser, backend: Backend) -> None:
         + ("; - is stdin" if backend == "cluster" else "")
         + ", or a Python script (.py), started with torchrun; its own arguments come after --",
     )
+    declare_program(parser, backend)
+    parser.add_argument(
+        "--save", metavar="JOBFILE", type=Path, help="write the job file that this means, and do not start it"
+    )
+
+
+def declare_program(parser: common.Parser, backend: Backend) -> None:
+    """Declare -m, the common fields of a job and --set."""
     parser.add_argument("-m", "--module", metavar="MODULE", help="start a Python module instead: package.module")
     parser.add_argument("--nodes", "--nnodes", dest="nodes", metavar="N", type=common.counted, help="pods of the gang")
     parser.add_argument(
@@ -87,9 +95,6 @@ def declare(parser: common.Parser, backend: Backend) -> None:
     if backend == "cluster":
         parser.add_argument("--image", metavar="IMAGE", help="container image that the program runs in")
     common.sets(parser)
-    parser.add_argument(
-        "--save", metavar="JOBFILE", type=Path, help="write the job file that this means, and do not start it"
-    )
 
 
 def options_of(values: dict[str, Any]) -> JobOptions:
@@ -155,7 +160,7 @@ def _from_file(file: Path, options: JobOptions) -> RequestedJob:
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
         raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)
-    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*_sets(options), *options.sets])
+    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
     if options.env:
         from torchyard.api.codec import job_document
 
@@ -166,14 +171,15 @@ def _from_file(file: Path, options: JobOptions) -> RequestedJob:
     return RequestedJob(job, file.absolute().parent, str(file), is_file=True)
 
 
-def _sets(options: JobOptions) -> list[str]:
-    fields = {
+def fields(options: JobOptions) -> list[str]:
+    """Return the options that are fields of the spec, as `--set` takes them."""
+    given = {
         "nodes": options.nodes,
         "procsPerNode": options.procs,
         "gpusPerNode": options.gpus,
         "image": options.image,
     }
-    return [f"{field}={value}" for field, value in fields.items() if value is not None]
+    return [f"{field}={value}" for field, value in given.items() if value is not None]
 
 
 def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], str]:
@@ -219,7 +225,7 @@ def _valid(document: dict[str, Any], source: str, options: JobOptions) -> "Train
     from torchyard.api.validate import validate_bytes
     from torchyard.cli.files import the_job
 
-    sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else _sets(options)
+    sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
     return the_job(validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets]), source)
 
 

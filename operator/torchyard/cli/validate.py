@@ -1,25 +1,58 @@
 """`torchyard validate FILE...`."""
 
-from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import INVALID, SUCCEEDED
+from torchyard.cli.errors import INVALID, SUCCEEDED, RefusalError
+from torchyard.cli.job_options import SCRIPT_SUFFIX, JobOptions, declare_program, fields, options_of, requested
 from torchyard.cli.output import Format, emit, say
 
 
-def arguments(parser: ArgumentParser) -> None:
+def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="job files (YAML or JSON)")
-    common.sets(parser)
+    parser.trailing = "words"
+    parser.usage = f"{parser.prog} [FILE... | SCRIPT | -m MODULE] [OPTIONS] [-- ARGUMENT...]"
+    parser.add_argument(
+        "files", metavar="FILE", nargs="*", type=Path, help="job files (YAML or JSON), or one Python script (.py)"
+    )
+    declare_program(parser, "local")
     common.output(parser, "json", help="print jobs and problems as JSON")
 
 
-def command(files: list[Path], sets: list[str], output: Format | None) -> int:
+def command(files: list[Path], output: Format | None, **values: Any) -> int:
     """Check job files without running them, and name every mistake with its line and its fix.
+
+    A script, module or command is checked as `torchyard run` would start it, with the same options.
 
     Exit code 0: all are valid, 64: some are not.
     """
+    options = options_of({"file": None, **values})
+    programs = [file for file in files if file.suffix == SCRIPT_SUFFIX]
+    if programs or not files:
+        if len(files) > 1:
+            raise RefusalError(f"{programs[0]} is a script among other files", "check it by itself")
+        return _program(options._replace(file=programs[0] if programs else None), output)
+    if options.module is not None or options.words:
+        raise RefusalError("job files and a program are given", "check them one after the other")
+    if options.env:
+        raise RefusalError("--env is of a program, and job files are given", "put variables into spec.env")
+    return _job_files(files, [*fields(options), *options.sets], output)
+
+
+def _program(options: JobOptions, output: Format | None) -> int:
+    from torchyard.api.codec import job_document
+
+    wanted = requested(options, "local")
+    if output is not None:
+        document = job_document(wanted.job, with_status=False)
+        emit({"valid": True, "jobs": [document], "problems": []}, output)
+    else:
+        say(f"{wanted.source}: valid ({wanted.job.metadata.name})")
+    return SUCCEEDED
+
+
+def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
     from torchyard.api.codec import job_document
     from torchyard.cli.files import checked
 

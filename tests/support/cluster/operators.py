@@ -72,8 +72,8 @@ class Operator:
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, ahead: float = 0.0) -> None:
-        """Start it, or start it again, with a clock that is so many seconds ahead."""
+    def start(self, *flags: str, ahead: float = 0.0) -> None:
+        """Start it, or start it again, with further flags and a clock that is so many seconds ahead."""
         program = ("-c", AHEAD.format(seconds=ahead)) if ahead else MAIN
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
@@ -85,7 +85,7 @@ class Operator:
             port.lend()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *program, *self._command],
+                [sys.executable, *program, *self._command, *flags],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
