@@ -59,6 +59,7 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "keepLast": 3,
             "keepBest": 0,
             "resumeFrom": None,
+            "initFrom": None,
             "onPreempt": True,
         },
         "health": {"nonFinite": "fail"},
@@ -86,8 +87,9 @@ def runs(name):
     ],
 )
 def test_another_jobs_checkpoint_is_a_path_for_its_workers(wanted, place):
-    document = job(trainer={"name": "cvrp"}, checkpoint={"resumeFrom": wanted})
-    assert trainer_config(document, runs)["checkpoint"]["resumeFrom"] == place
+    for field in ("resumeFrom", "initFrom"):
+        document = job(trainer={"name": "cvrp"}, checkpoint={field: wanted})
+        assert trainer_config(document, runs)["checkpoint"][field] == place
 
 
 def test_only_of_programs_without_a_watchdog_of_their_own_the_agent_watches_the_steps():

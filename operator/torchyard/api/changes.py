@@ -66,6 +66,7 @@ FIXED: tuple[Fixed, ...] = (
             "checkpoint.keepLast",
             "checkpoint.onPreempt",
             "checkpoint.resumeFrom",
+            "checkpoint.initFrom",
             "evaluation",
             "export",
             "preflight",

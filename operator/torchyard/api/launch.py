@@ -62,7 +62,8 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
     """
     spec = resolved(job.spec)
     checkpoint = {name: value for name, value in spec["checkpoint"].items() if name != "volume"}
-    checkpoint["resumeFrom"] = _place(checkpoint["resumeFrom"], checkpoints_of)
+    for field in ("resumeFrom", "initFrom"):
+        checkpoint[field] = _place(checkpoint[field], checkpoints_of)
     interval = checkpoint["interval"]
     if interval is not None:
         checkpoint["interval"] = {unit: count for unit, count in interval.items() if count is not None}

@@ -96,7 +96,10 @@ TRAINING: tuple[Rule, ...] = (
     ),
     *(
         _only_built_in(field)
-        for field in ("evaluation", "export", "preflight", "checkpoint.resumeFrom", "logging.wandb", "logging.mlflow")
+        for field in (
+            *("evaluation", "export", "preflight", "checkpoint.resumeFrom", "checkpoint.initFrom"),
+            *("logging.wandb", "logging.mlflow"),
+        )
     ),
     Rule(
         scope="",
@@ -109,6 +112,24 @@ TRAINING: tuple[Rule, ...] = (
         cel="!has(self.checkpoint.resumeFrom) || !has(self.trainer)"
         " || self.trainer.mode in ['train', 'eval', 'export']",
         reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="",
+        field="checkpoint.initFrom",
+        what="only training begins with weights",
+        fix="use mode train, or name them in checkpoint.resumeFrom",
+        holds=lambda spec: not spec.checkpoint.init_from or spec.trainer is None or spec.trainer.mode == "train",
+        cel="!has(self.checkpoint.initFrom) || !has(self.trainer) || self.trainer.mode == 'train'",
+        reads=("trainer.mode",),
+    ),
+    Rule(
+        scope="checkpoint",
+        field="initFrom",
+        what="a job that resumes from a checkpoint has its weights already",
+        fix="give resumeFrom or initFrom",
+        holds=lambda checkpoint: not (checkpoint.init_from and checkpoint.resume_from),
+        cel="!has(self.initFrom) || !has(self.resumeFrom)",
+        reads=("resumeFrom",),
     ),
     Rule(
         scope="",

@@ -51,6 +51,14 @@ class Checkpoint(Model, frozen=True, kw_only=True):
             "same claim), or the path of a checkpoint folder. The newest one, unless /best or /step-00001200 follows."
         ),
     ] = None
+    init_from: Annotated[
+        Annotated[str, Meta(pattern=CHECKPOINT_PATTERN, min_length=1, max_length=1024)] | None,
+        doc(
+            "Weights to begin training with, without the steps, the optimizer or the identity of the run that made "
+            "them: another job by name or the path of a checkpoint folder, as of resumeFrom, or the path of a folder "
+            "with a Hugging Face model. Not read again once the job has a checkpoint."
+        ),
+    ] = None
     on_preempt: Annotated[bool, doc("Save before pods are given up (suspend, preemption, Ctrl-C).")] = True
 
     @property

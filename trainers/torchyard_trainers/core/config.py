@@ -75,6 +75,7 @@ class Checkpoint(Section):
     keep_last: Annotated[int, Meta(ge=1)] = 3
     keep_best: Annotated[int, Meta(ge=0)] = 0
     resume_from: str | None = None
+    init_from: str | None = None
     on_preempt: bool = True
 
 

@@ -88,6 +88,7 @@ class VecRL(Workload):
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the untrained policy."""
+        session.parallel.copy_to(self.collector.actor)  # the weights may be those of checkpoint.initFrom
         metrics = self.evaluate(session)
         (value,) = metrics.values()
         return {**metrics, "evalUntrained": value, "episodes": 0.0}

@@ -87,6 +87,16 @@ class Checkpoints:
 
         self._world.from_leader(check_or_write)
 
+    def note_origin(self, origin: dict[str, Any]) -> None:
+        """Write into run.json which weights the run begins with."""
+        path = self.root / "run.json"
+
+        def add() -> None:
+            self._check_round()
+            commits.write_atomically(path, json.dumps(read_record(path) | {"initFrom": origin}, indent=1))
+
+        self._world.from_leader(add)
+
     def save(self, step: int, state: dict[str, Any], record: dict[str, Any], *, keep: int, best: int = 0) -> Saved:
         """Write and commit a checkpoint, then retire old ones; storage errors are retried with back-off.
 

@@ -21,6 +21,7 @@ from torchyard_trainers.core.checkpoints.checkpoint import (
 )
 from torchyard_trainers.core.checkpoints.commits import read_commit
 from torchyard_trainers.core.checkpoints.shards import Shards, fill_all
+from torchyard_trainers.core.checkpoints.starting_weights import load_starting_weights
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DivergedError
 from torchyard_trainers.core.guard import ADVICE
@@ -40,7 +41,10 @@ class Progress:
 def restore(
     work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config
 ) -> Progress:
-    """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0."""
+    """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0.
+
+    At step 0 the model gets the weights of `checkpoint.initFrom`, if that is set.
+    """
     reporter = session.reporter
     reporter.phase("restore")
     identity = identity_of(work, session.parallel)
@@ -61,6 +65,9 @@ def restore(
     for skipped in found.skipped:
         reporter.warn(f"checkpoint passed over: {skipped}")
     if found.record is None:
+        if config.checkpoint.init_from:
+            origin = load_starting_weights(work, session, Path(config.checkpoint.init_from))
+            checkpoints.note_origin(origin)
         return Progress(fresh=True)
     session.precision.load_state(found.record["scaler"])
     progress = Progress(found.record["step"], dict(found.record["metrics"]))
