@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from little_rl import ALONE, SMALL, SNAKES, everything, session_of, settled
+from little_rl import SMALL, SNAKES, everything, session_of, settled
 from tests.support.trainers.compilers import COMPILED_CODE, needs_compiler
 
 from torchyard_trainers.core.config import Parallelism
@@ -162,7 +162,8 @@ class Countdown:
 def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one():
     environment = Countdown()
     policy = Policy(settled(), environment)
-    assert Evaluator(policy, environment).qualities(ALONE, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+    session = session_of(VecRL(settled()))
+    assert Evaluator(policy, environment).qualities(session, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
 
 
 def test_metrics_are_of_completed_episodes_and_count_them():

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.evaluation import each_over_ranks, over_ranks
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp import decoding, heuristics, tours
 from torchyard_trainers.cvrp.instances import Instances, generate
@@ -16,60 +16,46 @@ EVALUATION_SEED = 1234
 HEURISTICS = {"costNearest": heuristics.nearest_neighbour, "costSavings": heuristics.savings}
 
 
-@torch.no_grad()
 def tour_lengths(
     session: Session, policy: nn.Module, settings: Settings, stream: str, count: int, *, how: str = "greedy"
 ) -> Tensor:
     """Return the length of the policy's tour for each of `count` instances: [count] float64. Collective."""
-    world = session.world
-    positions: list[int] = []
-    found: list[Tensor] = []
-    at_once = max(1, settings.eval_batch // decoding.routes_each(how, settings.decoding_samples))
-    for slots in split(count, world.size, world.rank, at_once):
-        ids = torch.tensor(slots.positions, device=world.device)
+
+    def lengths(positions: list[int]) -> Tensor:
+        ids = torch.tensor(positions, device=session.world.device)
         instances = make(settings, stream, ids)
-        with session.precision.forward():
-            routes = decoding.seek(policy, instances, how, settings.decoding_samples, ids)
+        routes = decoding.seek(policy, instances, how, settings.decoding_samples, ids)
         tours.check(instances, routes.moves, routes.cost)
-        session.reporter.goes_on()
-        real = int(sum(slots.weights))
-        positions += slots.positions[:real]
-        found.append(routes.cost[:real, 0])
-    return world.merge(count, positions, torch.cat(found))
+        return routes.cost[:, 0]
+
+    at_once = max(1, settings.eval_batch // decoding.routes_each(how, settings.decoding_samples))
+    return over_ranks(session, lengths, count, at_once=at_once)
 
 
 def heuristic_cost(session: Session, settings: Settings, name: str, stream: str, count: int) -> float:
     """Return a heuristic's mean tour length on a set, by the name of its metric. Collective."""
-    world = session.world
-    positions: list[int] = []
-    found: list[Tensor] = []
-    for slots in split(count, world.size, world.rank, settings.eval_batch):
-        instances = make(settings, stream, torch.tensor(slots.positions, device=world.device))
+
+    def lengths(positions: list[int]) -> Tensor:
+        instances = make(settings, stream, torch.tensor(positions, device=session.world.device))
         moves, cost = HEURISTICS[name](instances)
         tours.check(instances, moves, cost)
-        session.reporter.goes_on()
-        real = int(sum(slots.weights))
-        positions += slots.positions[:real]
-        found.append(cost[:real, 0])
-    return float(world.merge(count, positions, torch.cat(found)).mean())
+        return cost[:, 0]
+
+    return float(over_ranks(session, lengths, count, at_once=settings.eval_batch, casts=False).mean())
 
 
-@torch.no_grad()
 def solve(session: Session, policy: nn.Module, settings: Settings, problems: list[Problem]) -> list[list[int]]:
     """Return the policy's tour for each problem of a file, one forward pass each. Collective."""
-    world = session.world
-    mine: dict[int, list[int]] = {}
-    for slots in split(len(problems), world.size, world.rank, 1):
-        position = slots.positions[0]
-        instances = place(problems[position], world.device)
-        ids = torch.tensor([position], device=world.device)
-        with session.precision.forward():
-            routes = decoding.seek(policy, instances, settings.decoding, settings.decoding_samples, ids)
+    device = session.world.device
+
+    def tour(position: int) -> list[int]:
+        instances = place(problems[position], device)
+        ids = torch.tensor([position], device=device)
+        routes = decoding.seek(policy, instances, settings.decoding, settings.decoding_samples, ids)
         tours.check(instances, routes.moves, routes.cost)
-        session.reporter.goes_on()
-        mine[position] = routes.moves[0, 0].tolist()
-    found = {position: moves for part in world.gather(mine) for position, moves in part.items()}
-    return [found[position] for position in range(len(problems))]
+        return routes.moves[0, 0].tolist()
+
+    return each_over_ranks(session, tour, len(problems))
 
 
 def place(problem: Problem, device: torch.device) -> Instances:

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.device import can_sync
+from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
-from torchyard_trainers.core.world import World
+from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vecrl.environment import Environment, State
 from torchyard_trainers.vecrl.policy import Policy
 
@@ -36,8 +36,7 @@ class Evaluator:
         self.policy, self._environment = policy, environment
         self._advance = Graphed(self._played, wanted=graphs)
 
-    @torch.no_grad()
-    def qualities(self, world: World, episodes: int) -> Tensor:
+    def qualities(self, session: Session, episodes: int) -> Tensor:
         """Return the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
 
         Every agent's first episode counts, however long it takes: counting episodes in the order in which they end
@@ -45,12 +44,9 @@ class Evaluator:
         """
         agents = self._environment.agents
         copies = -(-episodes // agents)
-        (slots,) = split(copies, world.size, world.rank)
-        own = int(sum(slots.weights))
-        ids = torch.tensor(slots.positions, device=world.device)
-        found = self._first_episodes(ids)[:own]
-        places = [copy * agents + agent for copy in slots.positions[:own] for agent in range(agents)]
-        return world.merge(copies * agents, places, found.flatten())[:episodes]
+        device = session.world.device
+        found = over_ranks(session, lambda ids: self._first_episodes(torch.tensor(ids, device=device)), copies)
+        return found.flatten()[:episodes]
 
     def _first_episodes(self, ids: Tensor) -> Tensor:
         """Play environments `ids` [n] until every agent's first episode is over; return their quality: [n, A]."""

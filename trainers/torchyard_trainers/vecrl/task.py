@@ -139,8 +139,7 @@ class VecRL(Workload):
             policy = Policy(self.settings, environment).to(session.world.device)
             self._evaluator = Evaluator(policy, environment, graphs=self.settings.compile)
         session.parallel.copy_to(self._evaluator.policy)
-        with session.precision.forward():
-            found = self._evaluator.qualities(session.world, self.settings.eval_episodes)
+        found = self._evaluator.qualities(session, self.settings.eval_episodes)
         return {environment.measure: float(found.mean())}
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
