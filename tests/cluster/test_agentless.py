@@ -10,6 +10,7 @@ dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
 print(f"sum {total.item()} of {dist.get_world_size()}\\n", end="", flush=True)
+dist.destroy_process_group()  # with a group still open gloo's threads abort some interpreters at their end
 """
 FAILS = "import os, sys; sys.exit('no luck') if os.environ['RANK'] == '1' else __import__('time').sleep(600)"
 
