@@ -97,6 +97,7 @@ def foretold(config):
         ("vecrl", {"environment": "cartpole", "width": 512, **ONCE}, {"precision": "fp32", "microBatchSize": 32}),
         ("vecrl", {"environment": "snake", **ONCE}, {"precision": "bf16", "microBatchSize": 64}),
         ("vecrl", {"environment": "bandit", **ONCE}, {"precision": "fp32", "microBatchSize": 64}),
+        ("lm", {"batch": 32, "evalSamples": 8}, {"precision": "fp32", "microBatchSize": 16}),
     ],
 )
 def test_where_a_step_takes_most_the_forecast_is_within_a_tenth_of_it(name, params, options):
@@ -131,6 +132,7 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
             for name in ("rollout", "shared", "ema", "critic")
         ),
         *(("vecrl", {"environment": name}, "a real step on the CPU") for name in ("cartpole", "snake", "bandit")),
+        ("lm", {"batch": 32, "evalSamples": 8}, "a step of shapes"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"strategy": "fsdp", "precision": "fp32", "compile": True}])
