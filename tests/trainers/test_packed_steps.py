@@ -8,7 +8,8 @@ import torch
 from tests.support.trainers.gangs import config
 
 from torchyard_trainers.core.data.packing import packing_of
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.data.source import check_same_data
+from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.step import _out_of_memory
 
 
@@ -40,6 +41,15 @@ def test_out_of_memory_advises_half_the_tokens_while_the_longest_sample_fits():
     )
     session = SimpleNamespace(packing=packing_of(source(3, 9), 16, divisible=True))
     assert _out_of_memory(session, []).next_micro_batch == 0
+
+
+def test_ranks_with_different_files_end_before_the_first_step():
+    world = SimpleNamespace(gather=lambda value: [value, value, "other"])
+    with pytest.raises(
+        DataError, match="rank 2 reads other data than rank 0; check that all nodes have the same files"
+    ):
+        check_same_data(SimpleNamespace(fingerprint="one"), world)
+    check_same_data(None, SimpleNamespace(gather=lambda value: [value] * 3))
 
 
 def texts(path, *, bad):

@@ -10,6 +10,7 @@ from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.data.packing import packing_of
+from torchyard_trainers.core.data.source import check_same_data
 from torchyard_trainers.core.exits import ConfigError, HungError
 from torchyard_trainers.core.export.formats import check_formats
 from torchyard_trainers.core.memory.limits import hold_to, memory_of
@@ -101,8 +102,10 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
 
     Raises:
         ConfigError: the config counts tokens, and this workload cannot.
+        DataError: ranks see different data.
     """
     world, settings = run.world, run.config.parallelism
+    check_same_data(task.source, world)
     hold_to(world.device, settings.memory_fraction)
     model = built(task)
     if settings.strategy == "auto" and strategy == "ddp":

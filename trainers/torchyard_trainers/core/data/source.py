@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.world import World
+
 
 class Source(Protocol):
     """Reads samples by id. Which ids a step has follows from its number; a source has no position of its own.
@@ -27,3 +30,15 @@ class Source(Protocol):
         Raises:
             DataError: a record cannot be used; the message names file, line and field.
         """
+
+
+def check_same_data(source: Source | None, world: World) -> None:
+    """Check that all ranks read the same data; with other data they would hang or learn something else. Collective.
+
+    Raises:
+        DataError: naming a rank that reads other data than rank 0.
+    """
+    found = world.gather(source.fingerprint if source is not None else "")
+    other = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+    if other is not None:
+        raise DataError(f"rank {other} reads other data than rank 0; check that all nodes have the same files")
