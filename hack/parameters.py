@@ -17,10 +17,12 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         for preset, environments in vecrl.PRESETS.items()
         for environment, values in environments.items()
     },
-    "lm": lm.PRESETS,
+    "lm": {
+        f"{preset}, {method}": values for preset, methods in lm.PRESETS.items() for method, values in methods.items()
+    },
 }
 
-_CHOOSE = ("preset", "environment")  # what chooses the column
+_CHOOSE = ("preset", "environment", "method")  # what chooses the column
 
 
 def parameters_markdown(workload: str, schema_json: str) -> str:

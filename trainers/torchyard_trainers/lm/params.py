@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.parameters import Count, doc, given, read
+from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
 
 # The geometries of lm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
@@ -21,8 +21,19 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Literal["tiny", "large"],
         doc("Sizes to start from: tiny learns on a CPU in half a minute, large is for benchmarks on a GPU."),
     ] = "tiny"
-    method: Annotated[Literal["sft"], doc("sft: supervised fine-tuning on the right answers.")] = "sft"
-    steps: Annotated[Count | None, doc("Optimizer steps.")] = None
+    method: Annotated[
+        Literal["sft", "dpo", "grpo", "ppo"],
+        doc(
+            "sft: supervised fine-tuning on right answers; dpo: preference of right answers to wrong ones; grpo and "
+            "ppo: reinforcement learning on sampled completions, relative to their group or with a value head."
+        ),
+    ] = "sft"
+    steps: Annotated[Count | None, doc("Optimizer steps, those of sftSteps included.")] = None
+    sft_steps: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        doc("dpo, grpo, ppo: first steps, of supervised fine-tuning on the right answers."),
+    ] = None
+    sft_lr: Annotated[Rate | None, doc("dpo, grpo, ppo: learning rate of these steps.")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, samples and sampled completions.")
     ] = 1
@@ -58,6 +69,48 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Sample from the most probable tokens that have this share; 1: from all."),
     ] = 1.0
     top_k: Annotated[Annotated[int, Meta(ge=0)], doc("Sample from this many most probable tokens; 0: from all.")] = 0
+    reward: Annotated[
+        Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")],
+        doc(
+            "grpo, ppo: exact: 1 for the right answer; shaped: also a part for each right character; or "
+            "MODULE:FUNCTION(prompts, completions, rows), which returns a list of numbers."
+        ),
+    ] = "exact"
+    reward_seconds: Annotated[
+        Annotated[float, Meta(gt=0)], doc("grpo, ppo: time limit of a call of MODULE:FUNCTION.")
+    ] = 60.0
+    reward_workers: Annotated[
+        Count, doc("grpo, ppo: processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
+    ] = 1
+    group: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        doc("grpo: completions of a prompt, which are compared; batch is a multiple."),
+    ] = None
+    minibatches: Annotated[
+        Count | None, doc("grpo, ppo: optimizer steps that share the completions of a rollout, batch for each.")
+    ] = None
+    iterations: Annotated[Count | None, doc("grpo, ppo: passes over a rollout.")] = None
+    rollout_batch: Annotated[
+        Count | None, doc("grpo, ppo: completions that a rank generates at once; default: all of its rollout.")
+    ] = None
+    clip: Annotated[Positive | None, doc("grpo, ppo: the ratio of probabilities is clipped this far below 1.")] = None
+    clip_high: Annotated[Positive | None, doc("grpo, ppo: and this far above 1.")] = None
+    loss_level: Annotated[
+        Literal["token", "sequence"] | None,
+        doc("grpo, ppo: token: all tokens of a step count the same; sequence: all completions do."),
+    ] = None
+    normalize_groups: Annotated[bool | None, doc("grpo: divide rewards by the deviation of their group.")] = None
+    kl_coefficient: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        doc("Weight of the divergence from the model after sftSteps; grpo: in the loss; ppo: in the reward."),
+    ] = None
+    gamma: Annotated[Share | None, doc("ppo: discount of a token.")] = None
+    gae_lambda: Annotated[Share | None, doc("ppo: decay of generalised advantage estimation.")] = None
+    value_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("ppo: weight of the value loss.")] = None
+    beta: Annotated[Positive | None, doc("dpo: how strongly to keep to the model after sftSteps.")] = None
+    length_normalized: Annotated[
+        bool | None, doc("dpo: divide the log-probability of an answer by its number of tokens.")
+    ] = None
     eval_samples: Annotated[Count | None, doc("Samples of the fixed evaluation set.")] = None
     eval_batch: Annotated[Count | None, doc("Samples of one forward pass of an evaluation.")] = None
     eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
@@ -88,16 +141,43 @@ class Settings(Struct, frozen=True, kw_only=True):
     eval_batch: int
     eval_every: int
     log_every: int
+    sft_steps: int = 0
+    sft_lr: float = 0.0
+    reward: str = "exact"
+    reward_seconds: float = 60.0
+    reward_workers: int = 1
+    group: int = 1
+    minibatches: int = 1
+    iterations: int = 1
+    rollout_batch: int = 0
+    clip: float = 0.0
+    clip_high: float = 0.0
+    loss_level: str = "token"
+    normalize_groups: bool = False
+    kl_coefficient: float = 0.0
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    value_coefficient: float = 0.0
+    beta: float = 0.0
+    length_normalized: bool = False
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Optimizer steps made with one rollout."""
+        return self.minibatches * self.iterations
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a frozen copy of the model is needed."""
+        return self.method == "dpo" or self.kl_coefficient > 0
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+_SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "steps": 300,
         "model": "tiny-qwen3",
         "length": 4,
         "symbols": 8,
         "batch": 128,
-        "lr": 3e-3,
         "lr_final": 0.0,
         "warmup_steps": 10,
         "weight_decay": 0.0,
@@ -107,7 +187,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 100,
     },
     "large": {
-        "steps": 1000,
         "model": "qwen3-0.6b",
         "length": 1000,
         "symbols": 26,
@@ -122,6 +201,42 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 500,
     },
 }
+_ROLLOUTS = {"minibatches": 1, "iterations": 1, "clip": 0.2, "loss_level": "token", "kl_coefficient": 0.0}
+_METHODS: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "dpo": {"beta": 0.1, "length_normalized": False},
+    "grpo": _ROLLOUTS | {"group": 16, "clip_high": 0.28, "normalize_groups": True},
+    "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
+}
+_TINY: dict[str, dict[str, Any]] = {
+    "sft": {"steps": 300, "lr": 3e-3},
+    "dpo": {"steps": 160, "lr": 3e-4, "sft_steps": 40, "sft_lr": 3e-3},
+    "grpo": {"steps": 180, "lr": 1e-3, "sft_steps": 40, "sft_lr": 3e-3, "batch": 256},
+    "ppo": {"steps": 180, "lr": 1e-3, "sft_steps": 40, "sft_lr": 3e-3, "batch": 256},
+}
+_LARGE: dict[str, dict[str, Any]] = {
+    "sft": {"steps": 1000},
+    "dpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5},
+    "grpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
+    "ppo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
+}
+# Preset -> method -> what it fills in.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    preset: {method: _SIZES[preset] | _METHODS[method] | own for method, own in methods.items()}
+    for preset, methods in {"tiny": _TINY, "large": _LARGE}.items()
+}
+_RL = ("grpo", "ppo")
+# Fields that only some methods have.
+_OWN = {
+    "sft_steps": ("dpo", *_RL),
+    "sft_lr": ("dpo", *_RL),
+    "group": ("grpo",),
+    "normalize_groups": ("grpo",),
+    **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), _RL),
+    "kl_coefficient": _RL,
+    **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient"), ("ppo",)),
+    **dict.fromkeys(("beta", "length_normalized"), ("dpo",)),
+}
 # Digits of a number that a random number of 53 bits can choose.
 DIGITS = 15
 
@@ -133,7 +248,14 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         ConfigError: naming the field, the value and what is expected, or fields that contradict each other.
     """
     params = read(raw, Params)
-    values = {**PRESETS[params.preset], **given(params)}
+    chosen = given(params)
+    for name, methods in _OWN.items():
+        if name in chosen and params.method not in methods:
+            field = msgspec.structs.fields(Params)[Params.__struct_fields__.index(name)].encode_name
+            raise ConfigError(
+                f"trainer.params.{field}: is of method {' and '.join(methods)}, not {params.method}; remove it"
+            )
+    values = {**PRESETS[params.preset][params.method], **chosen}
     values.pop("preset")
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
@@ -147,8 +269,28 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     # The longest answer and the token that ends it.
     values.setdefault("max_new_tokens", values["length"] + 2)
     settings = msgspec.convert(values, Settings)
-    if settings.warmup_steps > settings.steps:
-        raise ConfigError(
-            f"trainer.params.warmupSteps: {settings.warmup_steps}, but there are {settings.steps} steps; lower it"
-        )
+    _check(settings)
     return settings
+
+
+def _check(settings: Settings) -> None:
+    at = "trainer.params"
+    if settings.sft_steps and settings.sft_steps >= settings.steps:
+        raise ConfigError(
+            f"{at}.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "
+            f"{settings.method}; raise it"
+        )
+    if settings.warmup_steps > settings.steps - settings.sft_steps:
+        raise ConfigError(
+            f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps - settings.sft_steps} steps; "
+            "lower it"
+        )
+    if settings.batch % settings.group:
+        raise ConfigError(
+            f"{at}.batch: {settings.batch} completions are not groups of {settings.group}; give a multiple of group"
+        )
+    if settings.sft_steps % settings.steps_per_rollout:
+        raise ConfigError(
+            f"{at}.sftSteps: {settings.sft_steps} is not a multiple of the {settings.steps_per_rollout} steps of a "
+            "rollout (minibatches x iterations); change one"
+        )

@@ -11,11 +11,19 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.randomness import stream_key
-from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
+from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 from torchyard_trainers.lm.evaluation import answers, score_answers
 from torchyard_trainers.lm.models import LanguageModel, build_model
 from torchyard_trainers.lm.params import Settings
+from torchyard_trainers.lm.preferences import Preferences
+from torchyard_trainers.lm.prompts import Prompts
+from torchyard_trainers.lm.reinforcement import Reinforcement
+from torchyard_trainers.lm.scoring import Reference
 from torchyard_trainers.lm.tokens import character_tokenizer
+
+# What samples depend on beyond the task.
+_ROLLOUTS = ("minibatches", "iterations", "sft_steps")
+_IDENTITY = {"sft": (), "dpo": ("sft_steps",), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
 
 
 class LanguageModeling(Workload):
@@ -29,13 +37,17 @@ class LanguageModeling(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
-        own = ("seed", "method", "model", "task", "length", "symbols")
+        self.save_every = settings.steps_per_rollout
+        own = ["seed", "method", "model", "task", "length", "symbols", *_IDENTITY[settings.method]]
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "lm",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
             "global batch (trainer.params.batch)": settings.batch,
         }
         self.architecture = ("trainer.name", "trainer.params.model")
+        self._reference: Reference | None = None
+        self._reinforcement: Reinforcement | None = None
+        self._preferences: Preferences | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -44,8 +56,15 @@ class LanguageModeling(Workload):
 
     def build(self) -> nn.Module:
         """See `Workload`."""
-        seed = stream_key(self.settings.seed, "weights") % 2**63
-        return build_model(self.settings.model, self.tokenizer, seed=seed)
+        settings = self.settings
+        seed = stream_key(settings.seed, "weights") % 2**63
+        model = build_model(settings.model, self.tokenizer, seed=seed, value_head=settings.method == "ppo")
+        self._reference = Reference(model) if settings.needs_reference else None
+        if settings.method in ("grpo", "ppo"):
+            self._reinforcement = Reinforcement(settings, Prompts(settings, self.tokenizer), self._reference)
+        if self._reference is not None and settings.method == "dpo":
+            self._preferences = Preferences(settings, self.tokenizer, self._reference)
+        return model
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the decoder layers."""
@@ -57,11 +76,19 @@ class LanguageModeling(Workload):
         return adamw(model, self.settings.lr, weight_decay=self.settings.weight_decay, betas=(0.9, 0.95))
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of a step: rising from 0 during the warm-up, then linear from `lr` to `lr_final`."""
+        """Return the rate of a step: rising from 0 during the warm-up, then linear from `lr` to `lr_final`.
+
+        It is `sft_lr` in the supervised steps of another method, and warms up for each.
+        """
         settings = self.settings
-        if step < settings.warmup_steps:
-            return settings.lr * (step + 1) / settings.warmup_steps
-        share = min((step - settings.warmup_steps) / max(settings.steps - settings.warmup_steps, 1), 1.0)
+        if step < settings.sft_steps:
+            return settings.sft_lr * min((step + 1) / max(settings.warmup_steps, 1), 1.0)
+        own, steps = step - settings.sft_steps, settings.steps - settings.sft_steps
+        # All steps of a rollout have one rate.
+        own -= own % settings.steps_per_rollout
+        if own < settings.warmup_steps:
+            return settings.lr * (own + 1) / settings.warmup_steps
+        share = min((own - settings.warmup_steps) / max(steps - settings.warmup_steps, 1), 1.0)
         return settings.lr + (settings.lr_final - settings.lr) * share
 
     def begin(self, session: Session) -> dict[str, float]:
@@ -69,13 +96,38 @@ class LanguageModeling(Workload):
         metrics = self.evaluate(session)
         return {**metrics, "exactMatchUntrained": metrics["exactMatch"]}
 
+    def prepare(self, session: Session, step: int) -> dict[str, float]:
+        """Make the rollout that starts at this step, or score its pairs with the reference."""
+        own = step - self.settings.sft_steps
+        if own < 0:
+            return {}
+        if self._reinforcement is not None:
+            return self._reinforcement.prepare(session, own)
+        if self._preferences is not None:
+            self._preferences.prepare(session, ids_of_step(self, step), own)
+        return {}
+
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        """Return the loss of the method; in the first `sftSteps` that of supervised fine-tuning."""
+        own = batch.step - self.settings.sft_steps
+        if own >= 0 and self._reinforcement is not None:
+            return self._reinforcement.loss(session, batch, own)
+        if own >= 0 and self._preferences is not None:
+            return self._preferences.loss(session, batch)
+        return self._supervised(session, batch)
+
+    def _supervised(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the cross-entropy of the right answers, summed over their tokens."""
         with session.data_wait:
             found = answers(self.settings, self.tokenizer, batch.ids.cpu())
             tokens, labels = found.tokens.to(batch.ids.device), found.labels.to(batch.ids.device)
         labels = labels.masked_fill(batch.weights[:, None] == 0, IGNORE)
-        loss = session.parallel.forward(tokens, labels)
+        if self.settings.method == "ppo":
+            # Every parameter needs a gradient, for ddp: that of the value head is 0.
+            scores = session.parallel.forward(tokens, labels, scores=True)
+            loss = -scores.log_probability.sum() + 0 * scores.value.sum()
+        else:
+            loss = session.parallel.forward(tokens, labels)
         count = (labels != IGNORE).sum()
         documents, lengths = batch.weights.sum(), (tokens != self.tokenizer.pad_token_id).sum(-1) + 1
         statistics = {
@@ -84,13 +136,25 @@ class LanguageModeling(Workload):
         }
         return LossOutput(loss, statistics, count)
 
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
+        """Evaluate when due, and after the supervised steps."""
+        own = step - self.settings.sft_steps
+        if own > 0 and self._reinforcement is not None:
+            self._reinforcement.finished(own)
+        if own == 0 and step:
+            session.reporter.phase("eval")
+            metrics = self.evaluate(session)
+            return {**metrics, "exactMatchSupervised": metrics["exactMatch"]}
+        return super().after_step(session, step, means)
+
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return loss and perplexity of the right answers, and the share that greedy decoding gives exactly."""
         session.parallel.module.eval()
         found = score_answers(session, self.settings, self.tokenizer)
-        session.parallel.module.train()
         loss = float(found.loss.sum() / found.tokens.sum())
-        return {
+        more = self._preferences.evaluate(session) if self._preferences is not None else {}
+        session.parallel.module.train()
+        return more | {
             "evalLoss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
             "exactMatch": float(found.exact.mean()),
@@ -100,10 +164,17 @@ class LanguageModeling(Workload):
         """Return the loss of the right answers."""
         return metrics.get("evalLoss")
 
+    def state(self) -> dict[str, Any]:
+        """Return the weights of the reference."""
+        return {"reference": self._reference.state()} if self._reference is not None else {}
+
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings = self.settings
-        names = ("exactMatch", "exactMatchUntrained", "evalLoss", "perplexity")
+        names = (
+            *("exactMatch", "exactMatchUntrained", "exactMatchSupervised", "evalLoss", "perplexity"),
+            *("reward", "completionTokens", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
+        )
         untrained = metrics.get("exactMatchUntrained", math.nan)
         text = (
             f"{settings.task} by {settings.method}: exact match {metrics['exactMatch']:.3f} on {settings.eval_samples} "

@@ -1,0 +1,123 @@
+"""DPO, GRPO and PPO: what their steps compute, and that no distribution of the samples changes it."""
+
+import pytest
+import torch
+from little_rl import session_of
+from tests.support.trainers.gangs import Yard
+from tests.trainers.test_lm_equality import settings
+
+from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.workload import MicroBatch
+from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.rollouts import rows_of_samples, samples_of_rank
+from torchyard_trainers.lm.task import LanguageModeling
+
+LEARNED = {
+    *("loss", "gradNorm", "reward", "rewardDeviation", "completionTokens", "truncatedFraction", "degenerateGroups"),
+    *("entropy", "approxKl", "clipFraction", "kl", "valueLoss", "rewardMargin", "rewardAccuracy"),
+    *("preferenceAccuracy", "evalLoss", "exactMatch"),
+}
+METHODS = {
+    "dpo": {"sftSteps": 1},
+    "grpo": {"group": 5, "sftSteps": 2, "minibatches": 2, "klCoefficient": 0.1, "reward": "shaped"},
+    "ppo": {"sftSteps": 2, "minibatches": 2, "klCoefficient": 0.1, "reward": "shaped"},
+}
+
+
+def of_method(method, steps=6, **sections):
+    return settings(steps, params={"method": method, "batch": 10, **METHODS[method]}, **sections)
+
+
+def resolved(**params):
+    return resolve_params(params, Parallelism())
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 12])
+def test_every_completion_of_a_rollout_is_generated_by_the_rank_that_trains_on_it(world):
+    chosen = resolved(method="grpo", batch=10, group=5, minibatches=2, sftSteps=0)
+    seen = []
+    for rank in range(world):
+        positions, real = samples_of_rank(chosen, world, rank)
+        seen += [position for position, counts in zip(positions, real, strict=True) if counts]
+        for minibatch in range(2):
+            (slots,) = split(10, world, rank)
+            rows = rows_of_samples(chosen, world, rank, minibatch, torch.tensor(slots.positions))
+            for row, position, weight in zip(rows.tolist(), slots.positions, slots.weights, strict=True):
+                if weight:
+                    assert positions[row] == minibatch * 10 + position
+    assert sorted(seen) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"method": "sft", "group": 4}, "trainer.params.group: is of method grpo, not sft; remove it"),
+        ({"method": "grpo", "beta": 0.1}, "trainer.params.beta: is of method dpo, not grpo"),
+        ({"method": "grpo", "batch": 10, "group": 4}, "batch: 10 completions are not groups of 4"),
+        ({"method": "ppo", "sftSteps": 3, "minibatches": 2}, "sftSteps: 3 is not a multiple of the 2 steps"),
+        ({"method": "dpo", "steps": 5, "sftSteps": 5}, "steps: 5, and sftSteps 5 of them leave none for dpo"),
+        ({"method": "grpo", "reward": "no function"}, "trainer.params.reward"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(params, message):
+    with pytest.raises(ConfigError, match=message):
+        resolved(**params)
+
+
+def test_a_group_shares_one_prompt_and_the_first_ratio_is_one():
+    work = LanguageModeling(
+        resolved(method="grpo", batch=10, group=5, minibatches=2, sftSteps=0, steps=4, warmupSteps=0)
+    )
+    session = session_of(work)
+    metrics = work.prepare(session, 0)
+    rollout, _ = work._reinforcement._held[0]
+    assert len(rollout.tokens) == 20
+    prompts = [
+        tuple(row[: int((labels != IGNORE).int().argmax()) + 1].tolist())
+        for row, labels in zip(rollout.tokens, rollout.labels, strict=True)
+    ]
+    for group in range(4):
+        assert len(set(prompts[group * 5 : group * 5 + 5])) == 1
+    assert len(set(prompts)) > 1
+    assert 0 <= metrics["degenerateGroups"] <= 1
+    found = work.loss(session, MicroBatch(torch.arange(10), torch.ones(10), step=0))
+    tokens = found.statistics["approxKl"].count
+    assert found.statistics["approxKl"].total / tokens < 1e-6
+    assert found.statistics["clipFraction"].total == 0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fork_server, tmp_path_factory):
+    """What one process measured that was never stopped."""
+    measured = {}
+    for method in METHODS:
+        yard = Yard(fork_server, tmp_path_factory.mktemp(method))
+        yard.train(of_method(method))
+        measured[method] = yard.metrics()
+    return measured
+
+
+def assert_same(yard, expected):
+    found = {line["step"]: line for line in yard.metrics()}
+    assert sorted(found) == [line["step"] for line in expected]
+    for line in expected:
+        for name in LEARNED & set(line):
+            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-4), (line["step"], name)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("world", "strategy"), [(2, "ddp"), (2, "fsdp")])
+def test_every_strategy_is_the_same_run(yard, undisturbed, method, world, strategy):
+    yard.train(of_method(method, parallelism={"strategy": strategy, "microBatchSize": 3}), world)
+    assert_same(yard, undisturbed[method])
+
+
+@pytest.mark.e2e
+def test_a_run_that_stopped_after_a_rollout_goes_on_with_the_same_bits(yard, undisturbed):
+    yard.train(of_method("grpo", 4))
+    yard.train(of_method("grpo", 6))
+    assert yard.metrics()[-1]["loss"] == undisturbed["grpo"][-1]["loss"]

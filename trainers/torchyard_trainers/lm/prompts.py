@@ -1,0 +1,50 @@
+"""Prompts of the built-in tasks as tokens, for training and for evaluation."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torchyard_trainers.lm.batches import encode
+from torchyard_trainers.lm.params import Settings
+from torchyard_trainers.lm.tasks import rows_of
+
+# Prompts of rollouts follow those of supervised steps by far, so that none is in both.
+FIRST_PROMPT = 2**40
+
+
+class Prompt(NamedTuple):
+    """What is completed, and what its reward function sees of it."""
+
+    text: str
+    tokens: Sequence[int]
+    row: dict[str, Any]
+
+
+class Prompts:
+    """Prompts by id, and the conversion of completions to text."""
+
+    def __init__(self, settings: Settings, tokenizer: Any) -> None:
+        """Take the tokenizer of the model."""
+        self._settings, self._tokenizer = settings, tokenizer
+        self.pad: int = tokenizer.pad_token_id
+        self.end: int = tokenizer.eos_token_id
+
+    def of_ids(self, ids: Sequence[int]) -> list[Prompt]:
+        """Return prompts of rollouts."""
+        return self._made([FIRST_PROMPT + each for each in ids], held_out=False)
+
+    def held_out(self, ids: Sequence[int]) -> list[Prompt]:
+        """Return prompts of the evaluation set."""
+        return self._made(ids, held_out=True)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def _made(self, ids: Sequence[int], *, held_out: bool) -> list[Prompt]:
+        settings = self._settings
+        rows = rows_of(
+            settings.task, settings.seed, ids, length=settings.length, symbols=settings.symbols, held_out=held_out
+        )
+        tokens = encode(self._tokenizer, [row.prompt for row in rows])
+        return [Prompt(row.prompt, each, row._asdict()) for row, each in zip(rows, tokens, strict=True)]

@@ -1,0 +1,153 @@
+"""GRPO and PPO: rollouts before the steps that use them, and the loss of these steps."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.parallel import SHARDED
+from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
+from torchyard_trainers.lm.generation import Completions, Sampling, WeightsEngine, texts_of
+from torchyard_trainers.lm.losses import policy_loss, value_loss
+from torchyard_trainers.lm.params import Settings
+from torchyard_trainers.lm.prompts import Prompt, Prompts
+from torchyard_trainers.lm.rewards import Rewards
+from torchyard_trainers.lm.rollouts import Collector, Rollout, rows_of_samples
+from torchyard_trainers.lm.scoring import Reference, scored, scorer
+
+# Rewards by name; anything else is MODULE:FUNCTION.
+BUILT_IN = {"exact": "torchyard_trainers.lm.tasks:exact_match", "shaped": "torchyard_trainers.lm.tasks:shaped"}
+
+
+class Reinforcement:
+    """The steps of GRPO and PPO."""
+
+    def __init__(self, settings: Settings, prompts: Prompts, reference: Reference | None) -> None:
+        """Take the parts that all methods share."""
+        self._settings, self._prompts, self._reference = settings, prompts, reference
+        self._rewards: Rewards | None = None
+        self._collector: Collector | None = None
+        self._held: dict[int, tuple[Rollout, dict[str, float]]] = {}  # by number
+
+    def prepare(self, session: Session, step: int) -> dict[str, float]:
+        """Make the rollout that starts at `step`, if one does; return its metrics. Collective.
+
+        Args:
+            session: the model in training.
+            step: counted from the first of this method.
+        """
+        settings = self._settings
+        number, index = divmod(step, settings.steps_per_rollout)
+        if index:
+            return {}
+        if number not in self._held:
+            session.reporter.phase("rollout")
+            if not number and self._reference is not None:
+                self._reference.renew(session)
+            training = session.parallel.module.training
+            session.parallel.module.eval()
+            several = settings.steps_per_rollout > 1 or settings.method == "ppo"
+            temperature = settings.temperature
+            known = self._reference.scorer(session, temperature=temperature) if self._reference is not None else None
+            self._held[number] = self._collector_of(session).collect(
+                session,
+                number,
+                score=scorer(session, temperature=temperature) if several else None,
+                reference=known,
+            )
+            session.parallel.module.train(training)
+        return self._held[number][1]
+
+    def loss(self, session: Session, batch: MicroBatch, step: int) -> LossOutput:
+        """Return the loss of completions of the rollout that `step` is part of."""
+        settings, world = self._settings, session.world
+        number, index = divmod(step, settings.steps_per_rollout)
+        # A trial of a size of micro-batches has any step, and any rollout serves it.
+        rollout, _ = self._held[number] if number in self._held else next(iter(self._held.values()))
+        samples = batch.ids % settings.batch
+        own = rollout.take(rows_of_samples(settings, world.size, world.rank, index % settings.minibatches, samples))
+        found = session.parallel.forward(own.tokens, own.labels, scores=True, temperature=settings.temperature)
+        now, mask = scored(found, own.labels), own.labels != IGNORE
+        policy = policy_loss(
+            now.log_probability,
+            now.log_probability.detach() if own.acted is None else own.acted,
+            own.advantage,
+            mask,
+            batch.weights,
+            low=settings.clip,
+            high=settings.clip_high,
+            per_sequence=settings.loss_level == "sequence",
+            reference=own.reference if settings.method == "grpo" else None,
+            kl_coefficient=settings.kl_coefficient,
+        )
+        loss, statistics = policy.loss, dict(policy.statistics)
+        statistics["entropy"] = (now.entropy * mask * batch.weights[:, None]).sum()
+        if own.target is not None:
+            error = value_loss(now.value, own.target, mask, batch.weights)
+            # Both parts are divided by the same count.
+            loss = loss + settings.value_coefficient * error * (policy.count / policy.tokens.clamp(min=1))
+            statistics["valueLoss"] = error.detach()
+            if own.reference is not None and own.acted is not None:
+                statistics["kl"] = ((own.acted - own.reference) * mask * batch.weights[:, None]).sum()
+        documents = batch.weights.sum()
+        lengths = (mask | (own.tokens != self._prompts.pad)).sum(1) + 1
+        means: dict[str, Tensor | Mean] = {name: Mean(total, policy.tokens) for name, total in statistics.items()}
+        means["tokens"] = Mean((lengths * batch.weights).sum(), documents)
+        return LossOutput(loss, means, policy.count)
+
+    def finished(self, step: int) -> None:
+        """Drop rollouts that the next steps do not use; `step` steps of this method are finished."""
+        number, index = divmod(step, self._settings.steps_per_rollout)
+        self._held = {number: self._held[number]} if index and number in self._held else {}
+
+    def _collector_of(self, session: Session) -> Collector:
+        if self._collector is None:
+            sampling = sampling_of(self._settings, self._prompts)
+            engine = engine_of(session, self._prompts)
+            prompts = self._prompts
+            self._collector = Collector(
+                self._settings, prompts.of_ids, engine, sampling, self._judge, pad=self._prompts.pad
+            )
+        return self._collector
+
+    def _judge(self, prompts: Sequence[Prompt], completions: Completions) -> list[float]:
+        settings = self._settings
+        if self._rewards is None:
+            function = BUILT_IN.get(settings.reward, settings.reward)
+            self._rewards = Rewards(function, seconds=settings.reward_seconds, workers=settings.reward_workers)
+        texts = texts_of(completions, self._prompts.decode)
+        return self._rewards([prompt.text for prompt in prompts], texts, [prompt.row for prompt in prompts])
+
+
+def sampling_of(settings: Settings, prompts: Prompts, *, greedy: bool = False, held_out: bool = False) -> Sampling:
+    """Return how the completions of a run are sampled."""
+    return Sampling(
+        settings.max_new_tokens,
+        temperature=0.0 if greedy else settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        stop_tokens=(prompts.end,),
+        seed=settings.seed,
+        held_out=held_out,
+    )
+
+
+def engine_of(session: Session, prompts: Prompts) -> WeightsEngine:
+    """Return an engine that generates with the model in training."""
+    module: Any = session.parallel.module
+    world = session.world
+
+    def all_ranks(value: bool) -> bool:
+        missing = torch.tensor([float(not value)], dtype=torch.float64, device=world.device)
+        return not world.total(missing).item()
+
+    sharded = session.parallel.strategy in SHARDED
+    return WeightsEngine(
+        module,
+        module.lm.config,
+        device=world.device,
+        decode=prompts.decode,
+        all_ranks=all_ranks if sharded else None,
+    )
