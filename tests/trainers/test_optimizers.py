@@ -8,9 +8,12 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from torchyard_trainers.core.checkpoints.shards import DcpShards, capture, fill_all
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.optimizers import adamw, as_one, groups, muon, parts_of, trainable
+from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.step import set_learning_rate
+from torchyard_trainers.core.world import World
 
 
 def model(**more):
@@ -97,3 +100,27 @@ def test_8_bit_state_without_torchao_is_a_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(ConfigError, match=r"8-bit AdamW needs torchao, .* install torchyard\[lowbit\] or use adamw"):
         adamw(model(), 1e-3, bits=8)
+
+
+@torch.compiler.set_stance("force_eager")
+def test_8_bit_state_is_saved_and_loaded(tmp_path):
+    pytest.importorskip("torchao", reason="torchao is not installed: pip install torchyard[lowbit]")
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64)) for _ in range(2)]
+    optimizers = [adamw(net, 1e-2, bits=8) for net in nets]
+    shards = DcpShards(World(0, 1, 0, torch.device("cpu"), grouped=False))
+    nets[0](torch.eye(64)).square().sum().backward()
+    optimizers[0].step()
+    optimizers[0].zero_grad()
+    shards.save(capture(Parallel("single", nets[0], nets[0]), optimizers[0], {}), tmp_path)
+    fill_all(Parallel("single", nets[1], nets[1]), optimizers[1], {}, shards, tmp_path)
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        net(torch.eye(64)).square().sum().backward()
+        optimizer.step()
+    first, second = (optimizer.state[net[0].weight]["exp_avg"] for net, optimizer in zip(nets, optimizers, strict=True))
+    assert type(second) is type(first), "still 8 bits"
+    largest = first.dequantize().abs().max()
+    assert (first.dequantize() - second.dequantize()).abs().max() < 0.02 * largest
+    assert second.dequantize().abs().max() > 0.5 * largest
+    for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert (one - other).abs().max() < 2e-3  # a step changes a weight by 1e-2

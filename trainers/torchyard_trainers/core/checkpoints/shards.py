@@ -246,7 +246,7 @@ def capture(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any]) 
     model_state, optimizer_state = get_state_dict(parallel.module, parts_of(optimizer))
     return {
         "model": base.limited(model_state, base.changed()),
-        "optimizer": optimizer_state,
+        "optimizer": _in_full(optimizer_state),
         "workload": workload,
     }
 
@@ -259,10 +259,11 @@ def fill_all(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any],
     held = storage.weights(folder)
     loaded = {
         "model": parallel.frozen_base.limited(model_state, held),
-        "optimizer": optimizer_state,
+        "optimizer": _in_full(optimizer_state),
         "workload": workload,
     }
     storage.load(loaded, folder)
+    loaded["optimizer"] = _as_held(optimizer_state, loaded["optimizer"])
     _put_weights(parallel.module, loaded["model"])
     # Not strict: a parameter that never had a gradient has no state.
     options = state_dict.StateDictOptions(strict=False)
@@ -277,6 +278,43 @@ def fill_weights(parallel: Parallel, storage: Shards, folder: Path) -> None:
     loaded = {"model": parallel.frozen_base.limited(get_model_state_dict(parallel.module), held)}
     storage.load(loaded, folder)
     _put_weights(parallel.module, loaded["model"])
+
+
+def _in_full(value: Any) -> Any:
+    """Return optimizer state with its 8-bit tensors (of torchao) in fp32.
+
+    Checkpoints hold plain tensors, which can be loaded at any world size. They are rounded to 8 bits again when loaded,
+    so that a resumed run has not exactly the same state.
+    """
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(value, dict):
+        return {name: _in_full(each) for name, each in value.items()}
+    if not _has_8_bits(value):
+        return value
+    if not isinstance(value, DTensor):
+        return value.dequantize(torch.float32)
+    full = value.to_local().dequantize(torch.float32)
+    where = {"shape": value.shape, "stride": value.stride(), "run_check": False}
+    return DTensor.from_local(full, value.device_mesh, value.placements, **where)
+
+
+def _as_held(held: Any, loaded: Any) -> Any:
+    """Return loaded optimizer state in which what is held in 8 bits is so again."""
+    if isinstance(loaded, dict):
+        return {name: _as_held(held[name], each) for name, each in loaded.items()}
+    if not _has_8_bits(held):
+        return loaded
+    _local(held).copy_(_local(loaded))
+    return held
+
+
+def _has_8_bits(value: Any) -> bool:
+    return isinstance(value, Tensor) and hasattr(_local(value), "codes")
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _put_weights(module: nn.Module, weights: dict[str, Any]) -> None:
