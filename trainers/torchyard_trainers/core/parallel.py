@@ -229,10 +229,16 @@ def _set_types(model: nn.Module, precision: Precision) -> None:
 
     The config of a pretrained model may name bf16, in which small updates would be lost.
     """
-    frozen = torch.bfloat16 if precision.name == "bf16" else torch.float32
     for each in model.parameters():
-        if each.is_meta and each.is_floating_point():
-            each.data = each.data.to(torch.float32 if each.requires_grad else frozen)
+        if each.is_meta:
+            each.data = each.data.to(held_type(each, precision))
+
+
+def held_type(parameter: nn.Parameter, precision: Precision) -> torch.dtype:
+    """Return the type of a deferred model's parameter in memory."""
+    if not parameter.is_floating_point():
+        return parameter.dtype
+    return torch.bfloat16 if precision.name == "bf16" and not parameter.requires_grad else torch.float32
 
 
 def compile_blocks(blocks: list[nn.Module]) -> None:

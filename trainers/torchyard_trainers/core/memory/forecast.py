@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from torch import distributed, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
@@ -26,10 +31,11 @@ from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
 from torchyard_trainers.core.optimizers import as_one
-from torchyard_trainers.core.parallel import SHARDED, Parallel, mesh_of, parallelize
+from torchyard_trainers.core.parallel import SHARDED, Parallel, held_type, mesh_of, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate, micro_batches_of
+from torchyard_trainers.core.weights import built, is_deferred
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 from torchyard_trainers.core.world import T, World
 
@@ -152,9 +158,21 @@ def _measure(
     half = Precision("bf16" if precision == "fp16" else precision, CPU, sharded=sharded)
     # Offloaded parts are counted as if they were not offloaded; compiled blocks need less.
     plain = msgspec.structs.replace(settings, cpu_offload=False, compile=False)
-    model = work.build()
-    as_if = strategy if sharded else "single"
-    parallel = parallelize(model, work.blocks(model), as_if, settings=plain, precision=half, world=world, mesh=mesh)
+    deferred = is_deferred(work)
+    # Parameters without memory need no fake tensors, whose modules cannot be moved as peft does.
+    with unset_fake_temporarily() if deferred else nullcontext():
+        model = built(work)
+    _allocate(model, half)
+    parallel = parallelize(
+        model,
+        work.blocks(model),
+        strategy if sharded else "single",
+        settings=plain,
+        precision=half,
+        world=world,
+        mesh=mesh,
+        entry_points=work.entry_points,
+    )
     if strategy == "ddp":
         parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
@@ -199,6 +217,19 @@ def _measure(
             with suppress(RuntimeError, TypeError):
                 work.evaluate(session)
     return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
+
+
+def _allocate(model: nn.Module, precision: Precision) -> None:
+    """Give parameters on the meta device (fake) memory; tied ones stay tied."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, each in module._parameters.items():  # noqa: SLF001 - `_apply` cannot exchange fake tensors
+            if each is None or not each.is_meta:
+                continue
+            if each not in made:
+                values = torch.empty(each.shape, dtype=held_type(each, precision))
+                made[each] = nn.Parameter(values, requires_grad=each.requires_grad)
+            module._parameters[name] = made[each]  # noqa: SLF001
 
 
 class Replica(nn.Module):

@@ -18,6 +18,7 @@ from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import resolved
+from torchyard_trainers.core.weights import built
 from torchyard_trainers.core.workload import ids_of_step
 from torchyard_trainers.core.world import World
 
@@ -56,7 +57,7 @@ class Planner:
         work = registry.build(self.config)
         self.per_rank = -(-work.global_batch // world.size)
         self.global_batch = work.global_batch
-        model = work.build()
+        model = built(work)
         self.parameters = sum(each.numel() for each in model.parameters())
         self.trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
         self.state = state_bytes(model)

@@ -40,6 +40,7 @@ def tracker_of(model: nn.Module, optimizer: Optimizer, *, sharded: bool, offload
     tracker = _of_the_whole(FSDPMemTracker)(model, optimizer) if sharded else _of_the_whole(MemTracker)()
     tracker.on_host = OFFLOADED if offloads else frozenset()
     tracker.on_gpu = on_gpu
+    tracker.parts = set(model.modules())  # those of a frozen base count
     return tracker
 
 
@@ -93,8 +94,8 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
 
     def count(self: Any, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
         learning = [each.requires_grad for each in module.parameters()]
-        if learning and not any(learning):  # a frozen copy is part of the workload's state, and counted there
-            return 0, 0
+        if learning and not any(learning) and module not in self.parts:
+            return 0, 0  # a frozen copy is part of the workload's state, and counted there
         sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
         return sizes
 
