@@ -172,7 +172,9 @@ def _images(view: View, status: TrainingJobStatus) -> Images | None:
     now = view.images
     if now is None:
         return None
-    held = next((pod.images for pod in _ordered(view.pods) if pod.images is not None), None)
+    # Pods that ended, or are about to, are of a former gang: those of a suspended job are still listed when it resumes.
+    stay = (pod for pod in _ordered(view.pods) if pod.alive and not pod.deleting)
+    held = next((pod.images for pod in stay if pod.images is not None), None)
     first = status.images or held or now
     # The image in the spec can change while the job is suspended.
     return replace(first, trainer=view.job.spec.image or first.trainer)
