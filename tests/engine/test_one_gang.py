@@ -74,6 +74,21 @@ def test_a_gang_keeps_its_images_across_an_upgrade_and_takes_new_ones_after_a_su
     assert (world.created[-1].images, world.status.images) == (NEW, NEW)
 
 
+def test_pods_of_the_former_gang_that_are_still_listed_do_not_decide_the_images_after_a_suspend():
+    world = World(1).to_running()
+    former = world.pods[world.at(0)]
+    world.edit(suspend=True)
+    world.settle()
+    world.finish_deletions()
+    world.settle()
+    assert world.status.state == "Suspended"
+    world.images = NEW
+    world.pods[former.uid] = replace(former, phase="Succeeded", exit_code=75, deleting=True, finished=world.now)
+    world.edit(suspend=False)
+    world.settle()
+    assert (world.created[-1].images, world.status.images) == (NEW, NEW)
+
+
 def test_a_job_of_an_operator_that_noted_no_images_keeps_those_of_its_pods():
     world = World(2).to_running()
     world.job = replace(world.job, status=replace(world.status, images=None))
