@@ -72,6 +72,7 @@ class Stateful(nn.Linear):
         ("blocks", gives([nn.Linear(1, 1)]), "returned a list; return a list of modules of the model"),
         ("optimizer", gives(None), "return one torch.optim.Optimizer"),
         ("optimizer", lambda _, model: [model], "returned a Model; return one torch.optim.Optimizer"),
+        ("optimizer", lambda _, parameters: torch.optim.SGD(parameters), "pass model.parameters() to the optimizer"),
         (
             "optimizer",
             lambda _, model: [torch.optim.SGD(model.parameters()), torch.optim.Adam(model.parameters())],

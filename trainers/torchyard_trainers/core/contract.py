@@ -110,7 +110,12 @@ class _Checked(Workload if TYPE_CHECKING else object):  # type: ignore[misc]
         return listed
 
     def optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
-        found = super().optimizer(model)
+        try:
+            found = super().optimizer(model)
+        except TypeError as error:  # an optimizer of modules: a method that expects parameters got the model
+            raise self._error(
+                "optimizer", f"failed with the model ({error})", "pass model.parameters() to the optimizer"
+            ) from error
         made = list(found) if isinstance(found, Sequence) else [found]
         # LBFGS would call the loss by itself.
         odd = [each for each in made if not isinstance(each, Optimizer) or isinstance(each, LBFGS)]

@@ -68,27 +68,27 @@ _THROUGHPUT = frozenset({"stepsPerSecond", "samplesPerSecond", "mfu"})
 def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
     """Return the seconds of each measured step, and the total seconds spent waiting for data."""
     optimizer = as_one(work.optimizer(session.parallel.module))
-    loader = loader_of(work, session)
     session.reporter.phase("step")
     times: list[float] = []
     step, began, waited, enough = 0, time.monotonic(), 0.0, False
-    while not enough:
-        if step == WARM_UP_STEPS:
-            began, waited = time.monotonic(), session.data_wait.seconds
-        started = time.monotonic()
-        set_learning_rate(optimizer, work.learning_rate(step))
-        # Rank 0 decides by its clock; the decision is part of the step's reduction.
-        long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
-        work.prepare(session, step)
-        flags = {"enough": session.world.is_main and long}
-        data = loader.step(step, session.micro_batch)
-        totals = optimize(work, session, optimizer, step, flags, rehearse=step == 0, data=data)
-        work.after_step(session, step + 1, totals.metrics)
-        if step >= WARM_UP_STEPS:
-            times.append(time.monotonic() - started)
-        step += 1
-        session.reporter.progress(step, work.total_steps)
-        enough = bool(times) and (totals.flags["enough"] or step >= work.total_steps)
+    with loader_of(work, session) as loader:
+        while not enough:
+            if step == WARM_UP_STEPS:
+                began, waited = time.monotonic(), session.data_wait.seconds
+            started = time.monotonic()
+            set_learning_rate(optimizer, work.learning_rate(step))
+            # Rank 0 decides by its clock; the decision is part of the step's reduction.
+            long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
+            work.prepare(session, step)
+            flags = {"enough": session.world.is_main and long}
+            data = loader.step(step, session.micro_batch)
+            totals = optimize(work, session, optimizer, step, flags, rehearse=step == 0, data=data)
+            work.after_step(session, step + 1, totals.metrics)
+            if step >= WARM_UP_STEPS:
+                times.append(time.monotonic() - started)
+            step += 1
+            session.reporter.progress(step, work.total_steps)
+            enough = bool(times) and (totals.flags["enough"] or step >= work.total_steps)
     return times, session.data_wait.seconds - waited
 
 
