@@ -19,6 +19,7 @@ from tests.support.kube.pod_json import ended, seen
 from torchyard.api.codec import read_job
 from torchyard.api.status import Images
 from torchyard.cluster.kube.manifest import files, names
+from torchyard.cluster.kube.manifest.container import images
 from torchyard.cluster.kube.manifest.environment import verbatim
 from torchyard.cluster.kube.manifest.pod import pod
 from torchyard.cluster.kube.manifest.site import Site
@@ -200,6 +201,16 @@ def test_a_gang_keeps_the_images_it_was_created_with():
     kept = Images(trainer="trainer:old", agent="agent:old")
     spec = built(action=msgspec.structs.replace(SECOND, images=kept), script="1")["spec"]
     assert (spec["containers"][0]["image"], spec["initContainers"][0]["image"]) == ("trainer:old", "agent:old")
+
+
+@pytest.mark.parametrize("script", [{"script": "1"}, {"command": ["true"]}], ids=["script", "command"])
+@pytest.mark.parametrize("launcher", [{}, {"launcher": {"kind": "none"}}], ids=["agent", "none"])
+def test_the_images_that_a_gang_gets_are_those_that_its_pods_have(script, launcher):
+    document = built(**script, **launcher)
+    document["metadata"] |= {"name": "cvrp-0-1", "uid": "u-7"}
+    document["status"] = ended(0)
+    job = read_job({"metadata": {"name": "cvrp", "uid": "u-1"}, "spec": script | launcher})
+    assert seen(document).pod.images == images(job, SITE)
 
 
 def test_what_pods_must_have_in_common_is_read_back_from_them():

@@ -48,12 +48,12 @@ def test_a_batch_may_span_two_epochs():
 
 def test_a_workload_with_a_set_goes_through_it_in_orders_of_its_own():
     def order(step, **identity):
-        return ids_of_step(SimpleNamespace(identity=identity, global_batch=8, dataset_size=8), step)
+        return ids_of_step(SimpleNamespace(identity=identity, global_batch=8, dataset_size=8, source=None), step)
 
     assert sorted(order(0)) == sorted(order(1)) == list(range(8))
     assert len({tuple(order(0)), tuple(order(1)), tuple(order(0, seed=2))}) == 3
-    assert epochs(SimpleNamespace(global_batch=6, dataset_size=8), 2) == 1.5
-    endless = SimpleNamespace(global_batch=4, dataset_size=None)
+    assert epochs(SimpleNamespace(global_batch=6, dataset_size=8, source=None), 2) == 1.5
+    endless = SimpleNamespace(global_batch=4, dataset_size=None, source=None)
     assert (list(ids_of_step(endless, 3)), epochs(endless, 3)) == ([12, 13, 14, 15], 0)
 
 

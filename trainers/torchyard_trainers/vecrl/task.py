@@ -107,10 +107,12 @@ class VecRL(Workload):
         compute = torch.compile(losses, dynamic=False) if compiles else losses
         alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
 
-        def learn(minibatch: Minibatch, weights: Tensor) -> LossOutput:
+        def learn(minibatch: Minibatch, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             shape = minibatch.action.shape
             logits, value = model(minibatch.observation.flatten(0, 1))
-            return compute(logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2]), minibatch, weights, settings)
+            logits, value = logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2])
+            found = compute(logits, value, minibatch, weights, settings)
+            return found.loss, found.statistics
 
         if settings.compile and alone:
             return GraphedLoss(learn, list(session.parallel.module.parameters()))

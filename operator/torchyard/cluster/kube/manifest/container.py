@@ -20,8 +20,14 @@ _LITTLE_DISK = "1Gi"
 
 
 def images(job: TrainingJob, site: Site) -> Images:
-    """Return the images that a new gang of this job gets."""
-    return Images(trainer=job.spec.image or site.trainer_image, agent=site.agent_image)
+    """Return the images that a new gang of this job gets; that of the agent only if something is installed."""
+    agent = site.agent_image if needs_installer(job.spec) else ""
+    return Images(trainer=job.spec.image or site.trainer_image, agent=agent)
+
+
+def needs_installer(spec: TrainingJobSpec) -> bool:
+    """Return whether something is installed into the pods: an agent, or at least a script."""
+    return not is_agentless(spec) or spec.script is not None
 
 
 def installer(job: TrainingJob, action: CreatePod, site: Site) -> Container:

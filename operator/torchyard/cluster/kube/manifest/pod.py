@@ -6,7 +6,7 @@ from torchyard.api.changes import configuration
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.manifest import names, placement, security, volumes
-from torchyard.cluster.kube.manifest.container import installer, trainer
+from torchyard.cluster.kube.manifest.container import installer, needs_installer, trainer
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
 from torchyard.engine.agentless import is_agentless
@@ -28,8 +28,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "enableServiceLinks": False,
         "securityContext": security.of_pod(spec, site.run_as),
         "tolerations": placement.tolerations(spec, site),
-        # Without an agent there is nothing to bring but a script.
-        **({} if plain and spec.script is None else {"initContainers": [installer(job, action, site)]}),
+        **({"initContainers": [installer(job, action, site)]} if needs_installer(spec) else {}),
         "containers": [trainer(job, action, site)],
         "volumes": volumes.of_pod(spec, site),
     }
