@@ -1,7 +1,7 @@
 """Every reason that this version can report: what a user reads of it, and what the operator does about it.
 
 A reason is a string of the API (`status.reason`, conditions, events, `attempts[].reason`); its properties stand here
-and nowhere else. The cluster has codes of its own, and later versions have other reasons: `Reason.of` finds out.
+and nowhere else. Other codes come from the cluster or from later versions: `Reason.of` returns None for them.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, code: str) -> "Reason | None":
-        """Return the reason with this code; None: there is none."""
+        """Return the reason with this code; None: the code belongs to the cluster or another version."""
         found = cls._value2member_map_.get(code)
         return found if isinstance(found, Reason) else None
 

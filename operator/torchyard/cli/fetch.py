@@ -11,7 +11,7 @@ from torchyard.api.forms import QUANTITY_PATTERN
 from torchyard.api.quantities import amount
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
-from torchyard.cli.fetchable import fetchable
+from torchyard.cli.fetchable import fetchable, remove
 from torchyard.cli.output import say
 from torchyard.cli.remote.place import on_cluster, place, place_flags
 from torchyard.cli.words import clean, size
@@ -186,11 +186,3 @@ def digest_of(path: Path) -> str:
 
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def remove(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What can be fetched of a job: the entries of its checkpoint folder, each format of an export by itself."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -46,3 +47,11 @@ def _measured(root: Path, path: Path) -> Fetchable:
         if files >= MOST_FILES:
             break
     return Fetchable(path.relative_to(root).as_posix(), found, files, path.is_dir())
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

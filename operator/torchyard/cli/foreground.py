@@ -105,17 +105,17 @@ def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) 
     from torchyard.api.changes import can_go_on_from
 
     old = aside.folder
-    told = f"torchyard: run {before.metadata.name!r} was over and starts over; what it left is in {old.path}"
+    sentence = f"torchyard: run {before.metadata.name!r} was over and starts over; what it left is in {old.path}"
     if aside.deleted:
         oldest = ", ".join(map(str, aside.deleted))
-        told = f"{told}; deleted, since {KEPT_ASIDE} runs of a name are kept: {oldest}"
+        sentence = f"{sentence}; deleted, since {KEPT_ASIDE} runs of a name are kept: {oldest}"
     if not can_go_on_from(before, job):
-        return told
+        return sentence
     resumed = ("run", source, "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
     more = (
         f", given more than {plural(before.status.progress.step, 'step')}" if before.status.state == "Succeeded" else ""
     )
-    return f"{told}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
+    return f"{sentence}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
 
 
 def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:

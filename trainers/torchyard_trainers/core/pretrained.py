@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
-from torchyard_trainers.core.weights import local_part, names_of
+from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.world import World
 
 FILE = "model.safetensors"

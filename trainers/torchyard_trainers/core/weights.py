@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.tensor import DTensor
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.named_tensors import local_part, names_of
+from torchyard_trainers.core.pretrained import stream
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.world import World
 
@@ -75,17 +76,10 @@ def fill(work: "Workload", model: nn.Module, world: World) -> None:
         DataMismatchError: the files do not fit the model.
         ConfigError: there are no such files, or it is not known how to initialize a module.
     """
-    from torchyard_trainers.core.pretrained import stream
-
     rest = set(names_of(model))
     if work.pretrained is not None:
         rest -= stream(work.pretrained, model, world)
     initialize(work, model, world, rest)
-
-
-def names_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and saved buffers by name; a tied parameter has all its names."""
-    return cast("dict[str, Tensor]", model.state_dict(keep_vars=True))
 
 
 def initialize(work: "Workload", model: nn.Module, world: World, names: set[str]) -> None:
@@ -140,18 +134,6 @@ def default_initialize(model: nn.Module, module: nn.Module, name: str) -> None:
             f"{type(module).__name__} {name!r} has no reset_parameters, so its initial weights are unknown; add that "
             "method, or define `initialize` of the workload"
         )
-
-
-def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return this process's part of a possibly sharded tensor, and where that is in the whole."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    if not isinstance(tensor, DTensor):
-        return tensor.detach(), tuple(slice(0, size) for size in tensor.shape)
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    local = tensor.to_local().detach()
-    assert tuple(shape) == tuple(local.shape)
-    return local, tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
 
 
 def _initial(

@@ -13,8 +13,7 @@ import msgspec
 
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.fetch import remove
-from torchyard.cli.fetchable import Fetchable
+from torchyard.cli.fetchable import Fetchable, remove
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torchyard_trainers.core.checkpoints.checkpoint import read_newest, resolve
 from torchyard_trainers.core.checkpoints.shards import Shards, reader_of
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
+from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.pretrained import FILE, INDEX, Pretrained, canonical, is_adapter, stream
-from torchyard_trainers.core.weights import names_of
 from torchyard_trainers.core.workload import Session, Workload
 
 FIELD = "checkpoint.initFrom"

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torchyard_trainers.core.adapters import has_adapters, merged
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
+from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.parallel import whole
 from torchyard_trainers.core.pretrained import canonical, is_adapter
-from torchyard_trainers.core.weights import names_of
 from torchyard_trainers.core.workload import Session, Workload
 
 FORMATS = ("hf", "hf-merged")
