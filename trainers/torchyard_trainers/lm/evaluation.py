@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.batches import Batch, documents, encode
@@ -31,28 +31,22 @@ def answers(settings: Settings, tokenizer: Any, ids: Any, *, held_out: bool = Fa
     return documents(prompts, completions, pad=tokenizer.pad_token_id)
 
 
-@torch.no_grad()
 def score_answers(session: Session, settings: Settings, tokenizer: Any) -> Result:
     """Score the right answers of the evaluation set. Collective.
 
     Greedy decoding gives the right answer exactly if each of its tokens is the most probable one after those before
     it, so that a single pass over the right answers is enough.
     """
-    world, model, count = session.world, session.parallel.module, settings.eval_samples
-    positions: list[int] = []
-    found: list[Tensor] = []
-    for slots in split(count, world.size, world.rank, settings.eval_batch):
-        batch = answers(settings, tokenizer, slots.positions, held_out=True)
-        tokens, labels = batch.tokens.to(world.device), batch.labels.to(world.device)
-        with session.precision.forward():
-            scores = model(tokens, labels, scores=True)
+    device, model = session.world.device, session.parallel.module
+
+    def measure(positions: list[int]) -> Tensor:
+        batch = answers(settings, tokenizer, positions, held_out=True)
+        tokens, labels = batch.tokens.to(device), batch.labels.to(device)
+        scores = model(tokens, labels, scores=True)
         rows = (labels != IGNORE).nonzero()[:, 0]
-        sums = torch.zeros(2, len(tokens), dtype=torch.float64, device=world.device)
+        sums = torch.zeros(2, len(tokens), dtype=torch.float64, device=device)
         sums[0].index_add_(0, rows, -scores.log_probability.double())
         sums[1].index_add_(0, rows, (~scores.greedy).double())
-        session.reporter.goes_on()
-        real = int(sum(slots.weights))
-        positions += slots.positions[:real]
-        found.append(torch.stack([sums[0].cpu(), batch.counted.double(), (sums[1].cpu() == 0).double()])[:, :real])
-    loss, length, exact = torch.cat(found, 1)
-    return Result(*(world.merge(count, positions, values) for values in (loss, length, exact)))
+        return torch.stack([sums[0], batch.counted.to(device).double(), (sums[1] == 0).double()], 1)
+
+    return Result(*over_ranks(session, measure, settings.eval_samples, at_once=settings.eval_batch).unbind(1))
