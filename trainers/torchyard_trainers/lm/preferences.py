@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
 from torchyard_trainers.lm.batches import Batch, documents, encode
@@ -66,20 +66,17 @@ class Preferences:
         }
         return LossOutput(result.loss.dot(batch.weights), statistics)
 
-    @torch.no_grad()
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return how often the model finds the right answer of a held-out pair more probable. Collective."""
-        world, count = session.world, self._settings.eval_samples
         score: Score = scorer(session)
-        positions: list[int] = []
-        found: list[Tensor] = []
-        for slots in split(count, world.size, world.rank, self._settings.eval_batch):
-            tokens, labels = self._pairs(slots.positions, session, held_out=True)
+
+        def right(positions: list[int]) -> Tensor:
+            tokens, labels = self._pairs(positions, session, held_out=True)
             sums = _sums(score(tokens, labels).log_probability)
-            real = int(sum(slots.weights))
-            positions += slots.positions[:real]
-            found.append((sums[:, 0] > sums[:, 1])[:real])
-        return {"preferenceAccuracy": float(world.merge(count, positions, torch.cat(found)).mean())}
+            return sums[:, 0] > sums[:, 1]
+
+        found = over_ranks(session, right, self._settings.eval_samples, at_once=self._settings.eval_batch)
+        return {"preferenceAccuracy": float(found.mean())}
 
     def _pairs(self, ids: Sequence[int], session: Session, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
         """Return tokens and labels of right answers, then of wrong ones: [2n, T]."""
