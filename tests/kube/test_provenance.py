@@ -108,6 +108,26 @@ async def test_a_signature_is_worth_one_pod_even_after_that_one_is_gone(cluster,
     assert not accepted(cluster, copy)
 
 
+async def test_a_request_that_was_thought_lost_creates_a_pod_that_is_recognized_so_that_it_is_deleted(
+    cluster, operator
+):
+    """It was sent again within the same second, and arrives when the name is free again."""
+    late, repeated = signed(operator, uid="late", resourceVersion="900"), signed(operator)
+    assert accepted(cluster, repeated)
+    cluster.tracked.forget(repeated["metadata"]["uid"])
+    assert accepted(cluster, late)
+
+
+def test_pods_that_a_former_release_signed_without_a_nonce_count(cluster, operator):
+    key, signature = (
+        "S00gQFLr2Gfg5wwn1t53XkSmgN4VICD1QJHou54nErg",
+        "PvQiiPhgHR46EKWEZPK45isyde90QOURUrxkJyYipuYuvI6hxyePzt3VZFJl5k8iZvmVkFUtc-jhJFMytlTUDw",
+    )
+    operator.trust((key,))
+    annotations = {names.PROVENANCE: f"{key}.1795255200.{signature}"}
+    assert accepted(cluster, pod(metadata={"annotations": annotations}, status=RUNNING))
+
+
 def test_a_member_of_a_round_counts_when_no_key_is_left(operator):
     """The status names it, which nobody may write who may create pods."""
     document = signed(operator)

@@ -1,11 +1,13 @@
 """Which pods this operator created: a signature in each pod, by a key that every leader publishes in the Lease.
 
 An owner reference, a label or a name proves nothing: whoever may create pods in any namespace can write all three. A
-signature covers namespace, job uid, name and time, so it is worth one pod: it is void in another namespace, for another
-job or name, in a pod that was created much later, and in a second pod (docs/decisions/0025-provenance-of-pods.md).
+signature covers namespace, job uid, name, time and a nonce, so it is worth one pod: it is void in another namespace,
+for another job or name, in a pod that was created much later, and in a second pod. Each request has its own: one that
+was thought lost may still create a pod, which has to be recognized (docs/decisions/0025-provenance-of-pods.md).
 """
 
 import base64
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -61,8 +63,8 @@ class Provenance:
             self._verdicts = {uid: True for uid, valid in self._verdicts.items() if valid}
 
     def sign(self, namespace: str, job_uid: str, name: str) -> str:
-        """Return the signature for a pod that is created now."""
-        issued = f"{self._clock():.0f}"
+        """Return the signature for one request that creates a pod now."""
+        issued = f"{self._clock():.0f}-{secrets.token_hex(3)}"
         signature = self._private.sign(_payload(namespace, job_uid, name, issued))
         return f"{self.public_key}.{issued}.{_text(signature)}"
 
@@ -84,10 +86,11 @@ class Provenance:
     def _is_signed(self, claim: Claim) -> bool:
         public_key, _, rest = claim.signature.partition(".")
         issued, _, signature = rest.partition(".")
+        seconds, _, _nonce = issued.partition("-")  # former releases signed without a nonce
         key = self._keys.get(public_key)
-        if key is None or not (issued.isascii() and issued.isdigit()):
+        if key is None or not (seconds.isascii() and seconds.isdigit()):
             return False
-        if not -EARLY_SECONDS <= claim.created - int(issued) <= LATE_SECONDS:
+        if not -EARLY_SECONDS <= claim.created - int(seconds) <= LATE_SECONDS:
             return False
         try:
             key.verify(_bytes(signature), _payload(claim.namespace, claim.job_uid, claim.name, issued))
