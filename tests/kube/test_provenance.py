@@ -222,6 +222,25 @@ async def pass_renewals(server, version):
 FIRST = CreatePod(name="cvrp-0-1", index=1, incarnation=0)
 
 
+async def test_the_signature_of_a_pod_just_created_is_spent_before_any_watch_shows_it(tmp_path, monkeypatch, operator):
+    """Whoever sees the pod can copy its annotations at once, delete it and take its place."""
+    bodies = []
+
+    async def answer(request):
+        if request.method == "POST" and request.path.endswith("/pods"):
+            bodies.append(await request.json())
+            return web.json_response(pod(metadata={**bodies[-1]["metadata"], "uid": "real"}))
+        return web.json_response({})
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        jobs = Jobs(changed=lambda _key: None)
+        jobs.put(text(JOB))
+        one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None, provenance=operator, clock=lambda: NOW)
+        await one.create_pod(msgspec.convert(JOB, TrainingJob), FIRST)
+    copied = {"annotations": bodies[0]["metadata"]["annotations"], "uid": "copy", "resourceVersion": "900"}
+    assert not accepted(one, pod(metadata=copied, status=RUNNING))
+
+
 async def creates(tmp_path, monkeypatch, provenance, there):
     """Create a pod where another one has its name."""
 

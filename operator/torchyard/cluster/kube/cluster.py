@@ -149,7 +149,7 @@ class KubeCluster:
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )
-            self.provenance.created(self._seen.decode(answer).metadata.uid)
+            self.provenance.created(self._seen.decode(answer).metadata.uid, signature)
         except AlreadyExists:
             answer = await self._own(job, action.name)
         except (Rejected, NotFound, Unavailable) as error:

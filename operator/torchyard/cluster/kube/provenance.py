@@ -68,9 +68,10 @@ class Provenance:
         signature = self._private.sign(_payload(namespace, job_uid, name, issued))
         return f"{self.public_key}.{issued}.{_text(signature)}"
 
-    def created(self, uid: str) -> None:
-        """Note the uid from the answer to our own creation."""
+    def created(self, uid: str, signature: str) -> None:
+        """Note the uid from the answer to our own creation, on which this signature is spent."""
         self._verdicts[uid] = True
+        self._spend(signature, uid)
 
     def verifies(self, claim: Claim) -> bool:
         """Return whether the operator created this pod."""
@@ -100,10 +101,14 @@ class Provenance:
 
     def _is_first(self, claim: Claim) -> bool:
         """Return whether no other pod was recognized by this signature: annotations can be copied."""
-        uid = self._used.setdefault(claim.signature, claim.uid)
+        return self._spend(claim.signature, claim.uid) == claim.uid
+
+    def _spend(self, signature: str, uid: str) -> str:
+        """Return the uid of the pod on which this signature is spent: this one, if it was not spent before."""
+        spent_on = self._used.setdefault(signature, uid)
         if len(self._used) > MAX_USED:
             self._used.popitem(last=False)
-        return uid == claim.uid
+        return spent_on
 
 
 def _payload(namespace: str, job_uid: str, name: str, issued: str) -> bytes:
