@@ -1,9 +1,10 @@
 """What holding agents costs the operator: memory a connection, CPU a sync, how soon a gang is told, a restart's storm.
 
-    python benchmarks/intake.py [--agents 8000] [--seconds 30] [--ranks 1] [--key ecdsa]
+    python benchmarks/intake.py [--agents 8000] [--seconds 30] [--ranks 1] [--key ecdsa] [--peer]
 
 Everything is real but the agents, the API server and the jobs: TLS, tokens, HTTP, the registry. One operator process
-holds every agent's poll, this process plays the agents. CPU and memory are the operator's own, from /proc.
+holds every agent's poll, this process plays the agents. CPU and memory are the operator's own, from /proc. With --peer,
+the same registry is also served by aiohttp's web server, and each figure is given for both (decision 34).
 """
 
 import argparse
@@ -15,11 +16,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trustme
 import uvloop
 from intake_agents import Fleet, pod_uid, published
@@ -31,13 +33,13 @@ TICKS = os.sysconf("SC_CLK_TCK")
 # The operator's process.
 
 
-async def serve(folder: Path, port: int) -> None:
+async def serve(folder: Path, port: int, server: str) -> None:
     from torchyard.app.garbage import leave_caches_alone
     from torchyard.engine.actions import CommandAgent
     from torchyard.engine.ports import Unavailable
     from torchyard.intake.limits import Limits
     from torchyard.intake.registry import AgentRegistry
-    from torchyard.intake.server import Intake, application
+    from torchyard.intake.server import application
     from torchyard.intake.signatures import Signatures
     from torchyard.intake.tls import server_context
     from torchyard.intake.tokens import Member, Tokens
@@ -60,8 +62,8 @@ async def serve(folder: Path, port: int) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     # All agents of the benchmark share one address.
     app = application(registry, tokens.authenticate, limits=Limits(connections_per_address=20_000))
-    async with Intake(app, port=port, tls=tls) as intake:
-        say(port=intake.port)
+    async with SERVERS[server](app, port, tls) as listens_on:
+        say(port=listens_on)
         leave_caches_alone()  # as an operator does
         while line := await lines.readline():
             started = time.time()
@@ -82,6 +84,44 @@ async def serve(folder: Path, port: int) -> None:
             say(started=started, gave=time.time())
 
 
+@asynccontextmanager
+async def our_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
+    from torchyard.intake.server import Intake
+
+    async with Intake(app, port=port, tls=tls) as intake:
+        yield intake.port
+
+
+@asynccontextmanager
+async def aiohttp_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
+    """Serve the same handler with aiohttp, as its documentation advises, without the limits of ours."""
+    from aiohttp import web
+
+    from torchyard.intake.connection import Request
+    from torchyard.intake.wire import MAX_BODY_BYTES
+
+    async def answer(http: web.Request) -> web.Response:
+        token, body = http.headers.get("Authorization", ""), await http.read()
+        request = Request(http.method, http.path, token, body, http.remote or "", lambda: None)
+        response = await app.handle(request)
+        return web.Response(
+            status=response.status, body=msgspec.json.encode(response.document), content_type="application/json"
+        )
+
+    site = web.Application(client_max_size=MAX_BODY_BYTES)
+    site.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(site, access_log=None, keepalive_timeout=90.0, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls, backlog=4096).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+SERVERS = {"torchyard": our_server, "aiohttp": aiohttp_server}
+
+
 def row(name: str, value: str) -> None:
     print(f"| {name} | {value} |", flush=True)
 
@@ -93,11 +133,11 @@ def say(**document: object) -> None:
 class Operator:
     """The operator's process, seen from outside."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, 0
+    def __init__(self, folder: Path, server: str) -> None:
+        self.folder, self.server, self.port = folder, server, 0
 
     async def start(self) -> None:
-        arguments = (__file__, "--serve", str(self.folder), str(self.port))
+        arguments = (__file__, "--serve", str(self.folder), str(self.port), self.server)
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
         self.port = (await self.heard())["port"]
@@ -132,12 +172,13 @@ async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.CA) -> None:
+async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.CA, server: str) -> None:
     tls = ssl.create_default_context()
     authority.configure_trust(tls)
-    operator = Operator(folder)
+    operator = Operator(folder, server)
     await operator.start()
-    print(f"\n{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate\n", flush=True)
+    load = f"{arguments.agents} agents, {arguments.ranks} ranks each, {arguments.key} certificate"
+    print(f"\n{load}, HTTP by {server}\n", flush=True)
     fleet = Fleet(operator, arguments.agents, arguments.ranks, tls, interval=arguments.interval)
     empty, cpu = operator.rss, operator.cpu
     await fleet.arrive()
@@ -194,13 +235,16 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=10.0, help="seconds for which a poll of an agent is held")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--key", choices=("ecdsa", "rsa"), default="ecdsa")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", action="store_true", help="also measure aiohttp's web server in place of ours")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        uvloop.run(serve(Path(arguments.serve[0]), int(arguments.serve[1])))
+        folder, port, server = arguments.serve
+        uvloop.run(serve(Path(folder), int(port), server))
         return
     with certificates(arguments.key) as (folder, authority):
-        uvloop.run(play(folder, arguments, authority))
+        for server in SERVERS if arguments.peer else ("torchyard",):
+            uvloop.run(play(folder, arguments, authority, server))
 
 
 if __name__ == "__main__":
