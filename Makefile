@@ -26,6 +26,8 @@ export SEEDS ?= 1
 LEARNERS := $(if $(filter 1,$(SEEDS)),$(PARALLEL) --dist worksteal)
 
 MINUTES ?= 10
+# Pages written by hand; docs/reference is generated.
+PAGES := *.md images/*.md docs/*.md docs/decisions docs/notebook
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +67,7 @@ beside-learning:
 check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mdformat --check $(PAGES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -137,6 +140,7 @@ lock: ## resolve dependencies again into requirements.lock and the images' parts
 
 format: $(INSTALLED) ## format and mend what can be mended by machine
 	$(BIN)/ruff format .
+	$(BIN)/mdformat $(PAGES)
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what was built here, .venv included
