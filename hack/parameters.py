@@ -8,6 +8,7 @@ from torchyard.api.reference import type_text
 from torchyard_trainers.cvrp import params as cvrp
 from torchyard_trainers.lm import params as lm
 from torchyard_trainers.vecrl import params as vecrl
+from torchyard_trainers.vla import params as vla
 
 # Workload -> column of the table -> what a preset fills in, by the names of Python.
 PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
@@ -20,6 +21,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "lm": {
         f"{preset}, {method}": values for preset, methods in lm.PRESETS.items() for method, values in methods.items()
     },
+    "vla": vla.PRESETS,
 }
 
 _CHOOSE = ("preset", "environment", "method")  # what chooses the column

@@ -12,8 +12,8 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.trackers import check_trackers
 
 # The class of each workload in its own folder's task.py.
-WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL", "lm": "LanguageModeling"}
-KNOWN = (*WORKLOADS, "vlm", "vla")
+WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL", "lm": "LanguageModeling", "vla": "VisionLanguageAction"}
+KNOWN = (*WORKLOADS, "vlm")
 _EITHER = ", ".join(WORKLOADS)
 MODES = ("train", "eval", "bench", "export", "preflight")
 

@@ -19,6 +19,7 @@ HEADLINES = {
     "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
     "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
     "lm": ("exactMatch", "reward", "perplexity", "completionTokens"),
+    "vla": ("successRate", "wrongObjectRate", "flowLoss", "episodes"),
 }
 # What it learns by, over steps: the loss of a policy gradient says nothing.
 CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn"}

@@ -1,0 +1,73 @@
+"""Behaviour cloning depends on no world size, strategy or micro-batch; a resumed run continues with the same bits."""
+
+import pytest
+from tests.support.trainers.gangs import Yard
+
+pytestmark = pytest.mark.e2e
+
+LEARNED = {"loss", "gradNorm", "validActions", "flowLoss", "successRate", "wrongObjectRate", "episodes"}
+
+
+def settings(steps=4, *, mode="train", params=None, **sections):
+    """A run of a few steps; 10 samples do not divide by 3, and their chunks differ in valid actions."""
+    small = {
+        "steps": steps,
+        "batch": 10,
+        "warmupSteps": 0,
+        "schedule": "constant",
+        "evalEpisodes": 7,
+        "evalSamples": 7,
+        "evalBatch": 3,
+        "flowSteps": 2,
+        "evalEvery": 2,
+        "logEvery": 1,
+        "seed": 7,
+    }
+    return {
+        "trainer": {"name": "vla", "mode": mode, "params": small | (params or {})},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fork_server, tmp_path_factory):
+    """What one process measured that was never stopped."""
+    yard = Yard(fork_server, tmp_path_factory.mktemp("undisturbed"))
+    yard.train(settings())
+    return yard.metrics()
+
+
+def assert_same(yard, expected):
+    """Every line of all that was learned; what was measured of the machine differs."""
+    found = {line["step"]: line for line in yard.metrics()}
+    assert sorted(found) == [line["step"] for line in expected]
+    for line in expected:
+        for name in LEARNED & set(line):
+            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-5), (line["step"], name)
+
+
+@pytest.mark.parametrize(
+    ("world", "parallelism"),
+    [
+        (1, {"microBatchSize": 3, "activationCheckpointing": "full"}),
+        (2, {"strategy": "ddp"}),
+        (2, {"strategy": "fsdp", "microBatchSize": 2, "activationCheckpointing": "selective"}),
+        (3, {"strategy": "fsdp"}),
+        (3, {"strategy": "ddp", "microBatchSize": 2}),
+    ],
+)
+def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
+    assert 1 < undisturbed[0]["validActions"] < 4, (
+        "chunks end with their episodes: action steps are counted, not samples"
+    )
+    yard.train(settings(parallelism=parallelism), world)
+    assert_same(yard, undisturbed)
+
+
+def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_with_pictures(yard, undisturbed):
+    yard.train(settings(1))
+    yard.train(settings(2, parallelism={"strategy": "fsdp"}), world=2)
+    yard.train(settings(4))
+    assert_same(yard, undisturbed)

@@ -1,0 +1,1 @@
+"""The workload `vla`: behaviour cloning of vision-language-action models."""

@@ -1,0 +1,230 @@
+"""Policies of `transformers`: geometry presets with random weights, and the module that is trained."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicLayer
+
+from torchyard_trainers.vla.flow import integrate
+from torchyard_trainers.vla.observation import Observation
+
+
+def _geometry(
+    vision: dict[str, Any], language: dict[str, Any], expert: dict[str, Any], *, vocabulary: int, spread: float = 0.02
+) -> dict[str, Any]:
+    """Return the arguments of PI0Config; `spread` is the standard deviation of initial weights."""
+    text = {"model_type": "gemma", "vocab_size": vocabulary, "initializer_range": spread, **language}
+    return {
+        "vlm_config": {
+            "model_type": "paligemma",
+            "vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False, **vision},
+            "text_config": text,
+            "projection_dim": language["hidden_size"],
+            "image_token_id": vocabulary,
+            "initializer_range": spread,
+        },
+        "dit_config": {"model_type": "gemma", "initializer_range": spread, **expert},
+        "initializer_range": spread,
+    }
+
+
+def _vision(size: int, patch: int, width: int, inner: int, *, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "image_size": size,
+        "patch_size": patch,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+
+
+def _gemma(width: int, inner: int, *, layers: int, heads: int, head_dim: int) -> dict[str, Any]:
+    return {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 1,
+        "head_dim": head_dim,
+    }
+
+
+# Preset -> arguments of PI0Config. Layers and heads of the expert attend to those of the language model.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny-pi0": {
+        **_geometry(
+            _vision(42, 14, 64, 128, layers=1, heads=4),
+            _gemma(64, 128, layers=2, heads=4, head_dim=16),
+            _gemma(64, 128, layers=2, heads=4, head_dim=16),
+            vocabulary=64,
+            spread=0.1,  # 0.02 suits wide models; at this width, attention would be flat for hundreds of steps
+        ),
+        "max_state_dim": 2,
+        "max_action_dim": 2,
+    },
+    "small-pi0": _geometry(
+        _vision(224, 16, 384, 1536, layers=12, heads=6),
+        _gemma(768, 3072, layers=12, heads=6, head_dim=128),
+        _gemma(384, 1536, layers=12, heads=6, head_dim=128),
+        vocabulary=32_000,
+    ),
+    # The published pi0: PaliGemma-3B and an expert of 300M.
+    "pi0": _geometry(
+        _vision(224, 14, 1152, 4304, layers=27, heads=16),
+        _gemma(2048, 16_384, layers=18, heads=8, head_dim=256),
+        _gemma(1024, 4096, layers=18, heads=8, head_dim=256),
+        vocabulary=257_152,
+    ),
+}
+
+
+class Policy(nn.Module):
+    """A vision-language model and an action expert that attends to its keys and values.
+
+    All uses go through `forward`: only there a sharded model gathers its parameters.
+    """
+
+    def __init__(self, pi0: Any) -> None:
+        """Wrap `PI0ForConditionalGeneration`; parameters that never get a gradient are frozen.
+
+        Of the last layer of the language model only keys and values are used, and the expert embeds no tokens.
+        """
+        super().__init__()
+        self.pi0 = pi0
+        last = pi0.model.vlm.language_model.layers[-1]
+        idle = (last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm)
+        for each in (*idle, pi0.model.vlm.language_model.norm, pi0.model.dit.embed_tokens):
+            each.requires_grad_(requires_grad=False)
+
+    @property
+    def horizon(self) -> int:
+        """Actions of a chunk."""
+        return int(self.pi0.config.chunk_size)
+
+    @property
+    def action_size(self) -> int:
+        """Parts of an action, of which the last ones may mean nothing."""
+        return int(self.pi0.config.max_action_dim)
+
+    def freeze(self, *, vision: bool, language: bool) -> None:
+        """Freeze the vision tower, or the language model (with the projection of images into it)."""
+        vlm = self.pi0.model.vlm
+        parts = [
+            *([vlm.vision_tower] if vision else []),
+            *([vlm.language_model, vlm.multi_modal_projector] if language else []),
+        ]
+        for each in parts:
+            each.requires_grad_(requires_grad=False)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The units of sharding and recomputation.
+
+        The last layer of the language model is not one: nothing follows its output, which would announce to a sharded
+        model that the layer's own backward pass begins.
+        """
+        model = self.pi0.model
+        return [*model.vlm.vision_tower.encoder.layers, *model.vlm.language_model.layers[:-1], *model.dit.layers]
+
+    def forward(
+        self, seen: Observation, points: Tensor, time: Tensor | None = None, *, steps: int = 0, size: int = 0
+    ) -> Tensor:
+        """Return the velocity at points of the flow, or the actions that noise flows to; [m, H, a] float32.
+
+        Args:
+            seen: its state has at most as many parts as the model takes.
+            points: [m, H, a]; noise, if `time` is None.
+            time: [m] float32.
+            steps: of the integration.
+            size: parts of an action that mean something.
+        """
+        keys_and_values = self._read(seen)
+        state = self._padded(seen.state, self.pi0.config.max_state_dim)
+
+        def velocity(at: Tensor, when: Tensor) -> Tensor:
+            embedded = self.pi0.embed_action_time(state, self._padded(at, self.pi0.config.max_action_dim), when)
+            hidden = self.pi0.model(
+                action_embeds=embedded, attention_mask=self._mask(seen), past_key_values=_reading(keys_and_values)
+            ).last_hidden_state[:, -self.horizon :]
+            found: Tensor = self.pi0.action_out_proj(hidden)
+            return found.float()
+
+        if time is not None:
+            return velocity(points, time)[..., : points.shape[-1]]
+        return integrate(lambda at, when: velocity(at, torch.full_like(at[:, 0, 0], when)), points, steps, size)
+
+    def _read(self, seen: Observation) -> "list[tuple[Tensor, Tensor]]":
+        """Return keys and values of each layer for images and instruction."""
+        model, config = self.pi0.model, self.pi0.config
+        many, cameras = seen.images.shape[:2]
+        tower = config.vlm_config.vision_config
+        patches = cameras * (tower.image_size // tower.patch_size) ** 2
+        images = seen.tokens.new_full((many, patches), config.vlm_config.image_token_id)
+        shown = torch.ones(many, cameras, dtype=torch.bool, device=seen.images.device)
+        embeds = model.embed_prefix(torch.cat([images, seen.tokens], 1), seen.images.to(self._dtype), shown)
+        mask = self._mask(seen)
+        length = torch.arange(embeds.shape[1], device=embeds.device)[None]
+        writing = Cache(layer_class_to_replicate=_WrittenLayer)
+        model.vlm(
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            position_ids=length if mask is None else mask.cumsum(-1) - 1,
+            token_type_ids=torch.zeros_like(embeds)[:, :, 0],
+            past_key_values=writing,
+            use_cache=True,
+        )
+        return [(layer.keys, layer.values) for layer in writing.layers]
+
+    def _mask(self, seen: Observation) -> Tensor | None:
+        """Return which tokens of images and instruction there are, [m, T]; None: all."""
+        if seen.mask is None:
+            return None
+        tower = self.pi0.config.vlm_config.vision_config
+        patches = seen.images.shape[1] * (tower.image_size // tower.patch_size) ** 2
+        return torch.cat([seen.mask.new_ones(len(seen.mask), patches), seen.mask], 1).long()
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The type of weights, which sharded ones have only inside `forward`."""
+        found: torch.dtype = self.pi0.action_out_proj.weight.dtype
+        return found
+
+    def _padded(self, values: Tensor, size: int) -> Tensor:
+        return nn.functional.pad(values.to(self._dtype), (0, size - values.shape[-1]))
+
+
+class _WrittenLayer(DynamicLayer):
+    """Keys and values of the first pass; a recomputation in the backward pass gets its own again."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_more: Any, **_named: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+
+class _ReadLayer(DynamicLayer):
+    """Keys and values of the prefix, followed by those of the pass, which are not kept."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_more: Any, **_named: Any) -> tuple[Tensor, Tensor]:
+        return torch.cat([self.keys, key_states], -2), torch.cat([self.values, value_states], -2)
+
+
+def _reading(found: list[tuple[Tensor, Tensor]]) -> Cache:
+    layers = []
+    for keys, values in found:
+        layer = _ReadLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+        layers.append(layer)
+    return Cache(layers=layers)
+
+
+def build_policy(name: str, *, chunk: int) -> Policy:
+    """Build the model of a preset; its parameters have no memory inside `core.weights.parameters_on_meta`."""
+    from transformers import PI0Config, PI0ForConditionalGeneration
+
+    config = PI0Config(**PRESETS[name], chunk_size=chunk)
+    return Policy(PI0ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32))  # noqa: SLF001

@@ -1,0 +1,175 @@
+"""Parameters of the `vla` workload. Imports no torch: the operator's schema is made from this file."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parameters import Count, doc, given, read
+
+# The geometries of vla/models.py, which needs torch.
+Geometry = Literal["tiny-pi0", "small-pi0", "pi0"]
+Rate = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """Behaviour cloning of a vision-language-action model. Fields that are not set come from the preset."""
+
+    preset: Annotated[
+        Literal["tiny", "large"],
+        doc("Sizes to start from: tiny learns on a CPU in a minute, large is pi0 on GPUs."),
+    ] = "tiny"
+    steps: Annotated[Count | None, doc("Optimizer steps.")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, demonstrations, times and noise.")
+    ] = 1
+    model: Annotated[
+        Geometry | None,
+        doc("Geometry of the model, with random weights: a vision-language model and an action expert (pi0)."),
+    ] = None
+    objects: Annotated[
+        Annotated[int, Meta(ge=2, le=6)] | None, doc("Objects on the table, of different colours; one is named.")
+    ] = None
+    chunk: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, doc("Actions that the model predicts at once (steps).")
+    ] = None
+    normalization: Annotated[
+        Literal["min-max", "mean-std", "none"] | None,
+        doc(
+            "Scale state and actions by statistics of the demonstrations: to [-1, 1], or to mean 0 and standard "
+            "deviation 1."
+        ),
+    ] = None
+    batch: Annotated[
+        Count | None, doc("Samples of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")
+    ] = None
+    lr: Annotated[Rate | None, doc("Learning rate after the warm-up.")] = None
+    lr_final: Annotated[Rate | None, doc("Learning rate of the last step.")] = None
+    schedule: Annotated[
+        Literal["constant", "cosine", "linear", "wsd"] | None,
+        doc("Fall of the learning rate after the warm-up; wsd: only in the last fifth of the steps."),
+    ] = None
+    warmup_steps: Annotated[
+        Annotated[int, Meta(ge=0)] | None, doc("Steps over which the learning rate rises from 0.")
+    ] = None
+    expert_lr_scale: Annotated[
+        Annotated[float, Meta(gt=0, le=1000)] | None,
+        doc("Factor of the learning rate for the action expert and its projections."),
+    ] = None
+    weight_decay: Annotated[Rate | None, doc("Weight decay of AdamW; norms, biases and embeddings have none.")] = None
+    max_grad_norm: Annotated[
+        Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
+    ] = None
+    freeze_vision: Annotated[bool, doc("Do not train the vision tower.")] = False
+    freeze_language: Annotated[bool, doc("Do not train the language model; the action expert still reads it.")] = False
+    flow_steps: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, doc("Euler steps from noise to actions, in evaluation.")
+    ] = None
+    execute: Annotated[
+        Count | None, doc("Actions of a chunk that are carried out before the model looks again; default: all.")
+    ] = None
+    eval_episodes: Annotated[Count | None, doc("Closed-loop episodes of an evaluation.")] = None
+    eval_samples: Annotated[Count | None, doc("Held-out demonstrations that the flow loss is measured on.")] = None
+    eval_batch: Annotated[Count | None, doc("Episodes or demonstrations that a rank evaluates at once.")] = None
+    eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
+    log_every: Annotated[Count, doc("Optimizer steps between log lines.")] = 20
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Resolved parameters: every field has a value. The fields are those of `Params`."""
+
+    steps: int
+    seed: int
+    model: str
+    objects: int
+    chunk: int
+    normalization: str
+    batch: int
+    lr: float
+    lr_final: float
+    schedule: Literal["constant", "cosine", "linear", "wsd"]
+    warmup_steps: int
+    expert_lr_scale: float
+    weight_decay: float
+    max_grad_norm: float
+    freeze_vision: bool
+    freeze_language: bool
+    flow_steps: int
+    execute: int
+    eval_episodes: int
+    eval_samples: int
+    eval_batch: int
+    eval_every: int
+    log_every: int
+
+
+# Preset -> what it fills in.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "steps": 800,
+        "model": "tiny-pi0",
+        "objects": 3,
+        "chunk": 4,
+        "normalization": "min-max",
+        "batch": 128,
+        "lr": 2e-3,
+        "lr_final": 0.0,
+        "schedule": "cosine",
+        "warmup_steps": 20,
+        "expert_lr_scale": 1.0,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "flow_steps": 5,
+        "eval_episodes": 128,
+        "eval_samples": 512,
+        "eval_batch": 128,
+        "eval_every": 200,
+    },
+    "large": {
+        "steps": 30_000,
+        "model": "pi0",
+        "objects": 3,
+        "chunk": 50,
+        "normalization": "mean-std",
+        "batch": 256,
+        "lr": 5e-5,
+        "lr_final": 5e-6,
+        "schedule": "cosine",
+        "warmup_steps": 1000,
+        "expert_lr_scale": 2.0,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "flow_steps": 10,
+        "eval_episodes": 128,
+        "eval_samples": 512,
+        "eval_batch": 32,
+        "eval_every": 1000,
+    },
+}
+
+
+def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
+    """Check the `params` of a config, fill in the preset, and check what fields require of each other.
+
+    Raises:
+        ConfigError: naming the field, the value and what is expected, or fields that contradict each other.
+    """
+    params = read(raw, Params)
+    values = {**PRESETS[params.preset], **given(params)}
+    values.pop("preset")
+    if parallelism.global_batch_size is not None:
+        values["batch"] = parallelism.global_batch_size
+    values.setdefault("execute", values["chunk"])
+    settings = msgspec.convert(values, Settings)
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    at = "trainer.params"
+    if settings.warmup_steps > settings.steps:
+        raise ConfigError(f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps} steps; lower it")
+    if settings.execute > settings.chunk:
+        raise ConfigError(f"{at}.execute: {settings.execute}, but a chunk has {settings.chunk} actions; lower it")
