@@ -168,3 +168,12 @@ def test_normalisation_is_undone_exactly_and_a_constant_stays_finite(kind):
             pytest.approx(1),
         )
     assert normal[:, 1].unique().tolist() == ([3.0] if kind == "none" else [0.0])
+
+
+def test_the_statistics_of_the_tabletop_are_those_of_its_demonstrations(work):
+    scene = work.table.scenes(torch.arange(20_000), "demonstrations")
+    gripper, actions, valid = tabletop.demonstrate(scene, 4)
+    for name, values in {"observation.state": gripper, "action": actions[valid]}.items():
+        found, stated = measured(values), tabletop.STATISTICS[name]
+        for kind in ("min", "max", "mean", "std"):
+            assert found[kind] == pytest.approx(stated[kind], abs=0.015), (name, kind)

@@ -1,10 +1,9 @@
 """Normalisation of states and actions by statistics of the demonstrations."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 Kind = Literal["min-max", "mean-std", "none"]
@@ -13,34 +12,34 @@ LEAST = 1e-6
 
 
 class Scaling(NamedTuple):
-    """A linear map of a vector: (value - shift) / scale, [d] each."""
+    """A linear map of vectors: (value - shift) / scale, d numbers each."""
 
-    shift: Tensor
-    scale: Tensor
+    shift: Sequence[float]
+    scale: Sequence[float]
 
     def normalize(self, values: Tensor) -> Tensor:
         """Return values [..., d] normalised."""
-        return (values - self.shift.to(values.device)) / self.scale.to(values.device)
+        return (values - values.new_tensor(self.shift)) / values.new_tensor(self.scale)
 
     def restore(self, values: Tensor) -> Tensor:
         """Return normalised values [..., d] in their units."""
-        return values * self.scale.to(values.device) + self.shift.to(values.device)
+        return values * values.new_tensor(self.scale) + values.new_tensor(self.shift)
 
 
-def scaling(statistics: Mapping[str, Any], kind: Kind) -> Scaling:
-    """Return the map for a vector with these statistics: `mean`, `std`, `min` and `max`, [d] each.
+def scaling(statistics: Mapping[str, Sequence[float]], kind: Kind) -> Scaling:
+    """Return the map for a vector with these statistics: `mean`, `std`, `min` and `max`, d numbers each.
 
     A part that is constant in the demonstrations is shifted only.
     """
     if kind == "none":
         size = len(statistics["mean"])
-        return Scaling(torch.zeros(size), torch.ones(size))
-    values = {name: torch.as_tensor(statistics[name], dtype=torch.float64) for name in ("mean", "std", "min", "max")}
+        return Scaling([0.0] * size, [1.0] * size)
     if kind == "mean-std":
-        shift, scale = values["mean"], values["std"]
+        shift, scale = statistics["mean"], statistics["std"]
     else:
-        shift, scale = (values["max"] + values["min"]) / 2, (values["max"] - values["min"]) / 2
-    return Scaling(shift.float(), torch.where(scale < LEAST, torch.ones_like(scale), scale).float())
+        ends = list(zip(statistics["min"], statistics["max"], strict=True))
+        shift, scale = [(high + low) / 2 for low, high in ends], [(high - low) / 2 for low, high in ends]
+    return Scaling(list(shift), [each if each >= LEAST else 1.0 for each in scale])
 
 
 def measured(values: Tensor) -> dict[str, list[float]]:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
-from torchyard_trainers.vla import flow, report
+from torchyard_trainers.vla import flow, report, tabletop
 from torchyard_trainers.vla.demonstrations import Tabletop
 from torchyard_trainers.vla.evaluation import closed_loop, flow_loss
 from torchyard_trainers.vla.models import PRESETS, Policy, build_policy
@@ -110,7 +110,7 @@ class VisionLanguageAction(Workload):
     def assets(self) -> Mapping[str, Path | str]:
         """Return the statistics that state and actions are normalised with."""
         kind: Any = self.settings.normalization
-        return {"normalization.json": as_json(kind, self.table.statistics)}
+        return {"normalization.json": as_json(kind, tabletop.STATISTICS)}
 
     def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
         """See `WritesReport`."""
