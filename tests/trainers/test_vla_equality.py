@@ -1,7 +1,16 @@
 """Behaviour cloning depends on no world size, strategy or micro-batch; a resumed run continues with the same bits."""
 
+import json
+
 import pytest
+import torch
+from PIL import Image
 from tests.support.trainers.gangs import Yard
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.vla import tabletop
+from torchyard_trainers.vla.params import resolve_params
+from torchyard_trainers.vla.task import VisionLanguageAction
 
 pytestmark = pytest.mark.e2e
 
@@ -71,3 +80,21 @@ def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_w
     yard.train(settings(2, parallelism={"strategy": "fsdp"}), world=2)
     yard.train(settings(4))
     assert_same(yard, undisturbed)
+    root, last = yard.checkpoints, undisturbed[-1]
+    yard.checkpoints = yard.root / "evaluation of it"
+    yard.train(settings(4, mode="eval", checkpoint={"resumeFrom": str(root)}), world=2)
+    metrics = yard.report()["metrics"]
+    assert {name: metrics[name] for name in LEARNED & set(metrics)} == {
+        name: pytest.approx(last[name], abs=1e-5) for name in LEARNED & set(metrics)
+    }
+    folder = yard.checkpoints / "evaluation"
+    work = VisionLanguageAction(resolve_params({}, Parallelism()))
+    scene = work.table.scenes(torch.arange(4), "episodes", held_out=True)
+    assert [each["text"].split(":")[0] for each in json.loads((folder / "episodes.json").read_text())] == [
+        tabletop.sentence(int(colour)) for colour in scene.colour
+    ]
+    with Image.open(folder / "episodes.gif") as film, Image.open(folder / "episodes.png") as strip:
+        assert (film.n_frames, strip.height) == (tabletop.STEPS + 1, film.height)
+    assert {"evaluation/episodes.gif", "evaluation/episodes.png"} <= {
+        each["name"] for each in yard.report()["artifacts"]
+    }

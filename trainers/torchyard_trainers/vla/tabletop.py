@@ -23,7 +23,7 @@ ACTION_SIZE = STATE_SIZE = 2
 # Of demonstrations, for normalisation: the bounds are those of the table, the deviations are measured.
 STATISTICS = {
     "observation.state": {"min": [-1.0] * 2, "max": [1.0] * 2, "mean": [0.0] * 2, "std": [0.5] * 2},
-    "action": {"min": [-1.0] * 2, "max": [1.0] * 2, "mean": [0.0] * 2, "std": [0.54] * 2},
+    "action": {"min": [-1.0] * 2, "max": [1.0] * 2, "mean": [0.0] * 2, "std": [0.53] * 2},
 }
 # The places of objects, in rows of this many, and how far an object is from the middle of its place.
 _ROW, _JITTER = 3, 0.12
