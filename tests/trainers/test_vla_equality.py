@@ -29,6 +29,7 @@ def settings(steps=4, *, mode="train", params=None, **sections):
         "evalBatch": 3,
         "flowSteps": 2,
         "evalEvery": 2,
+        "draws": 2,
         "logEvery": 1,
         "seed": 7,
     }

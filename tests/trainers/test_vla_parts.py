@@ -13,7 +13,7 @@ from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
 
 # The second is ours; the third is the default of transformers' PI0Config, which is the published pi0.
-PARAMETERS = {"tiny-pi0": 237_058, "pi0": 3_501_372_176}
+PARAMETERS = {"tiny-pi0": 306_946, "pi0": 3_501_372_176}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_an_episode_is_judged_by_where_the_gripper_ends(work):
     scene = work.table.scenes(torch.arange(500), "episodes", held_out=True)
     end = tabletop.expert_path(scene, [[tabletop.STEPS]] * 500)[:, 0]
     assert tabletop.judge(scene, end).success.all(), "there is time for every episode"
-    other = scene.objects[torch.arange(500), (scene.target + 1) % 3]
+    other = scene.objects[torch.arange(500), 1 - scene.target]
     found = tabletop.judge(scene, other)
     assert (found.success.any(), found.wrong_object.all()) == (False, True)
     found = tabletop.judge(scene, torch.full((500, 2), 5.0))

@@ -1,7 +1,7 @@
 """Evaluation of a policy: the flow loss of held-out demonstrations, and episodes in a closed loop."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.randomness import split_keys
@@ -18,9 +18,13 @@ def flow_loss(session: Session, settings: Settings, table: Tabletop) -> float:
     def measure(positions: list[int]) -> Tensor:
         ids = torch.tensor(positions, device=device)
         shown = table.demonstrations(ids, held_out=True)
-        draws = flow.draw(table.keys(ids, "flow", held_out=True), settings.chunk, shown.actions.shape[-1])
-        velocity = model(shown.observation, flow.noisy(shown.actions, draws), draws.time)
-        losses = flow.flow_loss(velocity, shown.actions, draws.noise)
+        draws, size = (
+            flow.draw(table.keys(ids, "flow", held_out=True), settings.chunk, model.action_size),
+            shown.actions.shape[-1],
+        )
+        padded = nn.functional.pad(shown.actions, (0, model.action_size - size))
+        velocity = model(shown.observation, flow.noisy(padded, draws), draws.time)
+        losses = flow.flow_loss(velocity[..., :size], shown.actions, draws.noise[..., :size])
         return torch.stack([(losses * shown.valid).sum(1), shown.valid.sum(1).float()], 1)
 
     sums = over_ranks(session, measure, settings.eval_samples, at_once=settings.eval_batch).sum(0)

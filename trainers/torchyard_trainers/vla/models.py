@@ -56,8 +56,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny-pi0": {
         **_geometry(
             _vision(42, 14, 64, 128, layers=1, heads=4),
-            _gemma(64, 128, layers=2, heads=4, head_dim=16),
-            _gemma(64, 128, layers=2, heads=4, head_dim=16),
+            _gemma(64, 128, layers=3, heads=4, head_dim=16),
+            _gemma(64, 128, layers=3, heads=4, head_dim=16),
             vocabulary=64,
             spread=0.1,  # 0.02 suits wide models; at this width, attention would be flat for hundreds of steps
         ),
@@ -131,22 +131,28 @@ class Policy(nn.Module):
     def forward(
         self, seen: Observation, points: Tensor, time: Tensor | None = None, *, steps: int = 0, size: int = 0
     ) -> Tensor:
-        """Return the velocity at points of the flow, or the actions that noise flows to; [m, H, a] float32.
+        """Return the velocity at points of the flow, or the actions that noise flows to; [m k, H, a] float32.
 
         Args:
-            seen: its state has at most as many parts as the model takes.
-            points: [m, H, a]; noise, if `time` is None.
-            time: [m] float32.
+            seen: of m episodes; its state has at most as many parts as the model takes.
+            points: [m k, H, a], k in a row for each episode, which is read once; noise, if `time` is None.
+            time: [m k] float32.
             steps: of the integration.
             size: parts of an action that mean something.
         """
         keys_and_values = self._read(seen)
-        state = self._padded(seen.state, self.pi0.config.max_state_dim)
+        state, mask = self._padded(seen.state, self.pi0.config.max_state_dim), self._mask(seen)
+        if (times := len(points) // len(state)) > 1:
+            keys_and_values = [
+                (k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in keys_and_values
+            ]
+            state = state.repeat_interleave(times, 0)
+            mask = mask.repeat_interleave(times, 0) if mask is not None else None
 
         def velocity(at: Tensor, when: Tensor) -> Tensor:
             embedded = self.pi0.embed_action_time(state, self._padded(at, self.pi0.config.max_action_dim), when)
             hidden = self.pi0.model(
-                action_embeds=embedded, attention_mask=self._mask(seen), past_key_values=_reading(keys_and_values)
+                action_embeds=embedded, attention_mask=mask, past_key_values=_reading(keys_and_values)
             ).last_hidden_state[:, -self.horizon :]
             found: Tensor = self.pi0.action_out_proj(hidden)
             return found.float()

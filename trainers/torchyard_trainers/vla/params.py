@@ -35,6 +35,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     chunk: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None, doc("Actions that the model predicts at once (steps).")
     ] = None
+    draws: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        doc("Times and noises for each demonstration of a step: images and instruction are read once for all of them."),
+    ] = None
     normalization: Annotated[
         Literal["min-max", "mean-std", "none"] | None,
         doc(
@@ -85,6 +89,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     model: str
     objects: int
     chunk: int
+    draws: int
     normalization: str
     batch: int
     lr: float
@@ -108,13 +113,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 # Preset -> what it fills in.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
-        "steps": 800,
+        "steps": 1000,
         "model": "tiny-pi0",
-        "objects": 3,
+        "objects": 2,
         "chunk": 4,
+        "draws": 2,
         "normalization": "min-max",
-        "batch": 128,
-        "lr": 2e-3,
+        "batch": 64,
+        "lr": 3e-3,
         "lr_final": 0.0,
         "schedule": "cosine",
         "warmup_steps": 20,
@@ -125,13 +131,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_episodes": 128,
         "eval_samples": 512,
         "eval_batch": 128,
-        "eval_every": 200,
+        "eval_every": 300,
     },
     "large": {
         "steps": 30_000,
         "model": "pi0",
         "objects": 3,
         "chunk": 50,
+        "draws": 1,
         "normalization": "mean-std",
         "batch": 256,
         "lr": 5e-5,

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.optimizers import adamw
+from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.vla import flow, report, tabletop
@@ -35,7 +36,7 @@ class VisionLanguageAction(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
-        own = ("seed", "model", "objects", "chunk", "normalization")
+        own = ("seed", "model", "objects", "chunk", "draws", "normalization")
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vla",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
@@ -84,11 +85,14 @@ class VisionLanguageAction(Workload):
         settings, model = self.settings, session.parallel.module
         with session.data_wait:
             shown = self.table.demonstrations(batch.ids)
-            draws = flow.draw(self.table.keys(batch.ids, "flow"), settings.chunk, model.action_size)
+            keys = split_keys(self.table.keys(batch.ids, "flow"), settings.draws).flatten()
+            draws = flow.draw(keys, settings.chunk, model.action_size)
         size = shown.actions.shape[-1]
-        actions = nn.functional.pad(shown.actions, (0, model.action_size - size))
-        velocity = session.parallel.forward(shown.observation, flow.noisy(actions, draws), draws.time)
-        losses = flow.flow_loss(velocity[..., :size], shown.actions, draws.noise[..., :size])
+        actions = shown.actions.repeat_interleave(settings.draws, 0)
+        padded = nn.functional.pad(actions, (0, model.action_size - size))
+        velocity = session.parallel.forward(shown.observation, flow.noisy(padded, draws), draws.time)
+        losses = flow.flow_loss(velocity[..., :size], actions, draws.noise[..., :size])
+        losses = losses.unflatten(0, (-1, settings.draws)).mean(1)
         counted = shown.valid * batch.weights[:, None]
         count = counted.sum()
         return LossOutput((losses * counted).sum(), {"validActions": Mean(count, batch.weights.sum())}, count)
