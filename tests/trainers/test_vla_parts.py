@@ -7,6 +7,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.weights import parameters_on_meta
 from torchyard_trainers.vla import flow, tabletop
+from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.models import PRESETS, build_policy
 from torchyard_trainers.vla.normalization import measured, scaling
 from torchyard_trainers.vla.params import resolve_params
@@ -57,7 +58,7 @@ def test_a_preset_is_built_without_memory_and_has_the_published_size(name):
 
 def test_the_velocity_and_the_sampled_actions_are_those_of_the_library(work, policy):
     ids = torch.arange(6)
-    shown, keys = work.table.demonstrations(ids), work.table.keys(ids, "flow")
+    shown, keys = work.table.demonstrations(ids), keys_of(work.settings, ids, "flow")
     draws = flow.draw(keys, 4, 2)
     seen = shown.observation
     tokens = torch.cat([torch.full((6, 9), policy.pi0.config.vlm_config.image_token_id), seen.tokens], 1)
@@ -83,7 +84,7 @@ def test_the_velocity_and_the_sampled_actions_are_those_of_the_library(work, pol
 
 def test_every_trained_parameter_gets_a_gradient(work, policy):
     shown = work.table.demonstrations(torch.arange(6))
-    draws = flow.draw(work.table.keys(torch.arange(6), "flow"), 4, 2)
+    draws = flow.draw(keys_of(work.settings, torch.arange(6), "flow"), 4, 2)
     flow.flow_loss(
         policy(shown.observation, flow.noisy(shown.actions, draws), draws.time), shown.actions, draws.noise
     ).sum().backward()

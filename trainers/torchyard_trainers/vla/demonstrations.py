@@ -14,6 +14,12 @@ from torchyard_trainers.vla.params import Settings
 EVALUATION_SEED = 1234
 
 
+def keys_of(settings: Settings, ids: Tensor, purpose: str, *, held_out: bool = False) -> Tensor:
+    """Return random keys of samples or episodes [m] for a purpose."""
+    seed = EVALUATION_SEED if held_out else settings.seed
+    return sample_keys(stream_key(seed, f"tabletop {purpose}", held_out=held_out), ids)
+
+
 class Tabletop:
     """Demonstrations and episodes of a run."""
 
@@ -32,12 +38,7 @@ class Tabletop:
 
     def scenes(self, ids: Tensor, purpose: str, *, held_out: bool = False) -> tabletop.Scene:
         """Return the scenes of ids [m]."""
-        return tabletop.make_scenes(self.keys(ids, purpose, held_out=held_out), self._settings.objects)
-
-    def keys(self, ids: Tensor, purpose: str, *, held_out: bool = False) -> Tensor:
-        """Return random keys of ids [m] for a purpose."""
-        seed = EVALUATION_SEED if held_out else self._settings.seed
-        return sample_keys(stream_key(seed, f"tabletop {purpose}", held_out=held_out), ids)
+        return tabletop.make_scenes(keys_of(self._settings, ids, purpose, held_out=held_out), self._settings.objects)
 
     def observe(self, scene: tabletop.Scene, gripper: Tensor) -> Observation:
         """Return what the policy sees with the grippers [m, 2] there."""

@@ -1,5 +1,7 @@
 """Evaluation of a policy: the flow loss of held-out demonstrations, and episodes in a closed loop."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -7,27 +9,32 @@ from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vla import flow, tabletop
-from torchyard_trainers.vla.demonstrations import Tabletop
+from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
+from torchyard_trainers.vla.observation import Demonstration
 from torchyard_trainers.vla.params import Settings
 
 
-def flow_loss(session: Session, settings: Settings, table: Tabletop) -> float:
-    """Return the mean flow loss of a valid action step of the held-out demonstrations. Collective."""
+def flow_loss(session: Session, settings: Settings, show: Callable[[list[int]], Demonstration], count: int) -> float:
+    """Return the mean flow loss of a valid action step of the held-out demonstrations. Collective.
+
+    Args:
+        session: its model is evaluated.
+        settings: of the run.
+        show: returns the demonstrations at positions below `count`.
+        count: demonstrations.
+    """
     model, device = session.parallel.module, session.world.device
 
     def measure(positions: list[int]) -> Tensor:
-        ids = torch.tensor(positions, device=device)
-        shown = table.demonstrations(ids, held_out=True)
-        draws, size = (
-            flow.draw(table.keys(ids, "flow", held_out=True), settings.chunk, model.action_size),
-            shown.actions.shape[-1],
-        )
+        shown, ids = show(positions), torch.tensor(positions, device=device)
+        draws = flow.draw(keys_of(settings, ids, "flow", held_out=True), settings.chunk, model.action_size)
+        size = shown.actions.shape[-1]
         padded = nn.functional.pad(shown.actions, (0, model.action_size - size))
         velocity = model(shown.observation, flow.noisy(padded, draws), draws.time)
         losses = flow.flow_loss(velocity[..., :size], shown.actions, draws.noise[..., :size])
         return torch.stack([(losses * shown.valid).sum(1), shown.valid.sum(1).float()], 1)
 
-    sums = over_ranks(session, measure, settings.eval_samples, at_once=settings.eval_batch).sum(0)
+    sums = over_ranks(session, measure, count, at_once=settings.eval_batch).sum(0)
     return float(sums[0] / sums[1])
 
 
@@ -63,7 +70,7 @@ def play(session: Session, settings: Settings, table: Tabletop, ids: Tensor, sce
     """
     gripper = scene.start
     path = [gripper]
-    keys = split_keys(table.keys(ids, "noise", held_out=True), tabletop.STEPS)
+    keys = split_keys(keys_of(settings, ids, "noise", held_out=True), tabletop.STEPS)
     for first in range(0, tabletop.STEPS, settings.execute):
         noise = _noise(session, settings, keys[:, first])
         chunk = session.parallel.module(

@@ -228,9 +228,18 @@ def _reading(found: list[tuple[Tensor, Tensor]]) -> Cache:
     return Cache(layers=layers)
 
 
-def build_policy(name: str, *, chunk: int) -> Policy:
-    """Build the model of a preset; its parameters have no memory inside `core.weights.parameters_on_meta`."""
+def build_policy(name: str, *, chunk: int, state_size: int = 0, action_size: int = 0) -> Policy:
+    """Build the model of a preset; its parameters have no memory inside `core.weights.parameters_on_meta`.
+
+    Args:
+        name: of the preset.
+        chunk: actions that it predicts.
+        state_size: parts of the state, for more than the preset has.
+        action_size: parts of an action, for more than the preset has.
+    """
     from transformers import PI0Config, PI0ForConditionalGeneration
 
     config = PI0Config(**PRESETS[name], chunk_size=chunk)
+    config.max_state_dim = max(config.max_state_dim, state_size)
+    config.max_action_dim = max(config.max_action_dim, action_size)
     return Policy(PI0ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32))  # noqa: SLF001

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
@@ -29,6 +29,28 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Geometry | None,
         doc("Geometry of the model, with random weights: a vision-language model and an action expert (pi0)."),
     ] = None
+    data: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc("Folder of a LeRobot dataset, version 2.1 or 3.0; default: demonstrations on a procedural tabletop."),
+    ] = None
+    cameras: Annotated[
+        list[str], doc("data: features that are images, in the order in which the model sees them; []: all.")
+    ] = field(default_factory=list)
+    image_deltas: Annotated[
+        Annotated[list[Annotated[float, Meta(ge=-3600, le=0)]], Meta(min_length=1, max_length=16)],
+        doc("data: times of the images that the model sees of each camera, relative to now (seconds)."),
+    ] = field(default_factory=lambda: [0.0])
+    action_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=3600)] | None,
+        doc("data: time between two actions of a chunk (seconds); default: that of a frame."),
+    ] = None
+    hold_out: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)], doc("data: share of the episodes, the last ones, that only evaluate.")
+    ] = 0.1
+    augment: Annotated[
+        Annotated[float, Meta(ge=0, le=1)],
+        doc("data: largest change of brightness and contrast, and shift as a share of the image, in training."),
+    ] = 0.0
     objects: Annotated[
         Annotated[int, Meta(ge=2, le=6)] | None, doc("Objects on the table, of different colours; one is named.")
     ] = None
@@ -86,6 +108,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     steps: int
     seed: int
+    data: str | None = None
+    cameras: list[str] = field(default_factory=list)
+    image_deltas: list[float] = field(default_factory=lambda: [0.0])
+    action_seconds: float | None = None
+    hold_out: float = 0.1
+    augment: float = 0.0
     model: str
     objects: int
     chunk: int
@@ -113,16 +141,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 # Preset -> what it fills in.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
-        "steps": 1000,
+        "steps": 1400,
         "model": "tiny-pi0",
         "objects": 2,
         "chunk": 4,
-        "draws": 2,
+        "draws": 4,
         "normalization": "min-max",
         "batch": 64,
         "lr": 3e-3,
         "lr_final": 0.0,
-        "schedule": "cosine",
+        "schedule": "wsd",
         "warmup_steps": 20,
         "expert_lr_scale": 1.0,
         "weight_decay": 1e-4,
@@ -131,7 +159,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_episodes": 128,
         "eval_samples": 512,
         "eval_batch": 128,
-        "eval_every": 300,
+        "eval_every": 700,
     },
     "large": {
         "steps": 30_000,
@@ -170,12 +198,20 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         values["batch"] = parallelism.global_batch_size
     values.setdefault("execute", values["chunk"])
     settings = msgspec.convert(values, Settings)
-    _check(settings)
+    _check(params, settings)
     return settings
 
 
-def _check(settings: Settings) -> None:
+def _check(params: Params, settings: Settings) -> None:
     at = "trainer.params"
+    if settings.data is None:
+        wanted = {"cameras": [], "imageDeltas": [0.0], "actionSeconds": None, "augment": 0.0}
+        have = [params.cameras, params.image_deltas, params.action_seconds, params.augment]
+        for (name, default), value in zip(wanted.items(), have, strict=True):
+            if value != default:
+                raise ConfigError(f"{at}.{name}: {value}, but the procedural tabletop has none; set data or remove it")
+    elif params.objects is not None:
+        raise ConfigError(f"{at}.objects: {params.objects}, but {at}.data has its own objects; remove it")
     if settings.warmup_steps > settings.steps:
         raise ConfigError(f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps} steps; lower it")
     if settings.execute > settings.chunk:

@@ -5,19 +5,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchyard_trainers.core.data.loader import on_device
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.vla import flow, report, tabletop
-from torchyard_trainers.vla.demonstrations import Tabletop
+from torchyard_trainers.vla.augmentation import augmented
+from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
 from torchyard_trainers.vla.evaluation import closed_loop, flow_loss
 from torchyard_trainers.vla.models import PRESETS, Policy, build_policy
 from torchyard_trainers.vla.normalization import as_json
+from torchyard_trainers.vla.observation import Demonstration
 from torchyard_trainers.vla.params import Settings
+from torchyard_trainers.vla.recordings import Recordings, evenly, open_recordings
 
 # Parts of the model that learn with `expertLrScale`.
 EXPERT = ("pi0.model.dit.*", "pi0.embed_action_time.*", "pi0.action_out_proj.*")
@@ -36,20 +42,39 @@ class VisionLanguageAction(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
-        own = ("seed", "model", "objects", "chunk", "draws", "normalization")
+        own = ["seed", "model", "chunk", "draws", "normalization"]
+        own += ["objects"] if settings.data is None else ["hold_out", "augment"]
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vla",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
             "global batch (trainer.params.batch)": settings.batch,
             "seed": settings.seed,
         }
+        if settings.data is not None:
+            views = [*settings.cameras, *map(str, settings.image_deltas), str(settings.action_seconds)]
+            self.identity = {**self.identity, "cameras and times": " ".join(views)}
         self.architecture = ("trainer.name", "trainer.params.model")
-        self.table = Tabletop(settings, PRESETS[settings.model]["vlm_config"]["vision_config"]["image_size"])
+        self.table: Tabletop | None = None
+        self.source: Recordings | None = None
+        size = PRESETS[settings.model]["vlm_config"]["vision_config"]["image_size"]
+        if settings.data is None:
+            self.table = Tabletop(settings, size)
+        else:
+            self.source, self._held_out = open_recordings(settings, Path(settings.data), size)
 
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        policy = build_policy(settings.model, chunk=settings.chunk)
+        sizes = {}
+        if self.source is not None:
+            sizes = {"state_size": self.source.state_size, "action_size": self.source.action_size}
+            words = int(PRESETS[settings.model]["vlm_config"]["text_config"]["vocab_size"])
+            if self.source.vocabulary > words:
+                raise ConfigError(
+                    f"trainer.params.model: {settings.model} has {words} tokens, but the tasks of {settings.data} have "
+                    f"{self.source.vocabulary} different words; use a larger model"
+                )
+        policy = build_policy(settings.model, chunk=settings.chunk, **sizes)
         policy.freeze(vision=settings.freeze_vision, language=settings.freeze_language)
         return policy
 
@@ -78,15 +103,18 @@ class VisionLanguageAction(Workload):
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the model before training."""
         metrics = self.evaluate(session)
-        return {**metrics, "successRateUntrained": metrics["successRate"]}
+        untrained = {"successRateUntrained": metrics["successRate"]} if "successRate" in metrics else {}
+        return {**metrics, "flowLossUntrained": metrics["flowLoss"], **untrained}
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the flow-matching loss, summed over valid action steps."""
         settings, model = self.settings, session.parallel.module
         with session.data_wait:
-            shown = self.table.demonstrations(batch.ids)
-            keys = split_keys(self.table.keys(batch.ids, "flow"), settings.draws).flatten()
-            draws = flow.draw(keys, settings.chunk, model.action_size)
+            shown = self._shown(batch)
+            keys = split_keys(keys_of(settings, batch.ids, "flow"), settings.draws)
+            if self.source is not None:  # a frame has other times and noise in each epoch
+                keys = split_keys(keys, 1, offset=batch.step).squeeze(-1)
+            draws = flow.draw(keys.flatten(), settings.chunk, model.action_size)
         size = shown.actions.shape[-1]
         actions = shown.actions.repeat_interleave(settings.draws, 0)
         padded = nn.functional.pad(actions, (0, model.action_size - size))
@@ -97,43 +125,67 @@ class VisionLanguageAction(Workload):
         count = counted.sum()
         return LossOutput((losses * counted).sum(), {"validActions": Mean(count, batch.weights.sum())}, count)
 
+    def _shown(self, batch: MicroBatch) -> Demonstration:
+        if self.source is None:
+            assert self.table is not None
+            return self.table.demonstrations(batch.ids)
+        shown = self.source.demonstrations(batch.data)
+        if not self.settings.augment:
+            return shown
+        keys = split_keys(keys_of(self.settings, batch.ids, "augmentation"), 1, offset=batch.step)[:, 0]
+        images = augmented(shown.observation.images, keys, self.settings.augment)
+        return shown._replace(observation=shown.observation._replace(images=images))
+
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return the flow loss of held-out demonstrations, and the rates of closed-loop episodes."""
+        """Return the flow loss of held-out demonstrations, and on the tabletop the rates of closed-loop episodes."""
+        settings, table, device = self.settings, self.table, session.world.device
         session.parallel.module.eval()
-        metrics = {"flowLoss": flow_loss(session, self.settings, self.table)}
-        metrics |= closed_loop(session, self.settings, self.table)
+        if table is not None:
+            metrics = closed_loop(session, settings, table)
+            show = lambda places: table.demonstrations(torch.tensor(places, device=device), held_out=True)  # noqa: E731
+            metrics["flowLoss"] = flow_loss(session, settings, show, settings.eval_samples)
+        else:
+            held_out, count = self._held_out, min(settings.eval_samples, len(self._held_out))
+            places = evenly(len(held_out), count)
+            show = lambda at: held_out.demonstrations(on_device(held_out.read([places[each] for each in at]), device))  # noqa: E731
+            metrics = {"flowLoss": flow_loss(session, settings, show, count)}
         session.parallel.module.train()
         return metrics
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Return the rate of failed episodes, the flow loss between equal ones."""
-        if "successRate" not in metrics:
-            return None
-        return 1 - metrics["successRate"] + 1e-3 * metrics["flowLoss"]
+        """Return the rate of failed episodes, the flow loss between equal ones; of recordings the flow loss."""
+        if "successRate" in metrics:
+            return 1 - metrics["successRate"] + 1e-3 * metrics["flowLoss"]
+        return metrics.get("flowLoss")
 
     def assets(self) -> Mapping[str, Path | str]:
-        """Return the statistics that state and actions are normalised with."""
+        """Return the statistics that state and actions are normalised with, and the words of recordings."""
+        if self.source is not None:
+            return self.source.assets()
         kind: Any = self.settings.normalization
         return {"normalization.json": as_json(kind, tabletop.STATISTICS)}
 
     def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
-        """See `WritesReport`."""
+        """See `WritesReport`: pictures of episodes on the tabletop."""
+        if self.table is None:
+            return []
         return report.write(session, self.settings, self.table, folder)
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings = self.settings
-        names = [name for name in metrics if name.startswith("successRate")]
-        text = (
-            f"{settings.model}: success rate {metrics['successRate']:.3f} over {settings.eval_episodes} closed-loop "
-            f"episodes after {self.total_steps} steps, untrained "
-            f"{metrics.get('successRateUntrained', math.nan):.3f}; wrong object {metrics['wrongObjectRate']:.3f}; "
-            f"flow loss {metrics['flowLoss']:.3f}"
-        )
+        names = [name for name in metrics if name.startswith(("successRate", "flowLoss", "wrongObjectRate"))]
+        text = f"{settings.model}: flow loss {metrics['flowLoss']:.3f} after {self.total_steps} steps"
+        if "successRate" in metrics:
+            text += (
+                f"; success rate {metrics['successRate']:.3f} over {settings.eval_episodes} closed-loop episodes, "
+                f"untrained {metrics.get('successRateUntrained', math.nan):.3f}; wrong object "
+                f"{metrics['wrongObjectRate']:.3f}"
+            )
         return {
             "trainer": "vla",
             "model": settings.model,
             "steps": self.total_steps,
-            **{name: metrics[name] for name in ("flowLoss", "wrongObjectRate", *names)},
+            **{name: metrics[name] for name in names},
             "text": text,
         }

@@ -1,0 +1,210 @@
+"""LeRobot datasets: frames are read as they were written, bad data is named, a run is the same with any world size."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from tests.support.trainers.gangs import Yard
+from tests.support.trainers.lerobot import FPS, TASKS, episodes_of, write_lerobot
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.data.lerobot import open_lerobot
+from torchyard_trainers.core.exits import ConfigError, DataError, Exit
+from torchyard_trainers.vla.augmentation import augmented
+from torchyard_trainers.vla.params import resolve_params
+from torchyard_trainers.vla.recordings import ACTION, STATE, Recordings
+from torchyard_trainers.vla.task import VisionLanguageAction
+
+LENGTHS = [7, 5, 9, 6]
+FORMATS = [("v2.1", False), ("v2.1", True), ("v3.0", False), ("v3.0", True)]
+
+
+def recordings(folder, **options):
+    dataset = open_lerobot(folder)
+    given = {"cameras": (), "image_size": 32, "chunk": 4, "kind": "none"} | options
+    return Recordings(dataset, dataset.episodes, **given)
+
+
+@pytest.mark.parametrize(("version", "video"), FORMATS)
+def test_every_frame_is_read_as_it_was_written(tmp_path, version, video):
+    source = recordings(write_lerobot(tmp_path / "data", version, LENGTHS, video=video, cameras=2))
+    assert len(source) == sum(LENGTHS)
+    found, row = source.read(range(len(source))), 0
+    for written in episodes_of(LENGTHS):
+        length = len(written["state"])
+        for frame in range(length):
+            left = length - frame
+            np.testing.assert_array_equal(found.state[row], written["state"][frame])
+            assert found.valid[row].tolist() == [ahead < left for ahead in range(4)]
+            np.testing.assert_array_equal(found.actions[row][: min(4, left)], written["action"][frame : frame + 4])
+            assert found.images.shape[1:] == (2, 32, 32, 3)
+            for view in found.images[row].numpy().astype(int):
+                away = np.abs(view - written["images"][frame])
+                assert away.max() == 0 if not video else away.mean() < 6
+            row += 1
+    tasks = open_lerobot(tmp_path / "data").tasks
+    assert tuple(tasks[number] for number in sorted(tasks)) == TASKS
+    assert found.tokens.unique(dim=0).shape[0] == 2
+    assert found.mask.all()
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_the_statistics_of_all_episodes_are_those_of_all_frames(tmp_path, version):
+    dataset = open_lerobot(write_lerobot(tmp_path / "data", version, LENGTHS))
+    for name, key in ((STATE, "state"), (ACTION, "action")):
+        values = np.concatenate([each[key] for each in episodes_of(LENGTHS)]).astype(np.float64)
+        found = dataset.statistics[name]
+        for kind, expected in {
+            "min": values.min(0),
+            "max": values.max(0),
+            "mean": values.mean(0),
+            "std": values.std(0),
+        }.items():
+            np.testing.assert_allclose(found[kind], expected, atol=1e-6, err_msg=f"{name} {kind}")
+
+
+def test_times_choose_frames_and_those_before_an_episode_are_its_first(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
+    source = recordings(folder, image_deltas=(-2 / FPS, 0.0), action_seconds=2 / FPS)
+    written = episodes_of(LENGTHS)[1]
+    found = source.read([LENGTHS[0] + 1, LENGTHS[0] + 4])
+    np.testing.assert_array_equal(found.images[0], written["images"][[0, 1]])
+    np.testing.assert_array_equal(found.images[1], written["images"][[2, 4]])
+    assert found.valid.tolist() == [[True, True, False, False], [True, False, False, False]]
+    np.testing.assert_array_equal(found.actions[0][:2], written["action"][[1, 3]])
+    with pytest.raises(
+        ConfigError, match=r"trainer.params.actionSeconds: 0.15 s is not a whole number of frames at 10"
+    ):
+        recordings(folder, action_seconds=0.15)
+    with pytest.raises(DataError, match=r"no camera 'wrist'; it has observation.images.camera0"):
+        recordings(folder, cameras=["wrist"])
+
+
+def damaged_parquet(change):
+    def damage(folder):
+        path = folder / "data/chunk-000/file-000.parquet"
+        table = parquet.read_table(path)
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+        change(columns)
+        parquet.write_table(
+            type(table).from_pydict(columns, schema=table.schema if "short" not in columns else None), path
+        )
+
+    return damage
+
+
+def cut(name, size):
+    def damage(folder):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:size])
+
+    return damage
+
+
+IMAGE = "observation.images.camera0"
+OUTSIDE = {"bytes": None, "path": "../../x"}
+
+
+def value(name, row, wrong):
+    """Put a wrong value into a frame."""
+    return damaged_parquet(lambda columns: columns[name].__setitem__(row, wrong))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (value("action", 8, [float("nan")]), r"file-000.parquet, episode 1, frame 1, field 'action': is \[nan\]"),
+        (value("frame_index", 3, 9), r"episode 0, frame 3, field 'frame_index': is 9, expected 3"),
+        (value("task_index", 2, 5), r"episode 0, frame 2, field 'task_index': is 5"),
+        (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),
+        (value(IMAGE, 1, OUTSIDE), rf"frame 1, field '{IMAGE}': '../../x' is not a file in the dataset"),
+        (cut("data/chunk-000/file-000.parquet", 900), r"file-000.parquet: not a readable Parquet file"),
+        (cut("meta/info.json", 40), r"info.json: not JSON"),
+        (lambda folder: (folder / "data/chunk-000/file-001.parquet").unlink(), r"file-001.parquet"),
+    ],
+)
+def test_bad_data_is_named(tmp_path, damage, message):
+    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
+    damage(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        (source := recordings(folder)).read(range(len(source)))
+    assert caught.value.code is Exit.DATA
+
+
+def test_a_video_that_ends_early_is_named(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True)
+    short, long = (
+        folder / f"videos/chunk-000/observation.images.camera0/episode_00000{number}.mp4" for number in (1, 2)
+    )
+    long.write_bytes(short.read_bytes())
+    with pytest.raises(
+        DataError, match=r"episode 2, frame 6, field 'observation.images.camera0': .*has no frame at 0.6"
+    ):
+        recordings(folder).read([LENGTHS[0] + LENGTHS[1] + 6])
+
+
+def test_a_path_of_the_metadata_stays_in_the_dataset(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS)
+    info = json.loads((folder / "meta/info.json").read_text())
+    (folder / "meta/info.json").write_text(json.dumps(info | {"data_path": "../{episode_index}.parquet"}))
+    with pytest.raises(DataError, match=r"data_path '../0.parquet' leaves the dataset"):
+        open_lerobot(folder)
+
+
+def test_augmentation_follows_from_keys_and_changes_all_images_of_a_sample_alike():
+    images = torch.rand(3, 1, 3, 16, 16).expand(3, 2, 3, 16, 16) * 2 - 1
+    keys = torch.tensor([5, 5, 6])
+    found = augmented(images, keys, 0.2)
+    torch.testing.assert_close(found[:, 0], found[:, 1])
+    torch.testing.assert_close(augmented(images[1:2], keys[1:2], 0.2), found[1:2])
+    assert (found - images).abs().mean() > 0.02
+    torch.testing.assert_close(augmented(images, keys, 0.0), images, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": "x", "objects": 2}, "trainer.params.objects: 2, but trainer.params.data has its own objects"),
+        ({"augment": 0.1}, "trainer.params.augment: 0.1, but the procedural tabletop has none; set data or remove it"),
+        ({"data": "x", "imageDeltas": [0.1]}, "trainer.params.imageDeltas"),
+    ],
+)
+def test_a_mistake_is_named(given, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve_params(given, Parallelism())
+    assert message in str(caught.value)
+
+
+def settings(folder, **sections):
+    params = {"data": str(folder), "steps": 3, "batch": 7, "warmupSteps": 0, "evalSamples": 5, "evalBatch": 2}
+    params |= {"augment": 0.1, "normalization": "mean-std", "holdOut": 0.25, "evalEvery": 3, "logEvery": 1, "seed": 7}
+    return {
+        "trainer": {"name": "vla", "params": params},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        **sections,
+    }
+
+
+@pytest.mark.e2e
+def test_a_run_on_recordings_is_the_same_on_one_and_two_processes_and_a_bad_one_ends_with_65(fork_server, tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True)
+    lines = []
+    for world, parallelism in ((1, {}), (2, {"strategy": "fsdp", "microBatchSize": 2})):
+        yard = Yard(fork_server, tmp_path / f"{world}")
+        yard.root.mkdir()
+        yard.train(settings(folder, parallelism=parallelism), world)
+        lines.append(yard.metrics())
+    for one, two in zip(*lines, strict=True):
+        for name in {"loss", "gradNorm", "validActions", "flowLoss"} & set(one):
+            assert one[name] == pytest.approx(two[name], abs=1e-5, rel=1e-5), name
+    work = VisionLanguageAction(resolve_params(settings(folder)["trainer"]["params"], Parallelism()))
+    assert json.loads(work.assets()["normalization.json"])["statistics"][ACTION]["count"] == [sum(LENGTHS)]
+    video = folder / "videos/chunk-000/observation.images.camera0/episode_000001.mp4"
+    video.write_bytes(video.read_bytes()[:300])
+    yard = Yard(fork_server, tmp_path / "bad")
+    yard.root.mkdir()
+    assert yard.start(settings(folder)).wait() == [Exit.DATA]
+    assert "episode 1" in yard.failure()["message"]

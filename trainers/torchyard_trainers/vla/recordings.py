@@ -1,0 +1,236 @@
+"""Demonstrations of a LeRobot dataset as a `Source`: images, state, and the actions that follow."""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchyard_trainers.core.data.frames import decode_image, decode_video, fitted
+from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot
+from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
+from torchyard_trainers.vla.observation import Demonstration, Observation
+from torchyard_trainers.vla.params import Settings
+
+STATE, ACTION = "observation.state", "action"
+_WORD = re.compile(r"\w+|[^\w\s]")
+# A time between frames is meant where it is this far from a frame, in frames.
+_NEAR = 0.01
+
+
+class Batch(NamedTuple):
+    """m frames with what follows them, as read in a worker process.
+
+    Attributes:
+        images: [m, cameras, S, S, 3] uint8.
+        state: [m, d].
+        actions: [m, H, a].
+        valid: [m, H] bool, false after the end of the episode.
+        tokens: [m, T] int64, the instructions, padded on the right.
+        mask: [m, T] bool.
+    """
+
+    images: Tensor
+    state: Tensor
+    actions: Tensor
+    valid: Tensor
+    tokens: Tensor
+    mask: Tensor
+
+
+class Recordings:
+    """The frames of some episodes of a dataset: every frame is a sample."""
+
+    def __init__(
+        self,
+        dataset: LeRobot,
+        episodes: Sequence[Episode],
+        *,
+        cameras: Sequence[str],
+        image_size: int,
+        chunk: int,
+        kind: Kind,
+        action_seconds: float | None = None,
+        image_deltas: Sequence[float] = (0.0,),
+    ) -> None:
+        """Read frames of `episodes`.
+
+        Args:
+            dataset: with a state and actions.
+            episodes: of the dataset.
+            cameras: features that are images, in the order in which the model sees them; (): all.
+            image_size: pixels of a side that images are fitted into.
+            chunk: actions that follow.
+            kind: of normalisation.
+            action_seconds: between two actions of a chunk; None: one frame.
+            image_deltas: seconds, 0 or less, of the images that the model sees of each camera; those before the
+                episode's first frame are its first one.
+
+        Raises:
+            DataError: a feature is missing or of another kind, or its statistics are.
+            ConfigError: a time is not that of a frame.
+        """
+        self._dataset, self._episodes, self._size = dataset, list(episodes), image_size
+        self._cameras = list(cameras) or dataset.cameras
+        for name in self._cameras:
+            if name not in dataset.cameras:
+                raise DataError(f"{dataset.folder}: no camera {name!r}; it has {', '.join(dataset.cameras) or 'none'}")
+        self.state_size, self.action_size = dataset.width(STATE), dataset.width(ACTION)
+        for name in (STATE, ACTION):
+            if kind != "none" and not {"min", "max", "mean", "std"} <= set(dataset.statistics.get(name, {})):
+                raise DataError(f"{dataset.folder}: the statistics lack {name!r}; compute them with LeRobot")
+        self._kind: Kind = kind
+        stride = 1 if action_seconds is None else _frames_of(action_seconds, dataset.fps, "actionSeconds")
+        if stride < 1:
+            raise ConfigError(f"trainer.params.actionSeconds: {action_seconds} is less than one frame")
+        self._ahead = np.arange(chunk) * stride
+        self._back = [_frames_of(each, dataset.fps, "imageDeltas") for each in image_deltas]
+        if max(self._back) > 0:
+            raise ConfigError(f"trainer.params.imageDeltas: {max(image_deltas)} is in the future; use 0 or less")
+        self._ends = np.cumsum([each.length for each in self._episodes])
+        self._words = sorted({word for text in dataset.tasks.values() for word in _WORD.findall(text.lower())})
+        self.fingerprint = f"{dataset.fingerprint}-{self._episodes[0].number}-{self._episodes[-1].number}"
+
+    @property
+    def views(self) -> int:
+        """Images that the model sees at once."""
+        return len(self._cameras) * len(self._back)
+
+    @property
+    def vocabulary(self) -> int:
+        """Different tokens of instructions."""
+        return 2 + len(self._words)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def lengths(self) -> None:
+        """All samples are equally long."""
+
+    def read(self, ids: Sequence[int]) -> Batch:
+        """Return samples, not normalised.
+
+        Raises:
+            DataError: a frame cannot be used; the message names file, episode, frame and field.
+        """
+        parts = [self._sample(number) for number in ids]
+        images, state, actions, valid, tasks = zip(*parts, strict=True)
+        tokens, mask = self._tokens
+        return Batch(
+            torch.from_numpy(np.stack(images)),
+            torch.from_numpy(np.stack(state)),
+            torch.from_numpy(np.stack(actions)),
+            torch.from_numpy(np.stack(valid)),
+            torch.stack([tokens[each] for each in tasks]),
+            torch.stack([mask[each] for each in tasks]),
+        )
+
+    def demonstrations(self, batch: Batch) -> Demonstration:
+        """Return samples normalised, on their device."""
+        images = batch.images.permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+        seen = Observation(images, self.scaling(STATE).normalize(batch.state), batch.tokens, batch.mask)
+        return Demonstration(seen, self.scaling(ACTION).normalize(batch.actions), batch.valid)
+
+    def scaling(self, name: str) -> Scaling:
+        """Return what normalises a feature."""
+        size = self.state_size if name == STATE else self.action_size
+        return scaling(self._dataset.statistics.get(name, {"mean": [0.0] * size}), self._kind)
+
+    def assets(self) -> dict[str, str]:
+        """Return files that an exported policy needs: statistics, and the words of instructions."""
+        own = {name: self._dataset.statistics.get(name, {}) for name in (STATE, ACTION)}
+        return {"normalization.json": as_json(self._kind, own), "words.txt": "\n".join(self._words) + "\n"}
+
+    @cached_property
+    def _frames(self) -> Frames:
+        return Frames(self._dataset, [STATE, ACTION])
+
+    @cached_property
+    def _tokens(self) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """The tokens of each task, padded to the longest: 0 is padding, 1 begins, then words by the alphabet."""
+        numbers = {word: 2 + place for place, word in enumerate(self._words)}
+        texts = {
+            task: [1] + [numbers[word] for word in _WORD.findall(text.lower())]
+            for task, text in self._dataset.tasks.items()
+        }
+        longest = max(map(len, texts.values()))
+        tokens = {task: torch.tensor(text + [0] * (longest - len(text))) for task, text in texts.items()}
+        return tokens, {task: torch.arange(longest) < len(text) for task, text in texts.items()}
+
+    def _sample(self, number: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], int]:
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        episode = self._episodes[place]
+        frame = number - int(self._ends[place]) + episode.length
+        rows = self._frames.of(episode)
+        ahead = frame + self._ahead
+        valid = ahead < episode.length
+        actions = rows[ACTION][np.minimum(ahead, episode.length - 1)]
+        images = [self._image(episode, max(0, frame + back), camera) for camera in self._cameras for back in self._back]
+        return np.stack(images), rows[STATE][frame], actions, valid, int(rows["task_index"][frame])
+
+    def _image(self, episode: Episode, frame: int, camera: str) -> NDArray[np.uint8]:
+        place = f"{episode.file}, episode {episode.number}, frame {frame}, field {camera!r}"
+        if camera not in episode.videos:
+            return fitted(decode_image(self._frames.image(episode, frame, camera), place), self._size)
+        file, start = episode.videos[camera]
+        second = start + frame / self._dataset.fps
+        pixels = decode_video(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
+        return fitted(pixels, self._size)
+
+
+def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[Recordings, Recordings]:
+    """Return the frames to learn from and those held out.
+
+    Raises:
+        DataError: the dataset cannot be used.
+        ConfigError: a parameter does not fit it.
+    """
+    dataset = open_lerobot(folder)
+    kind: Any = settings.normalization
+    first, second = (
+        Recordings(
+            dataset,
+            episodes,
+            cameras=settings.cameras,
+            image_size=image_size,
+            chunk=settings.chunk,
+            kind=kind,
+            action_seconds=settings.action_seconds,
+            image_deltas=settings.image_deltas,
+        )
+        for episodes in split_episodes(dataset, settings.hold_out)
+    )
+    return first, second
+
+
+def evenly(size: int, count: int) -> list[int]:
+    """Return `count` different positions below `size`, evenly spaced."""
+    return [number * size // count for number in range(count)]
+
+
+def split_episodes(dataset: LeRobot, share: float) -> tuple[list[Episode], list[Episode]]:
+    """Return the episodes to learn from and those held out: the last ones, at least one of each.
+
+    Raises:
+        DataError: there is only one episode.
+    """
+    if len(dataset.episodes) < 2:
+        raise DataError(f"{dataset.folder}: has one episode; two are needed, one of them held out")
+    held_out = min(max(1, round(share * len(dataset.episodes))), len(dataset.episodes) - 1)
+    return list(dataset.episodes[:-held_out]), list(dataset.episodes[-held_out:])
+
+
+def _frames_of(seconds: float, fps: float, name: str) -> int:
+    frames = round(seconds * fps)
+    if abs(seconds * fps - frames) > _NEAR:
+        raise ConfigError(
+            f"trainer.params.{name}: {seconds} s is not a whole number of frames at {fps:g} frames per second; use "
+            f"{frames / fps:g}"
+        )
+    return frames
