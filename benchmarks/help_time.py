@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api.codec import read_job
+from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local.run import write_status_file
 from torchyard.cluster.local.runs import create_run, run_folder
@@ -40,7 +41,7 @@ def make_runs(home: Path) -> None:
     for name in ("one", "two", "three"):
         folder = run_folder(name, home)
         job = create_run(folder, read_job({"metadata": {"name": name}, "spec": {"script": "pass"}}), home)
-        write_status_file(folder, msgspec.structs.replace(job, status=TrainingJobStatus(state="Succeeded")))
+        write_status_file(folder, msgspec.structs.replace(job, status=TrainingJobStatus(state=State("Succeeded"))))
 
 
 def main() -> int:

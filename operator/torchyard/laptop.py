@@ -14,7 +14,7 @@ import msgspec
 from torchyard.api import durations
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.states import State
 from torchyard.cluster.local.cluster import LocalCluster
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event, NoRunError, edit_job, read_run
@@ -136,7 +136,7 @@ class _Run:
                 await self.cluster.kill_pods()
                 return
             state = job.status.state
-            if (state in TERMINAL_STATES or (state == "Suspended" and job.spec.suspend)) and self.cluster.idle:
+            if (state.terminal or (state == State.SUSPENDED and job.spec.suspend)) and self.cluster.idle:
                 return
             await self.changed.wait()
 

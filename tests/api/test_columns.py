@@ -3,10 +3,11 @@
 import pytest
 
 from torchyard.api.columns import columns, with_columns
+from torchyard.api.states import State
 from torchyard.api.status import Columns, Goodput, Progress, Throughput, TrainingJobStatus
 
 TRAINS = TrainingJobStatus(
-    state="Running",
+    state=State("Running"),
     progress=Progress(step=272, total_steps=500, percent=54.4, eta_seconds=7019),
     metrics={"loss": -0.191806},
     throughput=Throughput(steps_per_second=26.6276),
@@ -21,11 +22,11 @@ def test_figures_are_short_and_carry_their_units():
 
 
 def test_a_job_of_which_nothing_is_known_shows_nothing():
-    assert columns(TrainingJobStatus(state="Pending")) == Columns()
+    assert columns(TrainingJobStatus(state=State("Pending"))) == Columns()
 
 
 def test_a_job_that_counts_no_total_shows_its_step():
-    status = TrainingJobStatus(state="Running", progress=Progress(step=12))
+    status = TrainingJobStatus(state=State("Running"), progress=Progress(step=12))
     assert columns(status) == Columns(step="12")
 
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.support.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
 
+from torchyard.api.states import State
 from torchyard.cli.picture import Picture
 from torchyard.cli.plain import PlainView
 from torchyard.cluster.local.run import Event
@@ -71,7 +72,7 @@ def test_how_a_job_failed_is_left_to_the_lines_after_the_view() -> None:
 
 def test_a_failure_is_said_once_by_its_event() -> None:
     event = Event(time="2026-11-21T07:00:00Z", type="Warning", reason="X", message="Round 1 ended: it broke; fix it")
-    status = msgspec.structs.replace(RUNNING.status, state="Recovering", reason="X", message="it broke; fix it")
+    status = msgspec.structs.replace(RUNNING.status, state=State("Recovering"), reason="X", message="it broke; fix it")
     said = lines(Picture(msgspec.structs.replace(RUNNING, status=status), NOW, events=[event]))
     assert [line.count("it broke") for line in said] == [1, 0]
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.api.status import CheckpointStatus, Progress, TrainingJobStatus
 from torchyard.cli.ranks import Reported, freshen
 from torchyard.engine.view import RankReport
@@ -11,7 +12,7 @@ from torchyard.engine.view import RankReport
 def shown(report_step, saved):
     """Step and checkpoint of a view whose status is older than its ranks' reports."""
     status = TrainingJobStatus(
-        state="Running", progress=Progress(step=60), checkpoint=CheckpointStatus(step=50, steps_at_risk=10)
+        state=State("Running"), progress=Progress(step=60), checkpoint=CheckpointStatus(step=50, steps_at_risk=10)
     )
     job = msgspec.convert({"metadata": {"name": "job"}, "spec": {"trainer": {"name": "cvrp"}}}, TrainingJob)
     reports = [
@@ -29,7 +30,7 @@ def test_steps_at_risk_are_counted_from_the_step_that_is_shown():
 
 
 def test_the_epoch_is_that_of_the_step_that_is_shown():
-    status = TrainingJobStatus(state="Running", progress=Progress(step=60, epoch=2.8))
+    status = TrainingJobStatus(state=State("Running"), progress=Progress(step=60, epoch=2.8))
     job = msgspec.convert({"metadata": {"name": "job"}, "spec": {"trainer": {"name": "cvrp"}}}, TrainingJob)
     reports = [Reported("job-0-0", "local-0", RankReport(rank=0, step=275, epoch=13.7))]
     assert freshen(msgspec.structs.replace(job, status=status), reports).status.progress.epoch == 13.7

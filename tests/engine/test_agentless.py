@@ -8,7 +8,6 @@ from tests.support.engine.world import World
 
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.spec_workload import Launcher
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.engine.actions import CommandAgent, DeletePod
 
 
@@ -178,4 +177,4 @@ def test_whatever_happens_to_its_pods_no_two_gangs_live_and_what_is_over_stays_o
         if world.status.rendezvous.open:
             assert {pod.uid for pod in live} <= members, "a stranger beside the gang"
         assert ended is None or world.status.state == ended
-        ended = world.status.state if world.status.state in TERMINAL_STATES else None
+        ended = world.status.state if world.status.state.terminal else None

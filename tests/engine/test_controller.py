@@ -8,6 +8,7 @@ from tests.support.engine.running_controller import KEY, controlled, pass_time
 from tests.support.engine.world import START, Ports, World
 from tests.support.virtual_time import virtual_time
 
+from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
@@ -138,7 +139,7 @@ async def test_until_all_pods_are_known_only_a_gang_is_made_that_any_process_mak
         meta = replace(world.job.metadata, creation_timestamp=rfc3339(START - 60))
         world.job = replace(world.job, metadata=meta)
     elif history == "a state":
-        world.job = replace(world.job, status=replace(world.status, state="Pending", round=3))
+        world.job = replace(world.job, status=replace(world.status, state=State("Pending"), round=3))
     async with controlled(world, ports, complete=known.is_set) as (controller, _):
         await pass_time(world, 120)
         assert len(world.created) == (2 if history == "none" else 0)
@@ -180,7 +181,7 @@ async def test_nothing_is_done_for_a_job_whose_status_write_finds_it_gone(then):
     ports = Late(World(1))
     executor = Executor(ports, ports, StatusWriter(ports, lambda: START))
     create = CreatePod(name="job-1-0", index=0, incarnation=1)
-    write = WriteStatus(status=TrainingJobStatus(state="Recovering"), urgent=True)
+    write = WriteStatus(status=TrainingJobStatus(state=State("Recovering")), urgent=True)
     event = EmitEvent(type="Normal", reason="PodLost", message="")
     assert await executor.carry_out(ports.world.job, Plan(actions=(write, create, event))) is None
     assert ports.calls == ["write_status"]

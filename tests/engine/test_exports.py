@@ -2,6 +2,7 @@
 
 import pytest
 
+from torchyard.api.states import State
 from torchyard.api.status import Artifact, TrainingJobStatus
 from torchyard.engine.conditions import with_conditions
 
@@ -23,7 +24,7 @@ def export(name, verified):
     ],
 )
 def test_export_verified(artifacts, holds, reason):
-    status = with_conditions(TrainingJobStatus(state="Running", artifacts=artifacts), 1.0, generation=1)
+    status = with_conditions(TrainingJobStatus(state=State("Running"), artifacts=artifacts), 1.0, generation=1)
     (found,) = (each for each in status.conditions if each.type == "ExportVerified")
     assert (found.status, found.reason) == (holds, reason)
     assert found.message

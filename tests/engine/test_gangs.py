@@ -9,7 +9,6 @@ from tests.support.engine.world import START, World
 
 from torchyard.api.spec_placement import Scheduling
 from torchyard.api.spec_reliability import Health
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.engine.actions import CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -210,7 +209,7 @@ def test_gangs_that_share_a_cluster_all_have_their_turn(sizes, spare, chance):
                     world.end_workers(uid, 0)
                 world.settle()
             world.now += 10
-        if all(world.status.state in TERMINAL_STATES for world in worlds):
+        if all(world.status.state.terminal for world in worlds):
             break
     assert {world.status.state for world in worlds} == {"Succeeded"}
 

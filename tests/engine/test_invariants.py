@@ -13,7 +13,6 @@ from torchyard.api.spec_reliability import Backoff, Restart
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_STATUS_BYTES,
-    TERMINAL_STATES,
     Images,
     Rendezvous,
     TrainingJobStatus,
@@ -244,7 +243,7 @@ class AnyHistory(RuleBasedStateMachine):
             elif uid in world.agents:
                 world.agents[uid] = replace(world.agents[uid], connected=True)
         for _ in range(60):
-            if world.status.state in TERMINAL_STATES:
+            if world.status.state.terminal:
                 break
             self.reconcile()
             world.finish_deletions()
@@ -252,7 +251,7 @@ class AnyHistory(RuleBasedStateMachine):
             for uid in list(world.training):
                 world.end_workers(uid, 0)
             world.now += 5
-        assert world.status.state in TERMINAL_STATES, world.status
+        assert world.status.state.terminal, world.status
 
     def reconcile(self):
         world = self.world
@@ -280,7 +279,7 @@ class AnyHistory(RuleBasedStateMachine):
         job, world = self.world.job, self.world
         if isinstance(action, CreatePod):
             assert not job.spec.suspend
-            assert job.status.state not in TERMINAL_STATES
+            assert not job.status.state.terminal
             assert action.incarnation <= job.status.incarnation, "persisted before created"
             live = [pod for pod in world.pods.values() if pod.index == action.index and pod.alive]
             assert all(pod.name == action.name for pod in live), "at most one live pod per index"
@@ -313,7 +312,7 @@ class AnyHistory(RuleBasedStateMachine):
         if now == was:
             return
         assert now.state
-        assert was.state not in TERMINAL_STATES or self.timeless(now) == self.timeless(was), "terminal is terminal"
+        assert not was.state.terminal or self.timeless(now) == self.timeless(was), "terminal is terminal"
         assert len(msgspec.json.encode(now)) <= MAX_STATUS_BYTES
         assert [each.type for each in now.conditions] == list(CONDITION_TYPES)
         assert now.observed_generation >= was.observed_generation

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from torchyard.api.names import MAX_NODES
+from torchyard.api.states import State
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_ATTEMPTS,
@@ -35,7 +36,7 @@ def fullest(nodes, members=None):
     """A status with everything that it can hold."""
     words = "w" * 1000
     return TrainingJobStatus(
-        state="Recovering",
+        state=State("Recovering"),
         reason="NoProgress",
         message=words,
         conditions=[

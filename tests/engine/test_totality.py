@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.support.engine.world import START, World
 
 from torchyard.api.spec_workload import Trainer
+from torchyard.api.states import State
 from torchyard.api.status import Attempt, CheckpointStatus, Rendezvous, TrainingJobStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import Agent, Failure, Pod, RankReport, RoundExit, View
@@ -61,9 +62,7 @@ ATTEMPTS = st.builds(
 )  # fmt: skip
 STATUSES = st.builds(
     TrainingJobStatus,
-    state=st.sampled_from(
-        ["", "Pending", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed"]
-    ),
+    state=st.sampled_from(State),
     round=ROUND,
     incarnation=SMALL,
     rendezvous=st.builds(

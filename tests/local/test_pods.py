@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cluster.local import record
 from torchyard.cluster.local.pod import LocalPod
@@ -247,10 +248,10 @@ async def test_a_status_that_is_not_on_disk_does_not_count(bench):
         before = bench.job.status
         bench.folder.status_file.mkdir()
         with pytest.raises(Unavailable, match=r"status\.json"):
-            await cluster.write_status(bench.job, TrainingJobStatus(state="Running"))
+            await cluster.write_status(bench.job, TrainingJobStatus(state=State("Running")))
         assert bench.job.status == before
         bench.folder.status_file.rmdir()
-        await cluster.write_status(bench.job, TrainingJobStatus(state="Running"))
+        await cluster.write_status(bench.job, TrainingJobStatus(state=State("Running")))
         assert bench.job.status.state == "Running"
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from torchyard.api.codec import read_job
+from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local import run
@@ -37,7 +38,7 @@ def job(**spec):
     return read_job({"metadata": {"name": "demo"}, "spec": {"script": "print('hello: \u00e4')\n"} | spec})
 
 
-def finish(folder, state="Succeeded", completed=None):
+def finish(folder, state=State.SUCCEEDED, completed=None):
     made = run.read_run(folder)
     status = TrainingJobStatus(state=state, completion_time=completed)
     run.write_status_file(folder, msgspec.structs.replace(made, status=status))

@@ -6,13 +6,14 @@ A printer column of the API server shows a field as it is; so the status holds w
 from msgspec.structs import replace
 
 from torchyard.api.figures import figure, span
+from torchyard.api.states import State
 from torchyard.api.status import Columns, TrainingJobStatus
 
 
 def columns(status: TrainingJobStatus) -> Columns:
     """The columns of a status; what is not known is empty."""
     progress, rate, loss = status.progress, status.throughput.steps_per_second, status.metrics.get("loss")
-    running = status.state == "Running"
+    running = status.state == State.RUNNING
     return Columns(
         # Rounded down: what is not done never reads 100%.
         progress=f"{int(progress.percent)}%" if progress.percent is not None else "",

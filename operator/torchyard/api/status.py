@@ -11,19 +11,8 @@ from msgspec.structs import replace
 
 from torchyard.api.forms import doc
 from torchyard.api.reasons import say
+from torchyard.api.states import State
 
-State = Literal[
-    "Pending",
-    "Starting",
-    "Running",
-    "Recovering",
-    "Suspending",
-    "Suspended",
-    "Succeeded",
-    "Failed",
-    "Terminating",
-]
-TERMINAL_STATES: frozenset[State] = frozenset({"Succeeded", "Failed"})
 CONDITION_TYPES = (
     "Ready",
     "Reconciling",
@@ -222,7 +211,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
-    state: Annotated[State | Literal[""], doc("Where the job is in its life; empty only before the first visit.")] = ""
+    state: Annotated[State, doc("Where the job is in its life; empty only before the first visit.")] = State.NEW
     reason: Annotated[str, doc("Why the job is in this state: one CamelCase reason code.")] = ""
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
     conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)

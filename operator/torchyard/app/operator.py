@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from torchyard.api.states import State
 from torchyard.app import probes
 from torchyard.app.garbage import leave_caches_alone
 from torchyard.app.identity import tokens
@@ -306,7 +307,7 @@ class Operator:
     # Figures.
 
     def _states(self) -> Mapping[str, int]:
-        return Counter(job.status.state or "Pending" for job in self.jobs)
+        return Counter(job.status.state or State.PENDING for job in self.jobs)
 
     def _counts(self) -> Iterable[tuple[str, str, float]]:
         yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.fetchable import EXPORT, Fetchable, fetchable
 from torchyard.cli.picture import learned
@@ -22,23 +23,23 @@ def exit_code(job: TrainingJob) -> int:
     What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
     """
     state = job.status.state
-    if state == "Failed" and job.status.reason in {Reason.CONFIGURATION_INVALID, Reason.INVALID_SPEC}:
+    if state == State.FAILED and job.status.reason in {Reason.CONFIGURATION_INVALID, Reason.INVALID_SPEC}:
         return INVALID
-    return {"Succeeded": SUCCEEDED, "Suspended": STOPPED}.get(state, FAILED)
+    return {State.SUCCEEDED: SUCCEEDED, State.SUSPENDED: STOPPED}.get(state, FAILED)
 
 
 def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
-    if state == "Succeeded":
+    if state == State.SUCCEEDED:
         made = sorted(fetchable(folder.checkpoints), key=lambda one: (_place(one), one.path))
         following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
-    if state == "Suspended":
+    if state == State.SUSPENDED:
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
         return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` goes on" if at else
                 f"{name} is stopped; `torchyard resume {name}` goes on"]  # fmt: skip
-    if state == "Failed":
+    if state == State.FAILED:
         return [
             f"{name} failed: {addressed(clean(job.status.message), name)}",
             *last_lines(job),

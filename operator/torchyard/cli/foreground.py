@@ -14,6 +14,7 @@ from typing import TextIO
 
 from torchyard.api.figures import plural
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.cli.curve import History, StoredCurve
 from torchyard.cli.drawing import drawn
 from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
@@ -113,7 +114,9 @@ def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) 
         return sentence
     resumed = ("run", source, "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
     more = (
-        f", given more than {plural(before.status.progress.step, 'step')}" if before.status.state == "Succeeded" else ""
+        f", given more than {plural(before.status.progress.step, 'step')}"
+        if before.status.state == State.SUCCEEDED
+        else ""
     )
     return f"{sentence}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
 
@@ -142,7 +145,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         emit(job_document(job), output)
     for line in ending(job, folder):
         say(line)
-    killed = watching.kill.is_set() and job.status.state != "Succeeded"
+    killed = watching.kill.is_set() and job.status.state != State.SUCCEEDED
     return INTERRUPTED if killed else exit_code(job)
 
 

@@ -15,18 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from torchyard.api.figures import figure, span
+from torchyard.api.states import Phase, State
 from torchyard.cli.curve import draw
 from torchyard.cli.picture import Picture, age, curve_metric, headline, unix
 from torchyard.cli.words import clean, clip, clock, rate
 
-STATE_STYLES = {
-    "Running": "bold green",
-    "Succeeded": "bold green",
-    "Failed": "bold red",
-    "Recovering": "bold yellow",
-    "Suspending": "bold yellow",
-    "Terminating": "bold yellow",
-    "Suspended": "bold yellow",
+STATE_STYLES: dict[str, str] = {
+    State.RUNNING: "bold green",
+    State.SUCCEEDED: "bold green",
+    State.FAILED: "bold red",
+    State.RECOVERING: "bold yellow",
+    State.SUSPENDING: "bold yellow",
+    State.TERMINATING: "bold yellow",
+    State.SUSPENDED: "bold yellow",
     "Interrupted": "bold yellow",
     "Detached": "bold yellow",
 }
@@ -120,7 +121,7 @@ def shared(picture: Picture, left: int) -> _Rows:
 def header(picture: Picture, width: int) -> list[RenderableType]:
     """State, round, age and restarts; below them the sentence."""
     status = picture.job.status
-    state = status.state or "Pending"
+    state = status.state or State.PENDING
     facts = [f"round {status.round}"] if status.round else []
     seconds = age(picture.job, picture.now)
     facts += [f"age {span(seconds)}"] if seconds is not None else []
@@ -133,7 +134,7 @@ def header(picture: Picture, width: int) -> list[RenderableType]:
     message = clean(status.message)
     cut = max(message.rfind(" ", 0, width + 1), 0) if len(message) > width else 0
     halves = [message[: cut or width], message[cut or width :].strip()]
-    style = "red" if state == "Failed" else ""
+    style = "red" if state == State.FAILED else ""
     return [*lines, *(Text(clip(half, width), style=style, no_wrap=True) for half in halves if half)]
 
 
@@ -142,9 +143,9 @@ def bar(picture: Picture, width: int) -> RenderableType:
     status, progress = picture.job.status, picture.job.status.progress
     total = f"/{progress.total_steps}" if progress.total_steps else ""
     words = [f"step {progress.step}{total}"]
-    if progress.eta_seconds is not None and status.state == "Running":
+    if progress.eta_seconds is not None and status.state == State.RUNNING:
         words.append(f"ETA {span(progress.eta_seconds)}")
-    elif progress.phase and progress.phase != "step" and status.state == "Running":
+    elif progress.phase and progress.phase != Phase.STEP and status.state == State.RUNNING:
         words.append(clean(progress.phase))
     if status.throughput.steps_per_second is not None:
         words.append(rate(status.throughput.steps_per_second, "steps"))
@@ -210,7 +211,7 @@ def ranks(picture: Picture, rows: int) -> list[RenderableType]:
         table.add_column(name, justify="left" if name in {"pod", "node", "phase"} else "right", no_wrap=True)
     for rank in shown:
         silent = picture.now - rank.seen
-        busy = picture.job.status.state == "Running"
+        busy = picture.job.status.state == State.RUNNING
         table.add_row(
             str(rank.rank),
             clean(rank.pod),

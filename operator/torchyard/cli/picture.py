@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchyard.api import times
 from torchyard.api.figures import figure, span
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.cli.words import clean, measure, rate
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ def age(job: TrainingJob, now: float) -> float | None:
 
 def interrupted(job: TrainingJob, controlled: bool) -> bool:
     """Whether the run should be going on but its controlling process is gone."""
-    return not controlled and job.status.state not in {"Succeeded", "Failed", "Suspended"}
+    return not controlled and not job.status.state.at_rest
 
 
 def state_word(job: TrainingJob, controlled: bool, detached: bool = False) -> str:
     """Return the state as people read it; a status without a process that writes it is out of date."""
     if interrupted(job, controlled):
         return "Detached" if detached else "Interrupted"
-    return job.status.state or "Pending"
+    return job.status.state or State.PENDING
 
 
 def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
@@ -82,7 +83,7 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
         words.append(f"loss {figure(status.metrics['loss'])}")
     if status.throughput.steps_per_second is not None:
         words.append(rate(status.throughput.steps_per_second, "steps"))
-    if progress.eta_seconds is not None and state_word(job, controlled) == "Running":
+    if progress.eta_seconds is not None and state_word(job, controlled) == State.RUNNING:
         words.append(f"eta {span(progress.eta_seconds)}")
     return words
 

@@ -3,7 +3,6 @@
 import sys
 from typing import TextIO
 
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.picture import Picture, progress_words, unix
 from torchyard.cli.words import clean, clock
 from torchyard.cluster.local.run import Event
@@ -31,7 +30,7 @@ class PlainView:
     def show(self, picture: Picture) -> None:
         """Print what is new in `picture`."""
         status = picture.job.status
-        over = status.state in TERMINAL_STATES
+        over = status.state.terminal
         for event in picture.events:
             if event.type == "Warning" and event not in self.warned:
                 self.warned.add(event)

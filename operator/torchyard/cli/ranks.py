@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES, Attempt
+from torchyard.api.status import Attempt
 from torchyard.engine.progress import newest_checkpoint
 from torchyard.engine.view import RankReport
 
@@ -77,7 +77,7 @@ def _lag(report: RankReport, foremost: RankReport) -> int:
 def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
     """The job with progress, metrics, rate and newest checkpoint of the reports where rank 0 is ahead of the status."""
     status = job.status
-    if not reports or reports[0].report.rank != 0 or status.state in TERMINAL_STATES:
+    if not reports or reports[0].report.rank != 0 or status.state.terminal:
         return job
     report = reports[0].report
     if report.step <= status.progress.step:

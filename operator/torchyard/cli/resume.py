@@ -23,25 +23,26 @@ def command(*, name: str, context: str | None, namespace: str | None, quiet: boo
     """
     if on_cluster(name, context, namespace):
         return _of_cluster(name, context, namespace, output)
+    from torchyard.api.states import State
     from torchyard.cli.foreground import require_gpus, watch
     from torchyard.cli.runs import find, load
     from torchyard.cluster.local.runs import suspend_run
 
     folder = find(name)
     run = load(folder)
-    if run.job.status.state == "Succeeded":
+    if run.job.status.state == State.SUCCEEDED:
         from torchyard.cli.status import document
 
         say(f"{name}: it has succeeded already")
         if output is not None:
             emit(document(run), output)
         return SUCCEEDED
-    if run.job.status.state == "Failed":
+    if run.job.status.state == State.FAILED:
         raise RefusalError(
             f"the run {name!r} has failed and is over",
             f"`torchyard status {name}` says why, `torchyard run FILE` starts it over",
         )
-    if run.controlled and run.job.status.state != "Suspended":
+    if run.controlled and run.job.status.state != State.SUSPENDED:
         fix = f"`torchyard status {name}` and `torchyard logs {name} -f` follow it"
         if run.job.spec.suspend:
             fix = "wait until it is stopped"
@@ -52,7 +53,6 @@ def command(*, name: str, context: str | None, namespace: str | None, quiet: boo
 
 
 def _of_cluster(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    from torchyard.api.status import TERMINAL_STATES
     from torchyard.cli.remote import jobs
     from torchyard.cli.remote.session import Remote, ask
 
@@ -60,7 +60,7 @@ def _of_cluster(name: str, context: str | None, namespace: str | None, output: F
         kept = await jobs.get(remote, name)
         job = jobs.typed(kept)
         state = job.status.state
-        if state in TERMINAL_STATES:
+        if state.terminal:
             fix = f"`torchyard delete {name}{remote.flags}` and submit it again to start over"
             if job.spec.checkpoint.claim is not None:
                 fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job goes on from them)"

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.processes import living_processes
 from torchyard.cluster.local.folder import RunFolder
@@ -26,12 +25,12 @@ class Run(NamedTuple):
     @property
     def over(self) -> bool:
         """Whether nothing more will happen by itself."""
-        return not (self.controlled or self.detached) or self.job.status.state in TERMINAL_STATES
+        return not (self.controlled or self.detached) or self.job.status.state.terminal
 
     def refusal(self, name: str) -> RefusalError:
         """Say that it does not run, and how it could; nothing goes on with one that has ended."""
         state, what = self.job.status.state, f"the run {name!r} does not run"
-        if state in TERMINAL_STATES:
+        if state.terminal:
             return RefusalError(what, f"it has ended ({state}); see `torchyard status {name}`")
         return RefusalError(what, f"`torchyard resume {name}` goes on with it")
 
@@ -76,5 +75,5 @@ def load(folder: RunFolder) -> Run:
         raise RefusalError(str(error).rstrip("."), f"mend the file or delete the folder {folder.path}") from error
     if job is None:
         raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
-    ended = controlled or job.status.state in TERMINAL_STATES
+    ended = controlled or job.status.state.terminal
     return Run(folder, job, controlled, detached=not ended and bool(living_processes(folder.pods)))

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from torchyard.api.figures import plural, span
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import Phase, State
 from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
@@ -43,7 +44,7 @@ def render(run: Run, processes: Processes, ranks: tuple[Rank, ...], now: float) 
     closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
     if closed:
         parts += [Text(), attempts(job.status.attempts)]
-    said = last_lines(job) if job.status.state != "Succeeded" else []
+    said = last_lines(job) if job.status.state != State.SUCCEEDED else []
     if said:
         parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
     following = Text.assemble(("next: ", "dim"), (next_command(job, run.controlled), "bold"))
@@ -81,7 +82,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     words = progress_words(job, controlled)
-    if status.progress.phase and status.progress.phase != "step" and status.state == "Running":
+    if status.progress.phase and status.progress.phase != Phase.STEP and status.state == State.RUNNING:
         words.append(status.progress.phase)
     table.add_row("progress", "  ".join(words) or "no step yet")
     values = headline(job)
@@ -98,9 +99,9 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         )
         table.add_row("checkpoint", "  ".join(words))
     wanted = status.nodes.desired or job.spec.nodes
-    idle = status.state in {"Succeeded", "Failed", "Suspended"}
+    idle = status.state.at_rest
     table.add_row("nodes", str(wanted) if idle else f"{status.nodes.ready} of {wanted} ready")
-    if status.state == "Running" and ranks:
+    if status.state == State.RUNNING and ranks:
         behind = max(ranks, key=lambda rank: rank.lag)
         words = [f"{len(ranks)} reporting"]
         words += [f"rank {behind.rank} is {plural(behind.lag, 'step')} behind"] if behind.lag else []
@@ -178,10 +179,10 @@ def places(folder: Path, processes: Processes) -> RenderableType:
 def next_command(job: TrainingJob, controlled: bool) -> str:
     """The command that most likely comes next."""
     name = job.metadata.name
-    if job.status.state == "Succeeded":
+    if job.status.state == State.SUCCEEDED:
         return f"torchyard logs {name} --tail 20"
-    if job.status.state == "Failed":
+    if job.status.state == State.FAILED:
         return f"torchyard logs {name}"
-    if job.status.state == "Suspended" or interrupted(job, controlled):
+    if job.status.state == State.SUSPENDED or interrupted(job, controlled):
         return f"torchyard resume {name}"
     return f"torchyard logs {name} -f"

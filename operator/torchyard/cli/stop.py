@@ -4,7 +4,7 @@ import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.states import State
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
@@ -47,9 +47,9 @@ def command(name: str, wait: bool) -> int:
                 return STOPPED
             run = load(folder)
     state = run.job.status.state
-    if state in TERMINAL_STATES:
+    if state.terminal:
         say(f"{name}: it has already {state.lower()}")
-        return SUCCEEDED if state == "Succeeded" else FAILED
+        return SUCCEEDED if state == State.SUCCEEDED else FAILED
     say(f"{name}: stopped; `torchyard resume {name}` goes on")
     return STOPPED
 
@@ -57,7 +57,7 @@ def command(name: str, wait: bool) -> int:
 def _settled(run: "Run") -> bool:
     """Whether the run is finished, or stopped and nobody about to go on with it."""
     state = run.job.status.state
-    return state in TERMINAL_STATES or (state == "Suspended" and run.job.spec.suspend and not run.controlled)
+    return state.terminal or (state == State.SUSPENDED and run.job.spec.suspend and not run.controlled)
 
 
 def _stop_here(folder: "RunFolder") -> None:

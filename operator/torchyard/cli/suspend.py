@@ -25,7 +25,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
     if not on_cluster(name, context, namespace):
         return _of_this_machine(name, output)
 
-    from torchyard.api.status import TERMINAL_STATES
+    from torchyard.api.states import State
     from torchyard.cli.remote import jobs
     from torchyard.cli.remote.session import Remote, ask
 
@@ -33,9 +33,9 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
         kept = await jobs.get(remote, name)
         job = jobs.typed(kept)
         state = job.status.state
-        if state in TERMINAL_STATES:
-            told, code = f"has already {state.lower()}", SUCCEEDED if state == "Succeeded" else FAILED
-        elif state == "Suspended" and job.spec.suspend:
+        if state.terminal:
+            told, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
+        elif state == State.SUSPENDED and job.spec.suspend:
             told, code = "is suspended already", SUCCEEDED
         else:
             if job.spec.checkpoint.claim is None:

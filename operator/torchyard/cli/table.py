@@ -3,6 +3,7 @@
 from torchyard.api.columns import columns
 from torchyard.api.figures import span
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.cli.picture import age, interrupted, state_word
 from torchyard.cli.words import clean
 
@@ -33,7 +34,7 @@ def row(job: TrainingJob, controlled: bool, now: float, wide: bool, detached: bo
         shown.loss,
         shown.rate,
         str(status.restarts.total),
-        shown.eta if state == "Running" else "",
+        shown.eta if state == State.RUNNING else "",
         span(seconds) if seconds is not None else "",
     ]
     if wide:

@@ -10,7 +10,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason, say
-from torchyard.api.status import TERMINAL_STATES, Condition, TrainingJobStatus
+from torchyard.api.states import State
+from torchyard.api.status import Condition, TrainingJobStatus
 from torchyard.api.times import rfc3339
 
 MAX_MESSAGE = 1024
@@ -36,8 +37,8 @@ def stalled(
     status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = Reason.RECONCILE_FAILED
 ) -> TrainingJobStatus:
     """Return the status with `Stalled`: the job cannot be reconciled; all other fields keep their last known values."""
-    if status.state == "":
-        status = replace(status, state="Pending", reason=Reason.JOB_CREATED, message=say(Reason.JOB_CREATED))
+    if not status.state:
+        status = replace(status, state=State.PENDING, reason=Reason.JOB_CREATED, message=say(Reason.JOB_CREATED))
     complete = status if status.conditions else with_conditions(status, now, generation=generation)
     before = _by_type(complete)
     failed = _condition(
@@ -53,34 +54,34 @@ def stalled(
 
 
 def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
-    state, over = status.state, status.state in TERMINAL_STATES
-    idle = over or state in {"Suspended", "Terminating"}
+    state = status.state
+    idle = state.at_rest or state is State.TERMINATING
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
-    held = Reason.SUSPENDED if state in {"Suspending", "Suspended"} else status.reason
+    held = Reason.SUSPENDED if state in {State.SUSPENDING, State.SUSPENDED} else status.reason
     known = Reason.of(status.reason)
     admitted = held != Reason.SUSPENDED and (known is None or known.admits)
-    stalls = state == "Failed" or (not idle and known is not None and known.stalls)
-    serves = state in {"Running", "Suspended", "Succeeded"}
-    changes = not (serves or stalls)
+    failed = state == State.FAILED
+    stalls = failed or (not idle and known is not None and known.stalls)
+    changes = not (state.ready or stalls)
     return {
-        "Ready": (serves and not stalls, status.reason or Reason.STARTING),
+        "Ready": (state.ready and not stalls, status.reason or Reason.STARTING),
         "Reconciling": (changes, (status.reason or Reason.STARTING) if changes else Reason.NOT_RECONCILING),
         "Admitted": (admitted, Reason.ADMITTED if admitted else held),
         "PodsReady": (ready, Reason.PODS_READY if ready else Reason.PODS_NOT_READY),
         "Running": (
-            state == "Running",
-            (status.reason or Reason.TRAINING) if state == "Running" else Reason.NOT_TRAINING,
+            state == State.RUNNING,
+            (status.reason or Reason.TRAINING) if state == State.RUNNING else Reason.NOT_TRAINING,
         ),
         "Progressing": (not idle, status.reason or Reason.STARTING),
-        "Recovering": (state == "Recovering", Reason.RECOVERING if state == "Recovering" else Reason.HEALTHY),
+        "Recovering": (state == State.RECOVERING, Reason.RECOVERING if state == State.RECOVERING else Reason.HEALTHY),
         "CheckpointReady": (
             status.checkpoint is not None,
             Reason.CHECKPOINT_SAVED if status.checkpoint is not None else Reason.NO_CHECKPOINT_YET,
         ),
         "ExportVerified": _export(status),
         "Stalled": (stalls, status.reason if stalls else Reason.NOT_STALLED),
-        "Complete": (state == "Succeeded", Reason.COMPLETED if state == "Succeeded" else Reason.NOT_FINISHED),
-        "Failed": (state == "Failed", status.reason if state == "Failed" and status.reason else Reason.NOT_FAILED),
+        "Complete": (state == State.SUCCEEDED, Reason.COMPLETED if state == State.SUCCEEDED else Reason.NOT_FINISHED),
+        "Failed": (failed, status.reason if failed and status.reason else Reason.NOT_FAILED),
     }
 
 

@@ -9,35 +9,18 @@ import math
 from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
-from torchyard.api.status import TERMINAL_STATES, Goodput, TrainingJobStatus
+from torchyard.api.states import Phase, State
+from torchyard.api.status import Goodput, TrainingJobStatus
 from torchyard.engine.progress import round_reports
 from torchyard.engine.timestamps import moment
 from torchyard.engine.view import View
-
-# A suspended job counts as queued.
-BY_STATE = {
-    "": "schedule",
-    "Pending": "schedule",
-    "Starting": "start",
-    "Recovering": "recover",
-    "Suspending": "save",
-    "Suspended": "queue",
-}
-BY_PHASE = {
-    "init": "start",
-    "compile": "start",
-    "restore": "restore",
-    "save": "save",
-    "export": "save",
-    "drain": "save",
-}
 
 
 def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """Attribute the time since the last entry, and count the GPU seconds held in it."""
     before = view.job.status
     created = moment(view.job.metadata.creation_timestamp) or moment(before.start_time)
-    if created is None or before.state in TERMINAL_STATES:
+    if created is None or before.state.terminal:
         return status
     seconds = dict(before.goodput.seconds) if before.goodput is not None else {}
     due = view.now - created - math.fsum(seconds.values())
@@ -50,11 +33,14 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _kind(view: View, before: TrainingJobStatus) -> str:
-    if before.state == "Pending" and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
+    if before.state == State.PENDING and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
         return "pull"  # all pods are scheduled; nodes pull images and create containers
-    if before.state == "Running" and before.reason == Reason.STANDING_STILL:
+    if before.state == State.RUNNING and before.reason == Reason.STANDING_STILL:
         return "stalled"
-    return BY_STATE.get(before.state) or BY_PHASE.get(before.progress.phase, "productive")
+    if before.state.activity:
+        return before.state.activity
+    phase = Phase.of(before.progress.phase)
+    return phase.activity if phase is not None else "productive"
 
 
 def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:

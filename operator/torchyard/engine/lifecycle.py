@@ -9,7 +9,8 @@ from torchyard.api.figures import plural
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.params import params_faults
 from torchyard.api.reasons import Reason, say
-from torchyard.api.status import TERMINAL_STATES, Attempt, State, TrainingJobStatus, with_reason
+from torchyard.api.states import State
+from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
 from torchyard.engine import failures, goodput, release, rounds, timeouts
 from torchyard.engine.actions import EmitEvent
@@ -38,7 +39,7 @@ class Transition(Struct, frozen=True, kw_only=True):
 
 def next_transition(view: View, status: TrainingJobStatus) -> Transition:
     """Decide the next transition of a job. `status` has the current figures already."""
-    if status.state in TERMINAL_STATES:
+    if status.state.terminal:
         return Transition(status=status)
     deadline = timeouts.deadline(view, status)
     if deadline is not None and view.now >= deadline:
@@ -60,7 +61,7 @@ def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
     message = say(reason, evidence, advice=advice)
-    status = replace(status, state="Failed", reason=reason, message=message, completion_time=rfc3339(view.now))
+    status = replace(status, state=State.FAILED, reason=reason, message=message, completion_time=rfc3339(view.now))
     return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
 
 
@@ -86,13 +87,13 @@ def _open_transition(view: View, status: TrainingJobStatus) -> Transition:
 def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Transition:
     """Continue the open round."""
     state = _open_state(view, status)
-    begun = state == "Running" and view.job.status.state != "Running"
+    begun = state == State.RUNNING and view.job.status.state != State.RUNNING
     if begun:
         status = _note_recovery(view, status)
     silent, silence_due = timeouts.unheard(view, status)
-    idle, idle_due = timeouts.workers_unheard(view, status) if state != "Running" else ("", None)
+    idle, idle_due = timeouts.workers_unheard(view, status) if state != State.RUNNING else ("", None)
     reason, evidence = (
-        {"Running": running(view, status), "Recovering": Reason.RECOVERING}.get(state, Reason.STARTING),
+        {State.RUNNING: running(view, status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
         "",
     )
     age_due: float | None = None
@@ -101,7 +102,7 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
         reason, evidence = Reason.AGENT_SILENT, silent
     elif idle:
         reason, evidence = Reason.WORKERS_SILENT, idle
-    elif state == "Running":
+    elif state == State.RUNNING:
         evidence, age_due = step_age(view, status)
         if counts_anew(view, status):
             evidence = "; ".join(filter(None, (evidence, FROM_START)))
@@ -115,13 +116,13 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
 
 def _open_state(view: View, status: TrainingJobStatus) -> State:
     if started(view, status):
-        return "Running"
-    return "Recovering" if status.state == "Recovering" else "Starting"
+        return State.RUNNING
+    return State.RECOVERING if status.state == State.RECOVERING else State.STARTING
 
 
 def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """Record in the former attempt how long the job made no steps."""
-    if len(status.attempts) < 2 or status.state != "Recovering":
+    if len(status.attempts) < 2 or status.state != State.RECOVERING:
         return status
     ended = moment(status.attempts[-2].end_time)
     lost = max(0.0, view.now - ended) if ended is not None else 0.0
@@ -137,7 +138,7 @@ def _succeed(view: View, status: TrainingJobStatus) -> Transition:
     progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
     status = replace(
         status,
-        state="Succeeded",
+        state=State.SUCCEEDED,
         reason=Reason.COMPLETED,
         message=message,
         completion_time=rfc3339(view.now),
@@ -163,7 +164,7 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     if decision.micro_batch is not None:
         proof = f"{proof}, going on with micro-batches of {decision.micro_batch}"
     message = say(cause.reason, proof)
-    status = replace(status, state="Recovering", reason=cause.reason, message=message)
+    status = replace(status, state=State.RECOVERING, reason=cause.reason, message=message)
     event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -194,12 +195,12 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
     limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
-        return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events, due=(due,))
+        return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING), events=events, due=(due,))
     said = answer(view, status)
     status = rounds.close_clean(view, status, Reason.SUSPENDED, answer=said)
     if said:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
-    return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING, said), events=events)
+    return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said), events=events)
 
 
 def _answered(status: TrainingJobStatus) -> str:
@@ -270,7 +271,7 @@ def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
     upgrade of the operator does not end jobs that train.
     """
     trainer = view.job.spec.trainer
-    fresh = status.round == 0 or view.job.status.state == "Suspended"
+    fresh = status.round == 0 or view.job.status.state == State.SUSPENDED
     if trainer is None or trainer.name not in BUILT_IN or view.pods or not fresh:
         return ""
     return "; ".join(params_faults(trainer.name, trainer.params)[:3])
@@ -278,16 +279,17 @@ def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
 
 def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:
     """Return the status of a job that is new or was suspended; any other status unchanged."""
-    if status.state in {"Suspending", "Suspended"}:
+    if status.state in {State.SUSPENDING, State.SUSPENDED}:
         resumed = EmitEvent(type="Normal", reason=Reason.RESUMED, message=say(Reason.RESUMED))
-        return with_reason(status, "Pending", Reason.RESUMED), (resumed,)
-    return (status if status.state else with_reason(status, "Pending", Reason.JOB_CREATED)), ()
+        return with_reason(status, State.PENDING, Reason.RESUMED), (resumed,)
+    return (status if status.state else with_reason(status, State.PENDING, Reason.JOB_CREATED)), ()
 
 
 def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Transition:
     status = rounds.open_round(view, status, gate)
-    again = status.state == "Recovering"
-    status = with_reason(status, "Recovering" if again else "Starting", Reason.RECOVERING if again else Reason.STARTING)
+    again = status.state == State.RECOVERING
+    state, reason = (State.RECOVERING, Reason.RECOVERING) if again else (State.STARTING, Reason.STARTING)
+    status = with_reason(status, state, reason)
     message = say(Reason.ROUND_OPENED, f"round {status.round}, {plural(len(gate.ready), 'node')}")
     return Transition(
         status=status, events=(*events, EmitEvent(type="Normal", reason=Reason.ROUND_OPENED, message=message))
@@ -297,9 +299,10 @@ def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: t
 def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
     if any(pod.alive for pod in view.pods):
         events = (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
-        begins = status.state != "Suspending"
-        return Transition(status=with_reason(status, "Suspending", Reason.SUSPENDING), events=events if begins else ())
-    if status.state == "Suspended":
+        begins = status.state != State.SUSPENDING
+        status = with_reason(status, State.SUSPENDING, Reason.SUSPENDING)
+        return Transition(status=status, events=events if begins else ())
+    if status.state == State.SUSPENDED:
         return Transition(status=status)
     saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
     if status.checkpoint is not None:
@@ -310,7 +313,7 @@ def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
     members = [""] * len(status.rendezvous.members)
     status = replace(
-        with_reason(status, "Suspended", Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
+        with_reason(status, State.SUSPENDED, Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
         # The next gang has new names: pods that are still being deleted cannot be confused with it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         images=None,
@@ -363,7 +366,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
     delay = decision.delay if decision.counted or cause.start_attempts else pause
     wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
-    status = replace(with_reason(status, "Recovering", cause.reason, proof), rendezvous=wait)
+    status = replace(with_reason(status, State.RECOVERING, cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -384,7 +387,7 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transit
     again = replace(
         status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + decision.delay), members=[]
     )
-    status = replace(with_reason(status, "Recovering", cause.reason, unlike), rendezvous=again)
+    status = replace(with_reason(status, State.RECOVERING, cause.reason, unlike), rendezvous=again)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
@@ -413,6 +416,6 @@ def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
 
 def exit_code(status: TrainingJobStatus) -> int:
     """Return the exit code for the agents of a finished job."""
-    if status.state == "Succeeded":
+    if status.state == State.SUCCEEDED:
         return 0
     return next((int(code) for code, known in EXIT_REASONS.items() if known.permanent and known == status.reason), 1)

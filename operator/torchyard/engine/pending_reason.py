@@ -1,7 +1,8 @@
 """The reason for which a job waits for its next round, announced once."""
 
 from torchyard.api.reasons import Kind, Reason
-from torchyard.api.status import State, TrainingJobStatus, with_reason
+from torchyard.api.states import State
+from torchyard.api.status import TrainingJobStatus, with_reason
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.gang import FUTILE, active_pods, pause_end
 from torchyard.engine.rounds import Barrier
@@ -28,8 +29,8 @@ def with_pending_reason(
     if pause_end(view, status) is not None:
         return status
     held = active_pods(view, status)
-    recovering = status.state == "Recovering"
-    state: State = "Recovering" if recovering else "Pending"
+    recovering = status.state == State.RECOVERING
+    state = State.RECOVERING if recovering else State.PENDING
     if view.refusal is not None:
         return with_reason(status, state, view.refusal.reason, view.refusal.message)
     blocked = next(
@@ -48,14 +49,14 @@ def with_pending_reason(
         # The cause of the failure is shown until something else delays the gang; that is resolved now.
         return with_reason(status, state, Reason.RECOVERING, evidence) if _waits(status) else status
     if backed_off:
-        return with_reason(status, "Pending", Reason.BACKING_OFF, evidence)
+        return with_reason(status, State.PENDING, Reason.BACKING_OFF, evidence)
     if running:
         return with_reason(
-            status, "Starting", Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
+            status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
         )
     mute = _unanswered(view, status)
     evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, and no reason why" if mute else evidence
-    return with_reason(status, "Pending", Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
+    return with_reason(status, State.PENDING, Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
 
 
 def _waits(status: TrainingJobStatus) -> bool:

@@ -11,8 +11,10 @@ import math
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
+from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Kind, Reason, say
-from torchyard.api.status import TERMINAL_STATES, Throughput, TrainingJobStatus, with_reason
+from torchyard.api.states import State
+from torchyard.api.status import Throughput, TrainingJobStatus, with_reason
 from torchyard.engine import goodput, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, with_pod_agents
@@ -37,26 +39,26 @@ def plan(view: View) -> Plan:
     if is_agentless(view.job.spec):
         view = with_pod_agents(view)
     before = view.job.status
-    if before.state in TERMINAL_STATES:
+    if before.state.terminal:
         return _finished(view, before)
     decided = next_transition(view, goodput.advance(view, with_figures(view, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     due = [*decided.due, *node_loss_due(view)]
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreatePod, ...] = ()
-    if status.state in TERMINAL_STATES:
+    if status.state.terminal:
         commands = _exits(view, exit_code(status))
         due.append(view.now + 1.0)
     elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job.spec)):
-        commands = _exits(view, 75)
+        commands = _exits(view, ExitCode.PREEMPTED)
         deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is suspended")
     else:
         gang = keep_gang(view, status)
         status, deletes, creates = gang.status, gang.deletes, gang.creates
         due += [gang.due] if gang.due is not None else []
-        saving = status.rendezvous.open and status.state == "Suspending"
+        saving = status.rendezvous.open and status.state == State.SUSPENDING
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
-    if status.state in TERMINAL_STATES or status.state == "Suspended":
+    if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news, events = (
@@ -86,10 +88,10 @@ def _held(view: View) -> tuple[Action, ...]:
         return ()
     deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is being deleted")
     before = view.job.status
-    if before.state in TERMINAL_STATES:
+    if before.state.terminal:
         return deletes
     generation = max(before.observed_generation, view.job.metadata.generation)
-    held = with_reason(with_figures(view, before), "Terminating", Reason.TERMINATING, ", ".join(sorted(finalizers)))
+    held = with_reason(with_figures(view, before), State.TERMINATING, Reason.TERMINATING, ", ".join(sorted(finalizers)))
     held = replace(
         held,
         observed_generation=generation,
@@ -213,7 +215,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
     return (
         status.observed_generation,
         # Pods start and agents connect at nearly the same time: not worth a separate write.
-        ("Pending", Reason.WAITING_FOR_PODS)
+        (State.PENDING, Reason.WAITING_FOR_PODS)
         if status.reason == Reason.WAITING_FOR_AGENTS
         else (status.state, status.reason),
         [(each.type, each.status) for each in status.conditions],

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from torchyard.api.figures import span
 from torchyard.api.reasons import Reason, say
+from torchyard.api.states import Phase, State
 from torchyard.api.status import (
     MAX_METRICS,
     MAX_WARNING,
@@ -25,8 +26,6 @@ from torchyard.engine.gang import active_pods, size
 from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
 
-BEFORE_STEPS = frozenset({"init", "compile", "restore"})
-AFTER_A_STEP = frozenset({"eval", "save", "export", "drain"})
 SILENT_START_SECONDS = 30.0
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
 MAX_NAME = 64
@@ -57,7 +56,7 @@ def started(view: View, status: TrainingJobStatus) -> bool:
     """
     if not status.rendezvous.open:
         return False
-    if view.job.status.state == "Running" and view.job.status.round == status.round:
+    if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
         return True
     if _tells(view, status):
         first = status.attempts[-1].start_step if status.attempts else 0
@@ -101,7 +100,7 @@ def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     ahead = next((made + age for age in STEP_AGES if made + age > view.now), None)
     if not passed:
         return "", ahead
-    phase = f", rank 0 is in phase {status.progress.phase}" if status.progress.phase not in {"", "step"} else ""
+    phase = f", rank 0 is in phase {status.progress.phase}" if status.progress.phase not in {"", Phase.STEP} else ""
     return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
 
 
@@ -154,9 +153,10 @@ def _notices(view: View) -> list[str]:
 
 
 def _stepped(report: RankReport, first: int) -> bool:
-    if report.phase in AFTER_A_STEP:
+    phase = Phase.of(report.phase)
+    if phase is not None and phase.after_step:
         return True
-    return report.step > 0 and report.phase not in BEFORE_STEPS and report.step != first
+    return report.step > 0 and not (phase is not None and phase.before_steps) and report.step != first
 
 
 def _runs(agent: Agent | None, number: int) -> bool:
@@ -237,8 +237,10 @@ def _saved_step(report: RankReport) -> int | None:
 def _has_none(view: View, lead: RankReport) -> bool:
     """Return whether rank 0 of a built-in trainer makes steps without a checkpoint: earlier ones went with its pod."""
     trainer = view.job.spec.trainer
-    trains = trainer is not None and trainer.mode == "train" and lead.phase in AFTER_A_STEP | {"step"}
-    return trains and lead.rank == 0 and lead.checkpoint is None
+    trains = trainer is not None and trainer.mode == "train"
+    phase = Phase.of(lead.phase)
+    stepped = phase is not None and (phase.after_step or phase is Phase.STEP)
+    return trains and stepped and lead.rank == 0 and lead.checkpoint is None
 
 
 def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from torchyard.api.durations import seconds
 from torchyard.api.figures import plural
 from torchyard.api.reasons import Reason
-from torchyard.api.status import State, TrainingJobStatus, with_reason
+from torchyard.api.states import State
+from torchyard.api.status import TrainingJobStatus, with_reason
 from torchyard.api.times import rfc3339
 from torchyard.engine.gang import FUTILE, RELEASED, active_pods, pause_end
 from torchyard.engine.view import Pod, View
@@ -54,7 +55,7 @@ def release_gang(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStat
     if view.now < due:
         return None, due
     limit = view.job.spec.scheduling.gang_timeout
-    state: State = "Recovering" if status.state == "Recovering" else "Pending"
+    state = State.RECOVERING if status.state == State.RECOVERING else State.PENDING
     if lack.reason == FUTILE:
         return with_reason(_emptied(view, status, lack), state, FUTILE, lack.message), None
     why = f"{lack.reason}: {lack.message}"

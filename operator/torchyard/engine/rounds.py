@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
+from torchyard.api.states import State
 from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine import failures
@@ -83,7 +84,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     leader = gate.ready[0][1]
     opened = rfc3339(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
-    again = status.state == "Recovering" and status.round > 0
+    again = status.state == State.RECOVERING and status.round > 0
     attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
     return replace(
         status,

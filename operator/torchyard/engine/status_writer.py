@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.ports import Cluster, Refused, StatusRefused
@@ -46,7 +47,7 @@ class StatusWriter:
         if self._cluster.busy and now < action.yields_until:
             return min(LOOK_SECONDS, action.yields_until - now)
         age = now - self._written.get(job.metadata.uid, self._began)
-        pause = interval if action.status.state == "Running" else max(interval, WAITING_SECONDS)
+        pause = interval if action.status.state == State.RUNNING else max(interval, WAITING_SECONDS)
         # A clock that was set back must not block writes.
         if not action.urgent and 0 <= age < pause:
             return pause - age

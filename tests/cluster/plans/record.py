@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.status import MAX_STATUS_BYTES, TERMINAL_STATES
+from torchyard.api.states import State
+from torchyard.api.status import MAX_STATUS_BYTES
 from torchyard.engine.ports import Unavailable
 
 ENDED = {"Succeeded", "Failed"}
-IDLE = {*TERMINAL_STATES, "Suspended"}
+IDLE = {state for state in State if state.at_rest}
+TERMINAL = {state for state in State if state.terminal}
 COUNTERS = {
     "round": lambda status: status.get("round", 0),
     "incarnation": lambda status: status.get("incarnation", 0),
@@ -85,7 +87,7 @@ class Record:
     def _judge(self, before: dict[str, Any], after: dict[str, Any], version: int) -> None:
         for what, of in COUNTERS.items():
             self._expect(of(after) >= of(before), f"{what} fell from {of(before)} to {of(after)}")
-        if before.get("state") in TERMINAL_STATES:
+        if before.get("state") in TERMINAL:
             same = all(before.get(what) == after.get(what) for what in ("state", "reason", "completionTime", "round"))
             self._expect(same, f"I5: {before.get('state')}/{before.get('reason')} was not the end")
         self._states.append((version, after.get("state", "")))

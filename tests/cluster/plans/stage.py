@@ -11,7 +11,7 @@ from tests.cluster.plans.kubelet import Container, now, placement
 from tests.cluster.plans.lane import Lane
 from tests.cluster.plans.record import Record
 
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.states import State
 from torchyard.cluster.kube.errors import NotFound
 
 LOOK_SECONDS = 0.02
@@ -132,7 +132,7 @@ class Stage:
     async def _until(self, what: str, condition: Callable[[], bool], *, may_end: bool = False) -> None:
         while not condition():
             status = self.record.status
-            if status.get("state") in TERMINAL_STATES and not may_end:
+            if State(status.get("state", "")).terminal and not may_end:
                 raise EndedError(f"{status['state']}/{status['reason']}, waiting until {what}: {status['message']}")
             if time.monotonic() > self._deadline:
                 shown = {key: status.get(key) for key in ("state", "reason", "message", "round", "rendezvous")}

@@ -9,7 +9,6 @@ import msgspec
 from torchyard.api.crd import crd
 from torchyard.api.figures import plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.findings import Finding, Leader
 from torchyard.cli.remote.intake_probe import reach
@@ -95,7 +94,7 @@ async def _rejected(remote: Remote) -> AsyncIterator[Finding]:
     held = [
         (job, admitted)
         for job in map(jobs.typed, documents)
-        if job.status.state not in {*TERMINAL_STATES, "Suspending", "Suspended"}
+        if job.status.state.active
         for admitted in job.status.conditions
         if (admitted.type, admitted.status) == ("Admitted", "False")
     ]

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.states import State
 from torchyard.cli.curve import History
 from torchyard.cli.drawing import drawn
 from torchyard.cli.ending import exit_code, last_lines
@@ -37,7 +37,7 @@ async def follow(remote: Remote, name: str, uid: str = "") -> int:
 
 def is_over(job: TrainingJob) -> bool:
     """Whether nothing more will happen by itself."""
-    return job.status.state in TERMINAL_STATES or (job.status.state == "Suspended" and job.spec.suspend)
+    return job.status.state.terminal or (job.status.state == State.SUSPENDED and job.spec.suspend)
 
 
 def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
@@ -45,9 +45,9 @@ def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
     if job is None or gone:
         return [f"{job.metadata.name if job else 'the job'} was deleted"]
     name, state, flags = job.metadata.name, job.status.state, remote.flags
-    if state == "Succeeded":
+    if state == State.SUCCEEDED:
         return [learned(job), f"next: torchyard fetch {name}{flags}"]
-    if state == "Failed":
+    if state == State.FAILED:
         more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
         return [f"{name} failed: {addressed(clean(job.status.message), name, remote.flags)}", *last_lines(job), more]
     return [f"{name} is suspended; `torchyard resume {name}{flags}` goes on from its newest checkpoint"]

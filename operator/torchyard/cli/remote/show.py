@@ -9,7 +9,7 @@ from rich.text import Text
 from torchyard.api.figures import span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
+from torchyard.api.states import State
 from torchyard.cli.ending import last_lines
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.show import attempts, cause_words, facts, head
@@ -19,7 +19,6 @@ from torchyard.engine.view import Pod
 
 MAX_PODS = 32
 MAX_EVENTS = 10
-QUIET = frozenset({"Running", "Succeeded", "Suspended"})
 
 
 def status(job: TrainingJob, pods: Sequence[Pod], remote: Remote, now: float) -> RenderableType:
@@ -27,7 +26,7 @@ def status(job: TrainingJob, pods: Sequence[Pod], remote: Remote, now: float) ->
     parts: list[RenderableType] = [head(job, True, now, flags=remote.flags), Text(), facts(job, True, (), now)]
     if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
-    said = last_lines(job) if job.status.state != "Succeeded" else []
+    said = last_lines(job) if job.status.state != State.SUCCEEDED else []
     if said:
         parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
     if pods:
@@ -51,7 +50,7 @@ def explain(job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], remo
     latest = list(events)[-MAX_EVENTS:]
     lines = [f"{clean(each.time)}  {clean(each.reason)}: {clean(each.message)}" for each in latest]
     found += _section("What happened last", lines)
-    waits = job.status.state == "Pending"  # which has just been explained
+    waits = job.status.state == State.PENDING  # which has just been explained
     following = (
         f"torchyard wait {job.metadata.name}{remote.flags} --for running" if waits else next_command(job, remote)
     )
@@ -61,13 +60,13 @@ def explain(job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], remo
 def next_command(job: TrainingJob, remote: Remote) -> str:
     """The command that most likely comes next."""
     name, state = f"{job.metadata.name}{remote.flags}", job.status.state
-    if state == "Suspended":
+    if state == State.SUSPENDED:
         return f"torchyard resume {name}"
     if not state:
         return f"torchyard doctor{remote.flags}"
-    if state == "Pending":
+    if state == State.PENDING:
         return f"torchyard explain {name}"
-    return f"torchyard logs {name}" + ("" if state in TERMINAL_STATES else " -f")
+    return f"torchyard logs {name}" + ("" if state.terminal else " -f")
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -93,11 +92,11 @@ def _failures(job: TrainingJob) -> list[str]:
                 + (f", {words}" if words else "")
                 + charged
             )
-    return lines + [f"  {line}" for line in last_lines(job)[1:]] if job.status.state != "Succeeded" else lines
+    return lines + [f"  {line}" for line in last_lines(job)[1:]] if job.status.state != State.SUCCEEDED else lines
 
 
 def _conditions(job: TrainingJob) -> list[str]:
-    if job.status.state in QUIET:
+    if job.status.state.ready:
         return []
     wrong = {"Admitted": "False", "PodsReady": "False", "Stalled": "True", "Failed": "True", "Recovering": "True"}
     return [

@@ -16,7 +16,6 @@ from torchyard.api import free_form
 from torchyard.api.changes import can_go_on_from
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import TERMINAL_STATES
 from torchyard.api.times import rfc3339, unix
 from torchyard.cluster.local.aside import CONDEMNED, Aside, put_aside
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
@@ -174,7 +173,7 @@ def create_run(
                 fresh = _fresh(folder, job, source_folder)
                 write_job(folder, fresh)
                 return fresh
-            if before.status.state not in TERMINAL_STATES and before.metadata.deletion_timestamp is None:
+            if not before.status.state.terminal and before.metadata.deletion_timestamp is None:
                 return _go_on(folder, before, job, source_folder)
             with control(folder):
                 _end_pods(folder)
