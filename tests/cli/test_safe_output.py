@@ -39,6 +39,7 @@ WORDS = {
     "rm": f"rm {EVIL}",
     "delete": "delete cvrp -n team",
     "gpus": f"gpus --match {EVIL}",
+    "dataset": f"dataset inspect {EVIL}",
     "doctor": "doctor -n team",
     "demo": None,
     "operator": f"operator --qps {EVIL}",

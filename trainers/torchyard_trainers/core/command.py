@@ -39,6 +39,11 @@ def main(arguments: Sequence[str]) -> int:
         if options.command == "gpus":
             sys.stdout.write(gpus_command.text(options))
             return Exit.DONE
+        if options.command == "dataset":
+            from torchyard_trainers.core.data.inspection import inspect
+
+            sys.stdout.write(json.dumps(inspect(options.path)) + "\n")
+            return Exit.DONE
         if options.command == "check":
             from torchyard_trainers import registry
             from torchyard_trainers.core import config
@@ -92,6 +97,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
+    data = commands.add_parser("dataset", help="print what a LeRobot dataset holds, and its problems, as JSON")
+    data.add_argument("path", type=Path)
+    data.set_defaults(command="dataset")
     check = commands.add_parser("check", help="check the job of --config as its first round would")
     check.set_defaults(command="check")
     plan = commands.add_parser("plan", help="print how much memory of a rank a step of --config will need")
