@@ -8,6 +8,7 @@ import msgspec
 from torchyard.api import free_form
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.upgrade import upgraded
 
 T = TypeVar("T")
 
@@ -18,7 +19,8 @@ def read_job(document: Mapping[str, Any]) -> TrainingJob:
     Raises:
         ValueError: naming the field; files that people write go through `validate` instead, which names them all.
     """
-    return _convert(document, TrainingJob)
+    job = _convert(document, TrainingJob)
+    return msgspec.structs.replace(job, status=upgraded(job.status)) if "status" in document else job
 
 
 def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
@@ -27,7 +29,7 @@ def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
     Raises:
         ValueError: naming the field.
     """
-    return _convert(document, TrainingJobStatus)
+    return upgraded(_convert(document, TrainingJobStatus))
 
 
 def status_document(status: TrainingJobStatus) -> dict[str, Any]:

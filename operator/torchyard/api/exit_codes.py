@@ -58,6 +58,14 @@ EXIT_REASONS: dict[int, Reason] = {
 CLASSES = frozenset({*range(64, 77), 126, 127})
 
 
+def exit_code_of(reason: str) -> int:
+    """Return the exit code of a job that failed for `reason`: its own if trying again cannot help, else 1."""
+    if reason == Reason.INVALID_SPEC:
+        return ExitCode.CONFIG
+    codes = (int(code) for code, known in EXIT_REASONS.items() if known.permanent and known == reason)
+    return next(codes, int(ExitCode.USER_ERROR))
+
+
 def reason_of_exit(code: int, *, classified: bool) -> Reason:
     """Return the reason of an exit code; total: an unknown code is a worker's own failure, 128 + n a signal.
 

@@ -82,6 +82,10 @@ class Progress(StatusModel, frozen=True, kw_only=True):
     phase: Annotated[
         str, doc("What rank 0 is doing: init, compile, restore, rollout, step, eval, save, export, drain.")
     ] = ""
+    stalled: Annotated[
+        bool | None,
+        doc("Whether rank 0 has made no step for unusually long; absent: nothing was reported in the newest round."),
+    ] = None
 
 
 class Throughput(StatusModel, frozen=True, kw_only=True):
@@ -183,6 +187,11 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
         int, doc("Pods of earlier incarnations take part in no round any more: what they run differed.")
     ] = 0
     releases: Annotated[int, doc("How often in a row a part of the gang let go of its room, for want of the rest.")] = 0
+    released: Annotated[bool, doc("Whether the gang was released; it is created again after nextRoundTime.")] = False
+    silent: Annotated[bool, doc("Whether the agents of running pods are known not to reach the operator.")] = False
+    delayed: Annotated[
+        bool, doc("Whether something other than the last failure delays the next round of a recovering job.")
+    ] = False
     waiting_since: Annotated[str | None, doc("Since when the gang that did so waits for room.")] = None
 
 
@@ -242,6 +251,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     last_update_time: Annotated[str | None, doc("When this status was last written.")] = None
     start_time: Annotated[str | None, doc("When the first round opened.")] = None
     completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None
+    exit_code: Annotated[int | None, doc("Exit code of the agents of a failed job, as the reason has it.")] = None
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
 
 

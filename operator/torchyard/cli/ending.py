@@ -23,7 +23,7 @@ def exit_code(job: TrainingJob) -> int:
     What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
     """
     state = job.status.state
-    if state == State.FAILED and job.status.reason in {Reason.CONFIGURATION_INVALID, Reason.INVALID_SPEC}:
+    if state == State.FAILED and job.status.exit_code == INVALID:
         return INVALID
     return {State.SUCCEEDED: SUCCEEDED, State.SUSPENDED: STOPPED}.get(state, FAILED)
 

@@ -22,8 +22,6 @@ from torchyard.engine.view import Pod, View
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
 RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause is over: only some of them could be scheduled
-
-
 FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
 
 
@@ -183,8 +181,7 @@ def _images(view: View, status: TrainingJobStatus) -> Images | None:
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
     """Return until when a released gang is not recreated; None: it was not released, or the pause is over."""
     due = moment(status.rendezvous.next_round_time)
-    released = status.reason == RELEASED or (status.reason == FUTILE and status.rendezvous.releases > 0)
-    return due if released and due is not None and view.now < due else None
+    return due if status.rendezvous.released and due is not None and view.now < due else None
 
 
 def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:

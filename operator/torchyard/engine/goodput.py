@@ -8,7 +8,6 @@ import math
 
 from msgspec.structs import replace
 
-from torchyard.api.reasons import Reason
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Goodput, TrainingJobStatus
 from torchyard.engine.progress import round_reports
@@ -35,7 +34,7 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == State.PENDING and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
         return "pull"  # all pods are scheduled; nodes pull images and create containers
-    if before.state == State.RUNNING and before.reason == Reason.STANDING_STILL:
+    if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"
     if before.state.activity:
         return before.state.activity

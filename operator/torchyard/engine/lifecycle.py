@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.durations import seconds
-from torchyard.api.exit_codes import EXIT_REASONS
+from torchyard.api.exit_codes import ExitCode, exit_code_of
 from torchyard.api.figures import plural
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.params import params_faults
@@ -61,7 +61,14 @@ def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *
     if status.rendezvous.open:
         status = rounds.close_clean(view, status, reason)
     message = say(reason, evidence, advice=advice)
-    status = replace(status, state=State.FAILED, reason=reason, message=message, completion_time=rfc3339(view.now))
+    status = replace(
+        status,
+        state=State.FAILED,
+        reason=reason,
+        message=message,
+        completion_time=rfc3339(view.now),
+        exit_code=exit_code_of(reason),
+    )
     return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
 
 
@@ -91,9 +98,10 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
     if begun:
         status = _note_recovery(view, status)
     silent, silence_due = timeouts.unheard(view, status)
+    status = _with_silence(status, silent)
     idle, idle_due = timeouts.workers_unheard(view, status) if state != State.RUNNING else ("", None)
     reason, evidence = (
-        {State.RUNNING: running(view, status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
+        {State.RUNNING: running(status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
         "",
     )
     age_due: float | None = None
@@ -112,6 +120,13 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
     return Transition(
         status=status, events=(*(events if begun else ()), *waiting_events(view.job.status, status)), due=due
     )
+
+
+def _with_silence(status: TrainingJobStatus, silent: str) -> TrainingJobStatus:
+    """Return the status with the fact that agents are silent: a new operator need not establish it again."""
+    if status.rendezvous.silent == bool(silent):
+        return status
+    return replace(status, rendezvous=replace(status.rendezvous, silent=bool(silent)))
 
 
 def _open_state(view: View, status: TrainingJobStatus) -> State:
@@ -248,6 +263,7 @@ def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
     if late:
         return fail(view, status, Reason.START_TIMEOUT, late)
     silent, silence_due = timeouts.silent(view, gate)
+    status = _with_silence(status, silent)
     stuck = [failures.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(view, status, gate, silent, backed_off=backoff is not None)
@@ -317,7 +333,13 @@ def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
         # The next gang has new names: pods that are still being deleted cannot be confused with it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         images=None,
-        rendezvous=replace(status.rendezvous, members=members, next_round_time=None, releases=0, waiting_since=None),
+        rendezvous=replace(
+            rounds.without_waits(status.rendezvous),
+            members=members,
+            next_round_time=None,
+            releases=0,
+            waiting_since=None,
+        ),
     )
     return Transition(
         status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),)
@@ -365,7 +387,9 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
     again = status.rendezvous.next_round_time is not None
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
     delay = decision.delay if decision.counted or cause.start_attempts else pause
-    wait = replace(status.rendezvous, next_round_time=rfc3339(view.now + delay) if delay else None)
+    wait = replace(
+        rounds.without_waits(status.rendezvous), next_round_time=rfc3339(view.now + delay) if delay else None
+    )
     status = replace(with_reason(status, State.RECOVERING, cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
@@ -385,7 +409,10 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transit
     if decision.verdict is not None:
         return fail(view, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
     again = replace(
-        status.rendezvous, oldest_incarnation=newest, next_round_time=rfc3339(view.now + decision.delay), members=[]
+        rounds.without_waits(status.rendezvous),
+        oldest_incarnation=newest,
+        next_round_time=rfc3339(view.now + decision.delay),
+        members=[],
     )
     status = replace(with_reason(status, State.RECOVERING, cause.reason, unlike), rendezvous=again)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
@@ -417,5 +444,5 @@ def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
 def exit_code(status: TrainingJobStatus) -> int:
     """Return the exit code for the agents of a finished job."""
     if status.state == State.SUCCEEDED:
-        return 0
-    return next((int(code) for code, known in EXIT_REASONS.items() if known.permanent and known == status.reason), 1)
+        return ExitCode.DONE
+    return status.exit_code if status.exit_code is not None else ExitCode.USER_ERROR

@@ -1,6 +1,8 @@
 """The reason for which a job waits for its next round, announced once."""
 
-from torchyard.api.reasons import Kind, Reason
+from msgspec.structs import replace
+
+from torchyard.api.reasons import Reason
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus, with_reason
 from torchyard.engine.actions import EmitEvent
@@ -32,22 +34,25 @@ def with_pending_reason(
     recovering = status.state == State.RECOVERING
     state = State.RECOVERING if recovering else State.PENDING
     if view.refusal is not None:
+        status = _with_delay(status, delayed=recovering)
         return with_reason(status, state, view.refusal.reason, view.refusal.message)
     blocked = next(
         (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
     )
     if blocked is not None:
         known = Reason.of(blocked.reason)
+        status = _with_delay(status, delayed=recovering)
         why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
         return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
     lack = [each for each in gate.waiting if each] or _stopping(view, held)
     evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
     running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
     if recovering and running and silent:
-        return with_reason(status, state, Reason.AGENT_SILENT, silent)
+        return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
     if recovering:
         # The cause of the failure is shown until something else delays the gang; that is resolved now.
-        return with_reason(status, state, Reason.RECOVERING, evidence) if _waits(status) else status
+        after = with_reason(_with_delay(status, delayed=False), state, Reason.RECOVERING, evidence)
+        return after if status.rendezvous.delayed else status
     if backed_off:
         return with_reason(status, State.PENDING, Reason.BACKING_OFF, evidence)
     if running:
@@ -59,9 +64,10 @@ def with_pending_reason(
     return with_reason(status, State.PENDING, Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
 
 
-def _waits(status: TrainingJobStatus) -> bool:
-    reason = Reason.of(status.reason)
-    return reason is not None and reason.kind is Kind.WAITING
+def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatus:
+    if status.rendezvous.delayed == delayed:
+        return status
+    return replace(status, rendezvous=replace(status.rendezvous, delayed=delayed))
 
 
 def _unanswered(view: View, status: TrainingJobStatus) -> bool:

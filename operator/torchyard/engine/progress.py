@@ -78,15 +78,10 @@ def _tells(view: View, status: TrainingJobStatus) -> bool:
     return view.job.spec.trainer is not None or bool(round_reports(view, status))
 
 
-def running(view: View, status: TrainingJobStatus) -> Reason:
-    """Return the reason of a started round, from the report of its first rank."""
-    reports = round_reports(view, status)
-    if reports:
-        return Reason.STANDING_STILL if reports[0].still_seconds > 0 else Reason.TRAINING
-    # A new operator process has received no report yet: keep the former reason.
-    before = Reason.of(view.job.status.reason)
-    if before in {Reason.TRAINING, Reason.STANDING_STILL}:
-        return before
+def running(status: TrainingJobStatus) -> Reason:
+    """Return the reason of a started round, from the newest report of its first rank, even of an earlier process."""
+    if status.progress.stalled is not None:
+        return Reason.STANDING_STILL if status.progress.stalled else Reason.TRAINING
     stepped = bool(status.attempts) and status.attempts[-1].end_step > status.attempts[-1].start_step
     return Reason.TRAINING if stepped else Reason.NO_REPORTS
 
@@ -182,6 +177,7 @@ def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int
         eta_seconds=eta,
         last_step_time=rfc3339(reported) if moved and step > 0 else status.progress.last_step_time,
         phase=lead.phase[:32],
+        stalled=lead.still_seconds > 0,
     )
 
 

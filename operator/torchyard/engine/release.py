@@ -76,6 +76,8 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJ
         meet,
         members=[""] * len(meet.members),
         next_round_time=rfc3339(view.now + pause * (1 + _chance(view, status))),
+        released=True,
+        delayed=status.state == State.RECOVERING,
         releases=meet.releases + 1,
         waiting_since=meet.waiting_since or rfc3339(lack.since),
     )

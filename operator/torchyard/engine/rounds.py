@@ -99,6 +99,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
             oldest_incarnation=status.rendezvous.oldest_incarnation,
         ),
         attempts=[*status.attempts, attempt],
+        progress=replace(status.progress, stalled=None),
         start_time=status.start_time or opened,
     )
 
@@ -251,6 +252,11 @@ def _shortage(pod: Pod | None, agent: Agent | None) -> str:
     return "" if agent.current else f"{pod.name}: agent has not obeyed yet"
 
 
+def without_waits(meet: Rendezvous) -> Rendezvous:
+    """Return the rendezvous without the facts about what the job waited for."""
+    return replace(meet, released=False, silent=False, delayed=False)
+
+
 def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
     if not status.attempts:
         return status
@@ -258,4 +264,6 @@ def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
 
 
 def _shut(status: TrainingJobStatus, next_round_time: str | None) -> TrainingJobStatus:
-    return replace(status, rendezvous=replace(status.rendezvous, open=False, next_round_time=next_round_time))
+    return replace(
+        status, rendezvous=replace(without_waits(status.rendezvous), open=False, next_round_time=next_round_time)
+    )

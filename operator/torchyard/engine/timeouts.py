@@ -79,7 +79,7 @@ def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
     if not mute or not gate.waiting:
         return "", None
     # What a former operator process has established stays true until an agent connects.
-    listening = 0.0 if view.job.status.reason == Reason.AGENT_SILENT else view.since
+    listening = 0.0 if view.job.status.rendezvous.silent else view.since
     due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
 
@@ -94,7 +94,7 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
     if any(agent.connected for agent in agents) or len(mute) < len(members):
         return "", None
-    listening = 0.0 if view.job.status.reason == Reason.AGENT_SILENT else view.since
+    listening = 0.0 if view.job.status.rendezvous.silent else view.since
     due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
     return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
 
