@@ -8,7 +8,8 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.weights import parameters_on_meta
 from torchyard_trainers.vla import flow, tabletop
 from torchyard_trainers.vla.demonstrations import keys_of
-from torchyard_trainers.vla.models import PRESETS, build_policy
+from torchyard_trainers.vla.instructions import FIRST
+from torchyard_trainers.vla.models import PRESETS, build_policy, config_of
 from torchyard_trainers.vla.normalization import measured, scaling
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
@@ -50,7 +51,7 @@ def test_a_mistake_is_named(given, message):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_built_without_memory_and_has_the_published_size(name):
     with parameters_on_meta():
-        policy = build_policy(name, chunk=4)
+        policy = build_policy(config_of(name, None, chunk=4))
     assert all(each.is_meta for each in policy.parameters())
     if name in PARAMETERS:
         assert sum(each.numel() for each in policy.parameters()) == PARAMETERS[name]
@@ -151,8 +152,10 @@ def test_an_image_shows_objects_and_gripper_where_they_are_and_the_instruction_n
         colour = tabletop.COLOURS[scene.colour[number]]
         expected = torch.tensor(tabletop._RGB[scene.colour[number]])
         torch.testing.assert_close(image[number, :, y, x], expected, atol=0.02, rtol=0)
-        words = [tabletop.WORDS[token] for token in tabletop.instructions(scene)[number]]
-        assert " ".join(words[1:]) == tabletop.sentence(int(scene.colour[number])) == f"reach the {colour} object"
+        tokens, mask = work.table.instructions.of(scene.colour)
+        assert mask is None
+        words = [tabletop.WORDS[token - FIRST] for token in tokens[number][1:]]
+        assert " ".join(words) == tabletop.sentence(int(scene.colour[number])) == f"reach the {colour} object"
 
 
 @pytest.mark.parametrize("kind", ["min-max", "mean-std", "none"])

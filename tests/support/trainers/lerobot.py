@@ -29,7 +29,7 @@ def episodes_of(lengths: list[int], *, size: int = 32, seed: int = 0) -> list[di
     return found
 
 
-TASKS = ("move to the left", "move to the right")
+TASKS = ("move left", "move to the right")
 
 
 def write_lerobot(folder: Path, version: str, lengths: list[int], *, video: bool = False, cameras: int = 1) -> Path:

@@ -1,12 +1,14 @@
 """Demonstrations of the expert on the tabletop, made on the device from their ids."""
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.vla import tabletop
-from torchyard_trainers.vla.normalization import Scaling, scaling
+from torchyard_trainers.vla.instructions import Instructions
+from torchyard_trainers.vla.normalization import Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.params import Settings
 
@@ -26,6 +28,9 @@ class Tabletop:
     def __init__(self, settings: Settings, image_size: int) -> None:
         """Render images of `image_size` pixels."""
         self._settings, self._size = settings, image_size
+        folder = Path(settings.pretrained) if settings.pretrained is not None else None
+        texts = [tabletop.sentence(colour) for colour in range(len(tabletop.COLOURS))]
+        self.instructions = Instructions(texts, words=tabletop.WORDS, folder=folder)
         kind: Any = settings.normalization
         self.state_scaling: Scaling = scaling(tabletop.STATISTICS["observation.state"], kind)
         self.action_scaling: Scaling = scaling(tabletop.STATISTICS["action"], kind)
@@ -43,4 +48,10 @@ class Tabletop:
     def observe(self, scene: tabletop.Scene, gripper: Tensor) -> Observation:
         """Return what the policy sees with the grippers [m, 2] there."""
         images = tabletop.render(scene, gripper, self._size) * 2 - 1
-        return Observation(images[:, None], self.state_scaling.normalize(gripper), tabletop.instructions(scene))
+        tokens, mask = self.instructions.of(scene.colour)
+        return Observation(images[:, None], self.state_scaling.normalize(gripper), tokens, mask)
+
+    def assets(self) -> dict[str, Path | str]:
+        """Return files that an exported policy needs: statistics, and what encodes instructions."""
+        kind: Any = self._settings.normalization
+        return {"normalization.json": as_json(kind, tabletop.STATISTICS), **self.instructions.assets()}

@@ -1,13 +1,18 @@
 """Policies of `transformers`: geometry presets with random weights, and the module that is trained."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
+
+MAX_CONFIG_BYTES = 1 << 20
 
 
 def _geometry(
@@ -228,18 +233,32 @@ def _reading(found: list[tuple[Tensor, Tensor]]) -> Cache:
     return Cache(layers=layers)
 
 
-def build_policy(name: str, *, chunk: int, state_size: int = 0, action_size: int = 0) -> Policy:
-    """Build the model of a preset; its parameters have no memory inside `core.weights.parameters_on_meta`.
+def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
+    """Return the `PI0Config` of a preset, or of a folder with a pretrained model.
 
-    Args:
-        name: of the preset.
-        chunk: actions that it predicts.
-        state_size: parts of the state, for more than the preset has.
-        action_size: parts of an action, for more than the preset has.
+    Raises:
+        ConfigError: the folder has no config of such a model.
     """
-    from transformers import PI0Config, PI0ForConditionalGeneration
+    from transformers import PI0Config
 
-    config = PI0Config(**PRESETS[name], chunk_size=chunk)
-    config.max_state_dim = max(config.max_state_dim, state_size)
-    config.max_action_dim = max(config.max_action_dim, action_size)
+    if pretrained is None:
+        return PI0Config(**PRESETS[name], chunk_size=chunk)
+    path = pretrained / "config.json"
+    at = f"trainer.params.pretrained: {path}"
+    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
+    try:
+        tree = json.loads(path.read_text())
+        kind = tree.get("model_type")
+        if kind == "pi0":
+            return PI0Config.from_dict({**tree, "chunk_size": chunk})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    raise ConfigError(f"{at} has model_type {kind!r}, expected pi0; name a folder of such a model")
+
+
+def build_policy(config: Any) -> Policy:
+    """Build a model; its parameters have no memory inside `core.weights.parameters_on_meta`."""
+    from transformers import PI0ForConditionalGeneration
+
     return Policy(PI0ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32))  # noqa: SLF001

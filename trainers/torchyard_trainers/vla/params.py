@@ -29,6 +29,12 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Geometry | None,
         doc("Geometry of the model, with random weights: a vision-language model and an action expert (pi0)."),
     ] = None
+    pretrained: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc(
+            "Folder of a Hugging Face model of type pi0, or of an export hf of this workload; default: random weights."
+        ),
+    ] = None
     data: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         doc("Folder of a LeRobot dataset, version 2.1 or 3.0; default: demonstrations on a procedural tabletop."),
@@ -114,6 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     action_seconds: float | None = None
     hold_out: float = 0.1
     augment: float = 0.0
+    pretrained: str | None = None
     model: str
     objects: int
     chunk: int
@@ -210,7 +217,9 @@ def _check(params: Params, settings: Settings) -> None:
         for (name, default), value in zip(wanted.items(), have, strict=True):
             if value != default:
                 raise ConfigError(f"{at}.{name}: {value}, but the procedural tabletop has none; set data or remove it")
-    elif params.objects is not None:
+    if params.pretrained is not None and params.model is not None:
+        raise ConfigError(f"{at}.model: {params.model}, but the geometry is that of {at}.pretrained; remove one")
+    if settings.data is not None and params.objects is not None:
         raise ConfigError(f"{at}.objects: {params.objects}, but {at}.data has its own objects; remove it")
     if settings.warmup_steps > settings.steps:
         raise ConfigError(f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps} steps; lower it")

@@ -1,6 +1,5 @@
 """Demonstrations of a LeRobot dataset as a `Source`: images, state, and the actions that follow."""
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +13,12 @@ from torch import Tensor
 from torchyard_trainers.core.data.frames import decode_image, decode_video, fitted
 from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot
 from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.params import Settings
 
 STATE, ACTION = "observation.state", "action"
-_WORD = re.compile(r"\w+|[^\w\s]")
 # A time between frames is meant where it is this far from a frame, in frames.
 _NEAR = 0.01
 
@@ -33,7 +32,7 @@ class Batch(NamedTuple):
         actions: [m, H, a].
         valid: [m, H] bool, false after the end of the episode.
         tokens: [m, T] int64, the instructions, padded on the right.
-        mask: [m, T] bool.
+        mask: [m, T] bool; None: all instructions are equally long.
     """
 
     images: Tensor
@@ -41,7 +40,7 @@ class Batch(NamedTuple):
     actions: Tensor
     valid: Tensor
     tokens: Tensor
-    mask: Tensor
+    mask: Tensor | None
 
 
 class Recordings:
@@ -58,6 +57,7 @@ class Recordings:
         kind: Kind,
         action_seconds: float | None = None,
         image_deltas: Sequence[float] = (0.0,),
+        pretrained: Path | None = None,
     ) -> None:
         """Read frames of `episodes`.
 
@@ -71,6 +71,7 @@ class Recordings:
             action_seconds: between two actions of a chunk; None: one frame.
             image_deltas: seconds, 0 or less, of the images that the model sees of each camera; those before the
                 episode's first frame are its first one.
+            pretrained: folder of a model, whose tokens the instructions need.
 
         Raises:
             DataError: a feature is missing or of another kind, or its statistics are.
@@ -94,18 +95,14 @@ class Recordings:
         if max(self._back) > 0:
             raise ConfigError(f"trainer.params.imageDeltas: {max(image_deltas)} is in the future; use 0 or less")
         self._ends = np.cumsum([each.length for each in self._episodes])
-        self._words = sorted({word for text in dataset.tasks.values() for word in _WORD.findall(text.lower())})
+        self._places = {task: place for place, task in enumerate(sorted(dataset.tasks))}
+        self.instructions = Instructions([dataset.tasks[task] for task in self._places], folder=pretrained)
         self.fingerprint = f"{dataset.fingerprint}-{self._episodes[0].number}-{self._episodes[-1].number}"
 
     @property
     def views(self) -> int:
         """Images that the model sees at once."""
         return len(self._cameras) * len(self._back)
-
-    @property
-    def vocabulary(self) -> int:
-        """Different tokens of instructions."""
-        return 2 + len(self._words)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -121,14 +118,14 @@ class Recordings:
         """
         parts = [self._sample(number) for number in ids]
         images, state, actions, valid, tasks = zip(*parts, strict=True)
-        tokens, mask = self._tokens
+        tokens, mask = self.instructions.of(torch.tensor([self._places[each] for each in tasks]))
         return Batch(
             torch.from_numpy(np.stack(images)),
             torch.from_numpy(np.stack(state)),
             torch.from_numpy(np.stack(actions)),
             torch.from_numpy(np.stack(valid)),
-            torch.stack([tokens[each] for each in tasks]),
-            torch.stack([mask[each] for each in tasks]),
+            tokens,
+            mask,
         )
 
     def demonstrations(self, batch: Batch) -> Demonstration:
@@ -142,26 +139,14 @@ class Recordings:
         size = self.state_size if name == STATE else self.action_size
         return scaling(self._dataset.statistics.get(name, {"mean": [0.0] * size}), self._kind)
 
-    def assets(self) -> dict[str, str]:
-        """Return files that an exported policy needs: statistics, and the words of instructions."""
+    def assets(self) -> dict[str, Path | str]:
+        """Return files that an exported policy needs: statistics, and what encodes instructions."""
         own = {name: self._dataset.statistics.get(name, {}) for name in (STATE, ACTION)}
-        return {"normalization.json": as_json(self._kind, own), "words.txt": "\n".join(self._words) + "\n"}
+        return {"normalization.json": as_json(self._kind, own), **self.instructions.assets()}
 
     @cached_property
     def _frames(self) -> Frames:
         return Frames(self._dataset, [STATE, ACTION])
-
-    @cached_property
-    def _tokens(self) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """The tokens of each task, padded to the longest: 0 is padding, 1 begins, then words by the alphabet."""
-        numbers = {word: 2 + place for place, word in enumerate(self._words)}
-        texts = {
-            task: [1] + [numbers[word] for word in _WORD.findall(text.lower())]
-            for task, text in self._dataset.tasks.items()
-        }
-        longest = max(map(len, texts.values()))
-        tokens = {task: torch.tensor(text + [0] * (longest - len(text))) for task, text in texts.items()}
-        return tokens, {task: torch.arange(longest) < len(text) for task, text in texts.items()}
 
     def _sample(self, number: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], int]:
         place = int(np.searchsorted(self._ends, number, side="right"))
@@ -203,6 +188,7 @@ def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[
             kind=kind,
             action_seconds=settings.action_seconds,
             image_deltas=settings.image_deltas,
+            pretrained=Path(settings.pretrained) if settings.pretrained is not None else None,
         )
         for episodes in split_episodes(dataset, settings.hold_out)
     )

@@ -14,7 +14,7 @@ from torchyard_trainers.core.randomness import split_keys, uniform
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
 _RGB = ((0.9, 0.1, 0.1), (0.1, 0.7, 0.1), (0.15, 0.25, 0.95), (0.95, 0.85, 0.1), (0.6, 0.15, 0.7), (0.1, 0.8, 0.85))
-WORDS = ("<pad>", "<bos>", "reach", "the", "object", *COLOURS)
+WORDS = ("reach", "the", "object", *COLOURS)  # of instructions
 RADIUS = 0.2  # of an object; the gripper reaches it at this distance from its centre
 SPEED = 0.25  # distance of one step along an axis
 HOLD = 2  # steps that the expert rests at its goal
@@ -70,14 +70,6 @@ def make_scenes(keys: Tensor, objects: int) -> Scene:
     centres = middles + (jitter.unflatten(1, (-1, 2))[:, :objects] * 2 - 1) * _JITTER
     colours = order_of_colours[:, :objects].argsort(1)
     return Scene(centres, colours, (rest[:, 0] * objects).long(), rest[:, 1:3] * 2 - 1, rest[:, 3])
-
-
-def instructions(scene: Scene) -> Tensor:
-    """Return the words `<bos> reach the COLOUR object` as numbers of `WORDS`, [m, 5] int64."""
-    words = torch.tensor([WORDS.index(word) for word in ("<bos>", "reach", "the", COLOURS[0], "object")])
-    words = words.to(scene.target.device).expand(len(scene.target), -1).clone()
-    words[:, 3] += scene.colour
-    return words
 
 
 def sentence(colour: int) -> str:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.optimizers import adamw
+from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
@@ -19,8 +20,7 @@ from torchyard_trainers.vla import flow, report, tabletop
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
 from torchyard_trainers.vla.evaluation import closed_loop, flow_loss
-from torchyard_trainers.vla.models import PRESETS, Policy, build_policy
-from torchyard_trainers.vla.normalization import as_json
+from torchyard_trainers.vla.models import Policy, build_policy, config_of
 from torchyard_trainers.vla.observation import Demonstration
 from torchyard_trainers.vla.params import Settings
 from torchyard_trainers.vla.recordings import Recordings, evenly, open_recordings
@@ -42,7 +42,13 @@ class VisionLanguageAction(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
-        own = ["seed", "model", "chunk", "draws", "normalization"]
+        own = [
+            "seed",
+            "chunk",
+            *(["model"] if settings.pretrained is None else ["pretrained"]),
+            "draws",
+            "normalization",
+        ]
         own += ["objects"] if settings.data is None else ["hold_out", "augment"]
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vla",
@@ -53,10 +59,15 @@ class VisionLanguageAction(Workload):
         if settings.data is not None:
             views = [*settings.cameras, *map(str, settings.image_deltas), str(settings.action_seconds)]
             self.identity = {**self.identity, "cameras and times": " ".join(views)}
-        self.architecture = ("trainer.name", "trainer.params.model")
+        self.architecture = (
+            ("trainer.name", "trainer.params.model") if settings.pretrained is None else ("trainer.name",)
+        )
         self.table: Tabletop | None = None
         self.source: Recordings | None = None
-        size = PRESETS[settings.model]["vlm_config"]["vision_config"]["image_size"]
+        folder = Path(settings.pretrained) if settings.pretrained is not None else None
+        self.pretrained = Pretrained(folder, prefix="pi0.") if folder is not None else None
+        self._config = config_of(settings.model, folder, chunk=settings.chunk)
+        size = self._config.vlm_config.vision_config.image_size
         if settings.data is None:
             self.table = Tabletop(settings, size)
         else:
@@ -65,18 +76,36 @@ class VisionLanguageAction(Workload):
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        sizes = {}
-        if self.source is not None:
-            sizes = {"state_size": self.source.state_size, "action_size": self.source.action_size}
-            words = int(PRESETS[settings.model]["vlm_config"]["text_config"]["vocab_size"])
-            if self.source.vocabulary > words:
-                raise ConfigError(
-                    f"trainer.params.model: {settings.model} has {words} tokens, but the tasks of {settings.data} have "
-                    f"{self.source.vocabulary} different words; use a larger model"
-                )
-        policy = build_policy(settings.model, chunk=settings.chunk, **sizes)
+        self._fit()
+        policy = build_policy(self._config)
         policy.freeze(vision=settings.freeze_vision, language=settings.freeze_language)
         return policy
+
+    def _fit(self) -> None:
+        """Check that the model takes state, actions and instructions; one with random weights is made for them.
+
+        Raises:
+            ConfigError: naming what is too large.
+        """
+        config, settings = self._config, self.settings
+        assert self.source is not None or self.table is not None
+        of_source = (self.source.state_size, self.source.action_size) if self.source is not None else None
+        for name, size in zip(
+            ("max_state_dim", "max_action_dim"), of_source or (tabletop.STATE_SIZE, tabletop.ACTION_SIZE), strict=True
+        ):
+            if size > getattr(config, name) and settings.pretrained is not None:
+                raise ConfigError(
+                    f"trainer.params.pretrained: {name} of {settings.pretrained} is {getattr(config, name)}, but the "
+                    f"data has {size} parts; use another model"
+                )
+            setattr(config, name, max(size, getattr(config, name)))
+        known = self.source.instructions if self.source is not None else self.table.instructions
+        words = config.vlm_config.text_config.vocab_size
+        if known.highest >= words:
+            raise ConfigError(
+                f"trainer.params.{'model' if settings.pretrained is None else 'pretrained'}: has {words} tokens, but "
+                f"the instructions need {known.highest + 1}; use a model with a larger vocabulary"
+            )
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the layers of vision tower, language model and expert."""
@@ -159,11 +188,10 @@ class VisionLanguageAction(Workload):
         return metrics.get("flowLoss")
 
     def assets(self) -> Mapping[str, Path | str]:
-        """Return the statistics that state and actions are normalised with, and the words of recordings."""
-        if self.source is not None:
-            return self.source.assets()
-        kind: Any = self.settings.normalization
-        return {"normalization.json": as_json(kind, tabletop.STATISTICS)}
+        """Return the statistics that state and actions are normalised with, and what encodes instructions."""
+        made = self.source or self.table
+        assert made is not None
+        return made.assets()
 
     def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
         """See `WritesReport`: pictures of episodes on the tabletop."""
@@ -175,7 +203,8 @@ class VisionLanguageAction(Workload):
         """See `Workload`."""
         settings = self.settings
         names = [name for name in metrics if name.startswith(("successRate", "flowLoss", "wrongObjectRate"))]
-        text = f"{settings.model}: flow loss {metrics['flowLoss']:.3f} after {self.total_steps} steps"
+        model = settings.model if settings.pretrained is None else settings.pretrained
+        text = f"{model}: flow loss {metrics['flowLoss']:.3f} after {self.total_steps} steps"
         if "successRate" in metrics:
             text += (
                 f"; success rate {metrics['successRate']:.3f} over {settings.eval_episodes} closed-loop episodes, "
@@ -184,7 +213,7 @@ class VisionLanguageAction(Workload):
             )
         return {
             "trainer": "vla",
-            "model": settings.model,
+            "model": model,
             "steps": self.total_steps,
             **{name: metrics[name] for name in names},
             "text": text,

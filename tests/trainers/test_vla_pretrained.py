@@ -1,0 +1,108 @@
+"""`vla` exports a Hugging Face folder that transformers loads, and goes on from such a folder."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.support.trainers.gangs import Yard
+from tests.support.trainers.lerobot import write_lerobot
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.vla.instructions import Instructions
+from torchyard_trainers.vla.params import resolve_params
+from torchyard_trainers.vla.task import VisionLanguageAction
+
+SMALL = {
+    "batch": 6,
+    "warmupSteps": 0,
+    "evalEpisodes": 4,
+    "evalSamples": 6,
+    "flowSteps": 2,
+    "evalEvery": 2,
+    "logEvery": 1,
+}
+
+
+def settings(steps, parallelism=None, **params):
+    trainer = {"name": "vla", "params": SMALL | {"steps": steps} | params}
+    own = {"parallelism": parallelism or {}, "export": {"formats": ["hf"]}, "logging": {"tensorboard": False}}
+    return {"trainer": trainer, "device": "cpu", **own}
+
+
+@pytest.fixture(scope="module")
+def exported(fork_server, tmp_path_factory):
+    """A run of two processes that exports, its last metrics, and the folder of the export."""
+    yard = Yard(fork_server, tmp_path_factory.mktemp("exported"))
+    yard.train(settings(2, {"strategy": "fsdp"}), world=2)
+    return yard, yard.metrics()[-1], yard.checkpoints / "export" / "hf"
+
+
+@pytest.mark.e2e
+def test_transformers_loads_the_export_with_the_same_weights_and_statistics_lie_beside_them(exported):
+    from transformers import PI0ForConditionalGeneration
+
+    yard, _, folder = exported
+    loaded, info = PI0ForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    final = load_file(yard.checkpoints / "final" / "model.safetensors")
+    state = loaded.state_dict()
+    assert {f"pi0.{name}" for name in state} == set(final)
+    assert all(torch.equal(tensor, final[f"pi0.{name}"]) for name, tensor in state.items())
+    statistics = json.loads((folder / "normalization.json").read_text())
+    assert statistics["normalization"] == "min-max"
+    assert statistics["statistics"]["action"]["max"] == [1.0, 1.0]
+    assert (folder / "words.txt").read_text().split()[:3] == ["reach", "the", "object"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_run_goes_on_from_the_export_where_it_was(exported, fork_server, tmp_path, world):
+    _, last, folder = exported
+    yard = Yard(fork_server, tmp_path)
+    yard.train(settings(1, {"strategy": "fsdp"} if world > 1 else None, pretrained=str(folder)), world)
+    summary = json.loads((yard.checkpoints / "final" / "summary.json").read_text())
+    assert summary["flowLossUntrained"] == pytest.approx(last["flowLoss"], abs=1e-5)
+
+
+@pytest.mark.e2e
+def test_an_export_does_not_know_the_words_of_other_instructions_nor_larger_actions(exported, tmp_path):
+    _, _, folder = exported
+    data = write_lerobot(tmp_path / "data", "v2.1", [4, 4, 4])
+    given = {"data": str(data), "pretrained": str(folder)}
+    with pytest.raises(ConfigError, match=r"words.txt lacks 'move' of the instruction 'move left'"):
+        VisionLanguageAction(resolve_params(given, Parallelism()))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, r"pretrained: .*config.json is not a file of a model; name a folder that save_pretrained"),
+        ("{", r"config.json is not a config of a model"),
+        ('{"model_type": "gemma"}', r"has model_type 'gemma', expected pi0"),
+    ],
+)
+def test_a_folder_of_another_kind_is_named(tmp_path, config, message):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ConfigError, match=message):
+        VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
+    with pytest.raises(ConfigError, match=r"trainer.params.model: tiny-pi0, but the geometry is that of"):
+        resolve_params({"pretrained": str(tmp_path), "model": "tiny-pi0"}, Parallelism())
+
+
+def test_the_tokenizer_of_a_pretrained_model_encodes_instructions(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[unk]": 3, "move": 4, "up": 5}, unk_token="[unk]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = Instructions(["move", "move up"], folder=tmp_path)
+    tokens, mask = found.of(torch.tensor([1, 0]))
+    assert tokens.tolist() == [[4, 5], [4, 0]]
+    assert mask.tolist() == [[True, True], [True, False]]
+    assert (found.highest, found.assets()) == (5, {"tokenizer.json": tmp_path / "tokenizer.json"})
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"tokenizer.json cannot be read"):
+        Instructions(["move"], folder=tmp_path)

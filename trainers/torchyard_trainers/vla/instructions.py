@@ -1,0 +1,95 @@
+"""Instructions as tokens: by the tokenizer of a pretrained model, or by words for a model with random weights."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchyard_trainers.core.exits import ConfigError
+
+TOKENIZER = "tokenizer.json"
+WORDS = "words.txt"
+PADDING, BEGIN, FIRST = 0, 1, 2  # tokens of a vocabulary of words
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Instructions:
+    """Texts that a run knows, by number; each is padded on the right to the longest.
+
+    Attributes:
+        tokens: [n, T] int64.
+        mask: [n, T] bool, true for tokens of the text; None: all texts are equally long.
+        highest: the largest token.
+    """
+
+    def __init__(self, texts: Sequence[str], *, words: Sequence[str] | None = None, folder: Path | None = None) -> None:
+        """Encode `texts`.
+
+        Args:
+            texts: at least one.
+            words: the vocabulary in its order; None: the words of the texts by the alphabet.
+            folder: of a pretrained model, whose tokenizer counts if it has one.
+
+        Raises:
+            ConfigError: the tokenizer is damaged, or the vocabulary of the pretrained model lacks a word.
+        """
+        self._words = (
+            None if folder is not None and (folder / TOKENIZER).is_file() else _vocabulary(texts, words, folder)
+        )
+        encoded = _by_tokenizer(texts, folder) if self._words is None else _by_words(texts, self._words, folder)
+        longest = max(map(len, encoded))
+        self.tokens = torch.tensor([each + [PADDING] * (longest - len(each)) for each in encoded])
+        differ = any(len(each) < longest for each in encoded)
+        lengths = torch.tensor([len(each) for each in encoded])
+        self.mask: Tensor | None = torch.arange(longest) < lengths[:, None] if differ else None
+        self.highest = max(map(max, encoded))
+        self._tokenizer = folder / TOKENIZER if self._words is None and folder is not None else None
+
+    def of(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return tokens [m, T] and mask [m, T] of texts [m], on the device of their numbers."""
+        tokens = self.tokens.to(numbers.device)[numbers]
+        return tokens, None if self.mask is None else self.mask.to(numbers.device)[numbers]
+
+    def assets(self) -> Mapping[str, Path | str]:
+        """Return the file that encodes instructions of an exported policy."""
+        if self._tokenizer is not None:
+            return {TOKENIZER: self._tokenizer}
+        assert self._words is not None
+        return {WORDS: "".join(f"{word}\n" for word in self._words)}
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words and punctuation marks of a text, in small letters."""
+    return _WORD.findall(text.lower())
+
+
+def _vocabulary(texts: Sequence[str], words: Sequence[str] | None, folder: Path | None) -> list[str]:
+    if folder is not None and (folder / WORDS).is_file():  # an export of this workload
+        return (folder / WORDS).read_text().split()
+    return list(words) if words is not None else sorted({word for text in texts for word in split_words(text)})
+
+
+def _by_words(texts: Sequence[str], words: Sequence[str], folder: Path | None) -> list[list[int]]:
+    numbers = {word: FIRST + place for place, word in enumerate(words)}
+    for text in texts:
+        unknown = [word for word in split_words(text) if word not in numbers]
+        if unknown:
+            raise ConfigError(
+                f"trainer.params.pretrained: {folder}/{WORDS} lacks {unknown[0]!r} of the instruction {text!r}; use a "
+                "model that was trained with such instructions, or one with a tokenizer.json"
+            )
+    return [[BEGIN, *(numbers[word] for word in split_words(text))] for text in texts]
+
+
+def _by_tokenizer(texts: Sequence[str], folder: Path | None) -> list[list[int]]:
+    from tokenizers import Tokenizer
+
+    assert folder is not None
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:
+        raise ConfigError(f"trainer.params.pretrained: {folder}/{TOKENIZER} cannot be read: {error}") from error
+    # The prompt of PaliGemma and pi0 ends with a new line.
+    return [tokenizer.encode(f"{text}\n").ids for text in texts]
