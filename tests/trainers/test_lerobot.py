@@ -1,6 +1,8 @@
 """LeRobot datasets: frames are read as they were written, bad data is named, a run is the same with any world size."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +50,19 @@ def test_every_frame_is_read_as_it_was_written(tmp_path, version, video):
     assert tuple(tasks[number] for number in sorted(tasks)) == TASKS
     assert found.tokens.unique(dim=0).shape[0] == 2
     assert found.mask.sum(1).unique().tolist() == [3, 5], "the words of both tasks and the token that begins them"
+
+
+def test_a_dataset_that_lerobot_itself_wrote_is_read(tmp_path):
+    """The archive is what lerobot 0.4.4 wrote of such episodes, with two equal parts of an action: AV1 in one file."""
+    shutil.unpack_archive(Path(__file__).parents[1] / "support/trainers/lerobot-0.4.4.zip", tmp_path)
+    found = recordings(tmp_path, image_size=64).read(range(21))
+    written = episodes_of([7, 5, 9], size=64)
+    np.testing.assert_array_equal(found.state, np.concatenate([each["state"] for each in written]))
+    images = np.concatenate([each["images"] for each in written]).astype(int)
+    assert np.abs(found.images[:, 0].numpy() - images).reshape(21, -1).mean(1).max() < 2
+    assert found.actions.shape == (21, 4, 2)
+    assert found.valid.sum(1).tolist() == [min(4, left) for length in (7, 5, 9) for left in range(length, 0, -1)]
+    assert open_lerobot(tmp_path).statistics[ACTION]["count"] == [21]
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -115,7 +130,7 @@ def value(name, row, wrong):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (value("action", 8, [float("nan")]), r"file-000.parquet, episode 1, frame 1, field 'action': is \[nan\]"),
+        (value("action", 8, float("nan")), r"file-000.parquet, episode 1, frame 1, field 'action': is \[nan\]"),
         (value("frame_index", 3, 9), r"episode 0, frame 3, field 'frame_index': is 9, expected 3"),
         (value("task_index", 2, 5), r"episode 0, frame 2, field 'task_index': is 5"),
         (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),

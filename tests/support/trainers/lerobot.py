@@ -75,7 +75,7 @@ def _table(number: int, begin: int, episode: dict[str, Any], images: list[str]) 
     length = len(episode["state"])
     columns: dict[str, Any] = {
         "observation.state": pa.array(episode["state"].tolist(), pa.list_(pa.float32(), 2)),
-        "action": pa.array(episode["action"].tolist(), pa.list_(pa.float32(), 1)),
+        "action": pa.array(episode["action"][:, 0]),  # a vector of one number is written as a number
         "timestamp": pa.array(np.arange(length, dtype=np.float32) / FPS),
         "frame_index": pa.array(np.arange(length)),
         "episode_index": pa.array(np.full(length, number)),

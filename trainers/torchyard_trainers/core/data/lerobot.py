@@ -169,17 +169,27 @@ class Frames:
             if column in BOOKKEEPING:
                 found[column] = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(table))
                 continue
-            width = self._dataset.width(column)
-            lists = values.to_pylist()
-            rows = [each if isinstance(each, list) else [each] for each in lists]
-            wrong = next((row for row, each in enumerate(rows) if len(each) != width or None in each), None)
-            if wrong is not None:
-                raise DataError(
-                    f"{name}, {_place(table, wrong)}, field {column!r}: has {len(rows[wrong])} values "
-                    f"({str(rows[wrong])[:60]}), expected {width} numbers"
-                )
-            found[column] = np.asarray(rows, np.float32).reshape(len(table), width)
+            found[column] = self._vectors(name, column, table, values)
         return found
+
+    def _vectors(self, name: str, column: str, table: Any, values: Any) -> NDArray[np.float32]:
+        """Return a column of vectors, [rows, d]; LeRobot writes a vector of one number as a number."""
+        from pyarrow import compute, types
+
+        width = self._dataset.width(column)
+        lists = types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type)
+        if lists:
+            lengths = compute.fill_null(compute.list_value_length(values), -1).to_numpy(zero_copy_only=False)
+        else:
+            lengths = np.ones(len(values), np.int64)
+        wrong = np.flatnonzero(lengths != width)
+        if len(wrong):
+            raise DataError(
+                f"{name}, {_place(table, int(wrong[0]))}, field {column!r}: is {str(values[int(wrong[0])])[:60]}, "
+                f"expected {width} numbers"
+            )
+        flat = (values.flatten() if lists else values).to_numpy(zero_copy_only=False)
+        return np.asarray(flat, np.float32).reshape(len(table), width)
 
     def _check(self, episode: Episode, found: Mapping[str, NDArray[Any]]) -> None:
         rows = len(found["index"])
