@@ -37,7 +37,7 @@ async def serve(folder: Path, port: int, server: str) -> None:
     from torchyard.app.garbage import leave_caches_alone
     from torchyard.engine.actions import CommandAgent
     from torchyard.engine.ports import Unavailable
-    from torchyard.intake.limits import Limits
+    from torchyard.intake.admission import Limits
     from torchyard.intake.registry import AgentRegistry
     from torchyard.intake.server import application
     from torchyard.intake.signatures import Signatures

@@ -11,8 +11,7 @@ import trustme
 import uvloop
 
 from torchyard.intake import admission, server, tls
-from torchyard.intake.admission import Admission
-from torchyard.intake.limits import Limits
+from torchyard.intake.admission import Admission, Limits
 from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 

@@ -9,7 +9,7 @@ import pytest
 
 from torchyard.engine.actions import CommandAgent
 from torchyard.intake import connection, server
-from torchyard.intake.limits import Buckets, Limits
+from torchyard.intake.admission import Buckets, Limits
 from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.server import Intake, application
 

@@ -9,9 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from torchyard.engine.ports import Unavailable
-from torchyard.intake.claims import Identity
 from torchyard.intake.signatures import AGAIN_SECONDS, ISSUER_PATH, KEYS_PATH, KEYS_SECONDS, Signatures
-from torchyard.intake.tokens import AUDIENCE, Member, Tokens
+from torchyard.intake.tokens import AUDIENCE, Identity, Member, Tokens
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

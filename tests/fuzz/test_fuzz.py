@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from torchyard.api.codec import read_job
 from torchyard.api.validate import validate_bytes
 from torchyard.intake.admission import Slot
-from torchyard.intake.claims import read as read_claims
 from torchyard.intake.connection import Connection, Response
 from torchyard.intake.registry import AgentRegistry
 from torchyard.intake.signatures import ISSUER_PATH, KEYS_PATH, Signatures
 from torchyard.intake.tokens import AUDIENCE
+from torchyard.intake.tokens import read as read_claims
 from torchyard.intake.wire import MAX_BODY_BYTES, decode
 from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints

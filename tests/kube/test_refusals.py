@@ -7,8 +7,8 @@ from tests.support.engine.world import START, World
 from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.errors import Details, NotFound, Rejected
 from torchyard.cluster.kube.why.refused import forbidden, refused
+from torchyard.engine.controller import Refusals
 from torchyard.engine.ports import Refused, Unavailable
-from torchyard.engine.refusals import Refusals
 from torchyard.engine.view import Refusal
 
 

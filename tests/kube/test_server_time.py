@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from tests.support.kube.api_server import talking
 
-from torchyard.cluster.kube.server_time import SLACK_SECONDS, ServerTime
+from torchyard.cluster.kube.client import SLACK_SECONDS, ServerTime
 
 NOON = 1_795_000_000.0
 HOUR = 3600.0

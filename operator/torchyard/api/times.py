@@ -1,5 +1,6 @@
 """Times on the wire: RFC 3339 in UTC with whole seconds, `2026-11-21T06:30:00Z`."""
 
+import math
 from datetime import UTC, datetime
 
 
@@ -18,3 +19,20 @@ def unix(text: str) -> float:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write it like 2026-11-21T06:30:00Z")
     return moment.timestamp()
+
+
+def moment(text: str | None) -> float | None:
+    """Return the unix seconds of an RFC 3339 time; None if it is absent or unreadable."""
+    if not text:
+        return None
+    try:
+        value = unix(text)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def since(text: str | None, otherwise: float) -> float:
+    """Return the unix seconds of a time, or `otherwise` if it is absent."""
+    value = moment(text)
+    return otherwise if value is None else value

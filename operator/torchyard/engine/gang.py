@@ -13,10 +13,10 @@ from torchyard.api.durations import seconds
 from torchyard.api.names import MAX_INCARNATION, pod_name
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.api.times import moment
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import counts_for_index, is_agentless, is_spent
 from torchyard.engine.failures import cannot_start, node_lost, start_failures, suspected_hardware
-from torchyard.engine.timestamps import moment
 from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0

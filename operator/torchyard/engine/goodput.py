@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Goodput, TrainingJobStatus
+from torchyard.api.times import moment
 from torchyard.engine.progress import round_reports
-from torchyard.engine.timestamps import moment
 from torchyard.engine.view import View
 
 

@@ -11,17 +11,16 @@ from torchyard.api.params import params_faults
 from torchyard.api.reasons import Reason, say
 from torchyard.api.states import State
 from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
-from torchyard.api.times import rfc3339
-from torchyard.engine import failures, goodput, release, rounds, timeouts
+from torchyard.api.times import moment, rfc3339, since
+from torchyard.engine import failures, goodput, rounds, waiting
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import counts_for_index
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
-from torchyard.engine.pending_reason import waiting_events, with_pending_reason
 from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
 from torchyard.engine.save_responses import answer
-from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Pod, View
+from torchyard.engine.waiting import waiting_events, with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
@@ -41,7 +40,7 @@ def next_transition(view: View, status: TrainingJobStatus) -> Transition:
     """Decide the next transition of a job. `status` has the current figures already."""
     if status.state.terminal:
         return Transition(status=status)
-    deadline = timeouts.deadline(view, status)
+    deadline = waiting.deadline(view, status)
     if deadline is not None and view.now >= deadline:
         advice = f"raise it and run the job again; {_kept(view, status)}"
         return fail(view, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
@@ -97,9 +96,9 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
     begun = state == State.RUNNING and view.job.status.state != State.RUNNING
     if begun:
         status = _note_recovery(view, status)
-    silent, silence_due = timeouts.unheard(view, status)
+    silent, silence_due = waiting.unheard(view, status)
     status = _with_silence(status, silent)
-    idle, idle_due = timeouts.workers_unheard(view, status) if state != State.RUNNING else ("", None)
+    idle, idle_due = waiting.workers_unheard(view, status) if state != State.RUNNING else ("", None)
     reason, evidence = (
         {State.RUNNING: running(status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
         "",
@@ -245,10 +244,10 @@ def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
     died = _died_idle(view, status)
     if died is not None:
         return _charge_idle(view, status, died)
-    late, pending_due = timeouts.pending(view, status)
+    late, pending_due = waiting.pending(view, status)
     if late:
-        return fail(view, status, Reason.PENDING_TIMEOUT, late, advice=timeouts.pending_advice(view, status))
-    emptied, part_due = release.release_gang(view, status)
+        return fail(view, status, Reason.PENDING_TIMEOUT, late, advice=waiting.pending_advice(view, status))
+    emptied, part_due = waiting.release_gang(view, status)
     if emptied is not None:
         status = emptied
         return Transition(
@@ -259,10 +258,10 @@ def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
     if opens:
         unlike = rounds.difference(gate)
         return _replace_gang(view, status, unlike) if unlike else _open(view, status, gate, events)
-    late, start_due = timeouts.start(view, status, gate)
+    late, start_due = waiting.start(view, status, gate)
     if late:
         return fail(view, status, Reason.START_TIMEOUT, late)
-    silent, silence_due = timeouts.silent(view, gate)
+    silent, silence_due = waiting.silent(view, gate)
     status = _with_silence(status, silent)
     stuck = [failures.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)

@@ -15,6 +15,7 @@ from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Kind, Reason, say
 from torchyard.api.states import State
 from torchyard.api.status import Throughput, TrainingJobStatus, with_reason
+from torchyard.api.times import since
 from torchyard.engine import goodput, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, with_pod_agents
@@ -24,7 +25,6 @@ from torchyard.engine.gang import empty_gang, keep_gang, leftovers
 from torchyard.engine.lifecycle import exit_code, next_transition
 from torchyard.engine.progress import with_figures
 from torchyard.engine.status_limits import bounded
-from torchyard.engine.timestamps import since
 from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0

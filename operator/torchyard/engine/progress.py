@@ -20,10 +20,9 @@ from torchyard.api.status import (
     Throughput,
     TrainingJobStatus,
 )
-from torchyard.api.times import rfc3339
+from torchyard.api.times import moment, rfc3339, since
 from torchyard.engine.advisories import advisories, devices
 from torchyard.engine.gang import active_pods, size
-from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
 
 SILENT_START_SECONDS = 30.0

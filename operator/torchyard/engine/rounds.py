@@ -9,14 +9,13 @@ from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
 from torchyard.api.states import State
 from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.times import moment, rfc3339, since
 from torchyard.engine import failures
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
 from torchyard.engine.gang import active_pods
 from torchyard.engine.progress import RETURN_SECONDS, newest_step, round_reports, started
-from torchyard.engine.timestamps import moment, since
 from torchyard.engine.view import Agent, Pod, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from torchyard.intake.admission import Admission, Slot
+from torchyard.intake.admission import Admission, Limits, Slot
 from torchyard.intake.connection import Connection, Handle
-from torchyard.intake.limits import Limits
 from torchyard.intake.registry import AgentRegistry, Counters
 from torchyard.intake.sync import ELSEWHERE, Authenticate, Sync
 from torchyard.intake.wire import MAX_BODY_BYTES

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.engine.ports import Unavailable
-from torchyard.intake.claims import Claims, Identity, bound_to, read
+from torchyard.intake.tokens import Claims, Identity, bound_to, read
 
 KEYS_PATH = "/openid/v1/jwks"
 ISSUER_PATH = "/.well-known/openid-configuration"

@@ -4,8 +4,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
+from torchyard.intake.admission import Buckets, Limits
 from torchyard.intake.connection import Request, Response
-from torchyard.intake.limits import Buckets, Limits
 from torchyard.intake.registry import AgentRegistry, SupersededError
 from torchyard.intake.wire import decode, without_figures
 

@@ -7,7 +7,9 @@ request was for.
 import contextlib
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -19,7 +21,6 @@ from torchyard import __version__
 from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.credentials import Credentials
 from torchyard.cluster.kube.errors import Fenced, refusal
-from torchyard.cluster.kube.server_time import ServerTime
 from torchyard.engine.ports import Unavailable
 
 JSON = "application/json"
@@ -47,6 +48,53 @@ Observe = Callable[[str, str, int], None]
 """Told verb, path and HTTP status of every answered request, 0: unanswered."""
 
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)")
+
+
+# Several API servers differ by a little, and need not be followed in it.
+SLACK_SECONDS = 5.0
+
+
+def boottime() -> float:
+    """Seconds that go on while the machine sleeps and know nothing of wall clocks."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ServerTime:
+    """Unix seconds of the API server; until it answered once, those of this machine.
+
+    Args:
+        steady: seconds that never jump.
+        wall: unix seconds of this machine, read once.
+    """
+
+    def __init__(self, steady: Callable[[], float] = boottime, wall: Callable[[], float] = time.time) -> None:
+        self.steady = steady
+        self._ahead = wall() - steady()
+        self._heard: str | None = None
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.steady() + self._ahead
+
+    def hear(self, date: str | None, *, sent: float) -> None:
+        """Take in the `Date` of an answer, which has whole seconds.
+
+        Args:
+            date: the header, None: there was none.
+            sent: when the request was sent, by the steady clock: the answer was written between then and now.
+        """
+        if date is None or date == self._heard:
+            return
+        self._heard = date
+        try:
+            told = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        least, most = told - self.steady(), told + 1.0 - sent
+        if self._ahead < least - SLACK_SECONDS:
+            self._ahead = least
+        elif self._ahead > most + SLACK_SECONDS:
+            self._ahead = most
 
 
 class Api:

@@ -17,11 +17,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.client import Api, boottime
 from torchyard.cluster.kube.errors import AlreadyExists, Fenced, NotFound, Rejected
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.provenance import MAX_KEYS
-from torchyard.cluster.kube.server_time import boottime
 from torchyard.engine.ports import Conflict, Unavailable
 
 _log = logging.getLogger(__name__)
