@@ -64,12 +64,13 @@ beside-cluster:
 beside-learning:
 	@$(MAKE) --no-print-directory test-learning >build/test-learning.log 2>&1
 
-check: $(INSTALLED) ## lint, format, types, import contracts
+check: $(INSTALLED) ## lint, format, types, import contracts, vocabulary
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mdformat --check $(PAGES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python hack/vocabulary.py
 
 test-unit: $(INSTALLED) ## unit and property tests
 	$(BIN)/pytest -q $(PARALLEL) --dist worksteal --junit-xml=$(TIMES)/unit.xml -m "not e2e and not learning and not cluster"

@@ -31,7 +31,7 @@ class Plain:
 
 
 def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> Torchrun | Plain:
-    """Tell `torchrun ...` and `python -m torch.distributed.run ...` from everything else.
+    """Distinguish `torchrun ...` and `python -m torch.distributed.run ...` from everything else.
 
     Args:
         argv: the command, at least one word.

@@ -1,4 +1,4 @@
-"""Output of the ranks repeated on the agent's own, for `kubectl logs`; never waits for whoever reads it."""
+"""Output of the ranks repeated on the agent's own, for `kubectl logs`; never waits for its reader."""
 
 from __future__ import annotations
 

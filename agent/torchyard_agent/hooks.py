@@ -255,7 +255,7 @@ def _steps_before(optimizer: Any) -> Optional[int]:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `then` with the module `name` right after it was imported, whoever imports it."""
+    """Calls `then` with the module `name` right after it was imported, by any module."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then

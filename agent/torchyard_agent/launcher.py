@@ -169,7 +169,7 @@ class Launch:
         return Agent
 
     def announce(self, pids: Dict[int, int]) -> None:
-        """Tell the agent who the workers are: `workers.json`, global rank to process id."""
+        """Write for the agent which processes the workers are: `workers.json`, global rank to process id."""
         write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
 
     def notice(self, text: str) -> None:
@@ -205,7 +205,7 @@ class Launch:
         return code
 
     def _tell_of(self, error: Exception) -> None:
-        """Say what ended torch's launcher itself: no worker was the reason, and none may have been started."""
+        """Report what ended torch's launcher itself: no worker was the reason, and none may have been started."""
         name = f"{type(error).__module__}.{type(error).__qualname__}".replace("builtins.", "")
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self._write_own(1, {"exception": name, "message": f"torchrun: {error}", "traceback": trace})

@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: scrapes are not news."""
+        """Log nothing: scrapes are not news."""
 
 
 def serve(

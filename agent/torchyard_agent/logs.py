@@ -23,7 +23,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
-    """Cut standard error to nothing beyond `most` bytes if it is a file: without a container runtime nobody else does.
+    """Cut standard error to nothing beyond `most` bytes if it is a file: without a container runtime nothing else does.
 
     Each failed round leaves a kilobyte of its launcher there. What we say ourselves is in `agent.log`, too.
     """

@@ -29,7 +29,7 @@ class ReservedPort:
         return int(self._socket.getsockname()[1])
 
     def lend(self) -> None:
-        """Let the store of a round have the port, and keep it from every other agent until the next one is lent."""
+        """Lend the port to the store of a round, and keep it from every other agent until the next one is lent."""
         held, self._socket = self._socket, None
         if held is None:
             return
@@ -41,7 +41,7 @@ class ReservedPort:
 
 
 def _shared(held: socket.socket) -> bool:
-    """Let those in who ask for a used address, as stores do and `_bound` does not; False: this kernel will not."""
+    """Admit sockets that ask for a used address, as stores do and `_bound` does not; False: this kernel does not."""
     number = int(held.getsockname()[1])
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

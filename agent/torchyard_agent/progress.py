@@ -27,7 +27,7 @@ class ReportWriter:
     """Owns the report file of this process."""
 
     def __init__(self, run_dir: Path, env: Dict[str, str], *, yields: bool) -> None:
-        """`yields`: give the file up as soon as somebody else has written it."""
+        """`yields`: give the file up as soon as another writer has written it."""
         self.local_rank = int(env.get("LOCAL_RANK") or 0)
         self.path = run_dir / f"report.{self.local_rank}.json"
         self.yields = yields
@@ -120,7 +120,7 @@ def report(
     checkpoint_step: Optional[int] = None,
     **metrics: float,
 ) -> None:
-    """Tell TorchYard how far the training is. Cheap enough for every step; outside TorchYard it does nothing.
+    """Report to TorchYard how far the training is. Cheap enough for every step; outside TorchYard it does nothing.
 
     Args:
         step: optimizer steps done so far, over all rounds.

@@ -71,7 +71,7 @@ class Standstill:
         return round(still, 1) if still >= max(least, QUIET_TIMES * self._longest.get(rank, 0.0)) else None
 
     def wait_for_others(self) -> bool:
-        """Give the rank that all others wait for time to be found; False: it has had it."""
+        """Wait for the rank that blocks all others to be identified first; False: it has had its time."""
         waits = self.seconds is not None and self._patience == self.seconds
         self._patience += MEETING_SECONDS if waits else 0.0
         return waits

@@ -43,7 +43,7 @@ class Sync:
 
     Args:
         url: base URL of the intake.
-        token_file: bearer token, read anew for every connection.
+        token_file: bearer token, read again for every connection.
         ca_file: CA of the intake; None where it needs none.
         instance: random id of this agent process.
         wake: called from the thread whenever something arrived.
@@ -81,7 +81,7 @@ class Sync:
             return self.command, self.revision
 
     def publish(self, state: Dict[str, Any], *, obeyed: int, urgent: bool) -> None:
-        """Let `state` be what the operator learns next: now if `urgent`, else with the next poll.
+        """Send `state` as the next news of the operator: now if `urgent`, else with the next poll.
 
         Args:
             state: of the agent.

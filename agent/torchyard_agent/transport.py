@@ -17,7 +17,7 @@ def connect(url: str, ca_file: Optional[Path], seconds: float) -> http.client.HT
     """A connected connection to the intake at `url`; `seconds` is its time-out.
 
     Raises:
-        OSError: nobody listens there, or not who `ca_file` vouches for.
+        OSError: no server listens there, or one that `ca_file` does not vouch for.
     """
     connection = _connection(url, ca_file, seconds)
     connection.connect()

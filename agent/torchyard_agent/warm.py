@@ -159,6 +159,6 @@ class WarmStart:
         self.failed(f"importing {self.zygote.importing} took longer than {seconds:g} s (TORCHYARD_WARM_SECONDS)")
 
     def close(self) -> None:
-        """Let the zygote end."""
+        """End the zygote."""
         if self.zygote is not None:
             self.zygote.close()

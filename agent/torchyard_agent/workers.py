@@ -144,7 +144,7 @@ class Workers:
                 self._statuses[pid] = code
 
     def close(self) -> None:
-        """Say what is left to be said, and end everything."""
+        """Report what is left to report, and end everything."""
         self._echo.close()
         self.warm.close()
         kill_descendants(os.getpid())

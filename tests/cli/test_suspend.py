@@ -40,7 +40,7 @@ async def test_who_suspends_what_keeps_nothing_is_told_so(torchyard):
     async with cluster(torchyard, answer):
         done = await asyncio.to_thread(torchyard, "suspend", "cvrp", "-n", "team")
     assert done.returncode == 0
-    assert "its checkpoints go with its pods, and resuming starts it anew" in done.stderr
+    assert "its checkpoints go with its pods, and a resumed job starts from step 0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _STATUS_WRITE = (
 
 
 def with_rules(spec_schema: Schema) -> Schema:
-    """Give a copy of the schema of `spec` that carries every rule CEL can express."""
+    """Return a copy of the schema of `spec` that carries every rule CEL can express."""
     schema = deepcopy(spec_schema)
     for rule in RULES:
         if rule.cel is not None:
@@ -51,7 +51,7 @@ def _numbers(schema: Schema) -> Iterator[Schema]:
 
 
 def change_rules(spec_schema: Schema) -> list[dict[str, str]]:
-    """Give the rules, of the whole object, of what may change in a spec that exists.
+    """Return the rules, of the whole object, of what may change in a spec that exists.
 
     One rule a field was the most costly part of a status write. So many fields are compared at once first, and the
     words, which name those that changed, are put together where a rule is broken.

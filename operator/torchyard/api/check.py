@@ -140,7 +140,7 @@ def _check_scalar(schema: Schema, at: At, path: str, report: Report) -> Any:
 
 
 def _of_this_version(schema: Schema, path: str, value: Any) -> Schema:
-    """Whoever mistypes a word is shown the words that work now; the others have a message of their own."""
+    """Show a user who mistypes a word the words that work now; the others have their own message."""
     values = NOT_YET.get(path.removeprefix("spec."))
     return {**schema, "enum": list(values)} if values and "enum" in schema and value not in schema["enum"] else schema
 
@@ -200,7 +200,7 @@ def _bounds(schema: Schema) -> str:
 
 
 def _described(value: Any) -> str:
-    """What somebody wrote, by its kind; `2` and `'2'` must not look the same."""
+    """Quote a value by its kind; `2` and `'2'` must not look the same."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

@@ -33,13 +33,13 @@ def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
 
 
 def status_document(status: TrainingJobStatus) -> dict[str, Any]:
-    """Give the status as JSON values; fields at their default are left out."""
+    """Return the status as JSON values; fields at their default are left out."""
     document: dict[str, Any] = msgspec.to_builtins(status)
     return document
 
 
 def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any]:
-    """Give the whole object as JSON values, in the order people write it; fields at their default are left out."""
+    """Return the whole object as JSON values, in the order people write it; fields at their default are left out."""
     document: dict[str, Any] = {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -52,7 +52,7 @@ def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any
 
 
 def resolved(model: msgspec.Struct) -> dict[str, Any]:
-    """Give a model as JSON values with every default filled in, None included."""
+    """Return a model as JSON values with every default filled in, None included."""
     return {
         wire_name: _resolved(getattr(model, name))
         for name, wire_name in zip(model.__struct_fields__, model.__struct_encode_fields__, strict=True)

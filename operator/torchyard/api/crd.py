@@ -38,13 +38,13 @@ _COLUMNS = (
 
 
 def crd_yaml() -> str:
-    """Give the CRD as YAML, byte for byte the same for the same models."""
+    """Return the CRD as YAML, byte for byte the same for the same models."""
     body = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
     return _HEADER + body
 
 
 def crd() -> dict[str, Any]:
-    """Give the CRD as JSON values."""
+    """Return the CRD as JSON values."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

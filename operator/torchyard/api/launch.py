@@ -54,7 +54,7 @@ def torchrun(arguments: Sequence[str], *options: str) -> list[str]:
 
 
 def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> dict[str, Any]:
-    """Give the document behind TORCHYARD_CONFIG (docs/protocol.md), every default filled in.
+    """Return the document behind TORCHYARD_CONFIG (docs/protocol.md), every default filled in.
 
     Args:
         job: the job.

@@ -24,7 +24,7 @@ def params_schema(trainer: str) -> Schema | None:
 def params_faults(trainer: str, params: Mapping[str, Any]) -> list[str]:
     """Return what a built-in trainer would reject in its parameters: path, fault and fix, one text each.
 
-    No more than a few values of a list or a mapping are looked at: these may be 64 KiB of somebody else's JSON.
+    No more than a few values of a list or a mapping are looked at: these may be 64 KiB of any user's JSON.
     """
     found: list[str] = []
     tree = At(value={name: _tree(child, MAX_DEPTH) for name, child in params.items()}, line=0)

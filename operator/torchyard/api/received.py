@@ -67,7 +67,7 @@ def received(
 
 
 def _same_spec(before: ObjectMeta, now: ObjectMeta) -> bool:
-    """Whether nobody changed the spec since it was read.
+    """Return whether the spec is the one that was read.
 
     A newer CRD adds its defaults on reading; an operator meets that in every upgrade, where the CRD comes first.
     """

@@ -21,7 +21,7 @@ A field marked *not in this version* has no behaviour yet: anything but its defa
 
 
 def reference_markdown() -> str:
-    """Give the whole page: one table a section, then the rules between fields."""
+    """Return the whole page: one table a section, then the rules between fields."""
     parts = [_INTRODUCTION]
     for title, path, schema in (("Spec", "spec", spec_schema()), ("Status", "status", status_schema())):
         parts.append(f"## {title}\n\n{schema['description']}\n")

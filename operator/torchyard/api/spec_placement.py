@@ -98,7 +98,7 @@ class Scheduling(Model, frozen=True, kw_only=True):
     )
     topology: Annotated[Topology | None, doc("Closeness of the pods.")] = None
     gang_timeout: Annotated[
-        Duration, doc("A gang of which only a part finds room lets go of it after this time, up to a quarter later.")
+        Duration, doc("A partially scheduled gang is released after this time, up to a quarter later.")
     ] = "5m"
 
 

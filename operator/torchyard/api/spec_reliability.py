@@ -97,7 +97,7 @@ class Health(Model, frozen=True, kw_only=True):
             "Longest time without progress in any phase once a round has made its first step; a worker that stands "
             "still for longer ends with its stacks in its log, and a new round begins. auto: twenty times what it took "
             "before, ten minutes at least, and then a built-in workload ends; of any other program the status tells "
-            "(StandingStill), since nobody knows what it does between two steps."
+            "(StandingStill), since it is not known what it does between two steps."
         ),
     ] = "auto"
     start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = "15m"

@@ -186,7 +186,9 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     oldest_incarnation: Annotated[
         int, doc("Pods of earlier incarnations take part in no round any more: what they run differed.")
     ] = 0
-    releases: Annotated[int, doc("How often in a row a part of the gang let go of its room, for want of the rest.")] = 0
+    releases: Annotated[
+        int, doc("How often in a row the gang was released because only a part of it could be scheduled.")
+    ] = 0
     released: Annotated[bool, doc("Whether the gang was released; it is created again after nextRoundTime.")] = False
     silent: Annotated[bool, doc("Whether the agents of running pods are known not to reach the operator.")] = False
     delayed: Annotated[

@@ -15,7 +15,7 @@ def leave_caches_alone() -> None:
 
 
 def give_large_buffers_back() -> None:
-    """Let every large buffer be a mapping of its own, of which only what was touched takes memory.
+    """Map every large buffer separately, so that only its touched pages take memory.
 
     uvloop has one of 256 KiB for each TLS connection and reads a few KiB into it. glibc would take them from its heap,
     where they lie between what stays, as soon as the first one was freed.

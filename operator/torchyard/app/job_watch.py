@@ -1,7 +1,7 @@
 """kopf's watch of TrainingJobs: what it hears is handed on, and that is all that kopf does here.
 
 It has a thread and an event loop of its own. When kopf ends, it cancels every task of its loop that it did not find
-there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins anew.
+there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins again.
 
 Only `on.event`, which makes no API call. Handlers for changes, timers, daemons and indexes would write annotations and
 finalizers; the storages for those are null, so kopf compares nothing either: half of its cost per event.
@@ -66,7 +66,7 @@ class JobWatch:
             try:
                 await self._run_kopf()
             except Exception as error:  # noqa: BLE001 -- kopf gives up for many causes, and we for none of them
-                _log.warning("the watch of TrainingJobs ended and begins anew: %s: %s", type(error).__name__, error)
+                _log.warning("the watch of TrainingJobs ended and begins again: %s: %s", type(error).__name__, error)
             await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter
 
     async def stuck(self) -> str:
@@ -188,7 +188,7 @@ class Backoffs:
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Remembers no former state of an object: nobody asks what changed."""
+    """Stores no former state of an object: no handler asks what changed."""
 
     def build(self, **_: Any) -> Any:
         return {}

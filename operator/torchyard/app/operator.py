@@ -210,7 +210,7 @@ class Operator:
                 group.create_task(self._label.move_here())
 
     def _look_at_all(self, controller: Controller) -> None:
-        """Those that nobody looked at yet wait for their pods, the others are as a former operator left them."""
+        """Queue every job; those without a state wait for their pods, the others are as a former operator left them."""
         for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
             controller.enqueue(job.key)
 
@@ -219,14 +219,14 @@ class Operator:
         self.readiness.set("lease")
 
     async def _drain(self) -> None:
-        """Let the looks under way come to their end, and begin no more."""
+        """Wait for the reconciles under way, and begin no more."""
         self.readiness.set("operator", "it is stopping")
         if self._controller is not None and self._looking is not None:
             await self._controller.close(drop=True)
             await asyncio.wait({self._looking}, timeout=DRAIN_SECONDS)
 
     async def _farewell(self) -> None:
-        """Give up lease and label; nothing else is written any more."""
+        """Release lease and label; nothing else is written any more."""
         led = self.lease.leading
         for goodbye in (self.lease.release, self._label.take_off if self._label is not None and led else None):
             try:

@@ -30,7 +30,7 @@ class Readiness:
         self._causes = dict(causes)
 
     def set(self, name: str, sentence: str = "") -> None:
-        """Say why `name` is not ready; an empty sentence: it is."""
+        """Set why `name` is not ready; an empty sentence: it is."""
         self._causes[name] = sentence
 
     @property
@@ -88,7 +88,7 @@ class Metrics:
 
 
 class _Now(Collector):
-    """Figures that are read when somebody asks."""
+    """Figures that are read at each scrape."""
 
     def __init__(
         self, jobs: Callable[[], Mapping[str, int]], counts: Callable[[], Iterable[tuple[str, str, float]]]

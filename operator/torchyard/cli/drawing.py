@@ -1,4 +1,4 @@
-"""A run on this terminal, shown anew while something else goes on."""
+"""A run on this terminal, redrawn while something else goes on."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ class View(Protocol):
         """Show the run as it is now."""
 
     def close(self, picture: Picture | None) -> None:
-        """Show it for the last time and let go of the terminal."""
+        """Show it for the last time and release the terminal."""
 
 
 @contextlib.asynccontextmanager

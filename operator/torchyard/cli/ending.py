@@ -58,7 +58,7 @@ def _place(one: Fetchable) -> int:
 
 
 def written(made: Sequence[Fetchable], root: Path) -> list[str]:
-    """Say what a run has left in its checkpoint folder."""
+    """Return what a run has left in its checkpoint folder."""
     if not made:
         return []
     shown = [f"{clean(one.path)} ({size(one.bytes)})" for one in made[:MAX_WRITTEN]]

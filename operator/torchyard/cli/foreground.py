@@ -30,7 +30,7 @@ from torchyard.cluster.local.run import Event
 
 KEPT_EVENTS = 50
 SAME_PRESS_SECONDS = 0.5
-"""One Ctrl-C may signal this process twice: as a member of its process group, and again by whoever leads that."""
+"""One Ctrl-C may signal this process twice: as a member of its process group, and again by the leader of that group."""
 
 
 def start(wanted: RequestedJob, name: str | None = None) -> RunFolder:
@@ -102,7 +102,7 @@ def _free_folder(name: str, source_folder: Path) -> RunFolder:
 
 
 def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) -> str:
-    """Say where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
+    """Return where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
     from torchyard.api.changes import can_go_on_from
 
     old = aside.folder
@@ -138,7 +138,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         raise RefusalError(str(error).rstrip(".")) from error
     except OSError as error:
         trouble = f"the run {folder.name!r} cannot be controlled any more: {error}"
-        raise RefusalError(trouble, f"mend that, then `torchyard resume {folder.name}` goes on", FAILED) from error
+        raise RefusalError(trouble, f"correct that, then `torchyard resume {folder.name}` goes on", FAILED) from error
     if output is not None:
         from torchyard.api.codec import job_document
 

@@ -18,7 +18,7 @@ UNCOUNTED = (
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("--select", metavar="N", type=common.natural, help="only the N best that meet every condition")
-    parser.add_argument("--min-free-memory", metavar="SIZE", type=size, help="with --select: memory nobody uses, 40Gi")
+    parser.add_argument("--min-free-memory", metavar="SIZE", type=size, help="with --select: unused memory, 40Gi")
     parser.add_argument("--min-total-memory", metavar="SIZE", type=size, help="with --select: memory they have")
     parser.add_argument("--max-utilization", metavar="PERCENT", type=common.natural, help="with --select: how busy")
     parser.add_argument(

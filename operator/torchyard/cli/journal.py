@@ -1,4 +1,4 @@
-"""Where a controlling process tells what only somebody who looks for a fault wants to read."""
+"""Log of a controlling process, for finding faults."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ class _Quiet(RotatingFileHandler):
     """Keeps silent where it cannot write: the folder is gone or the disk is full."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name logging calls
-        """Say nothing: stderr is the live view's."""
+        """Write nothing: stderr is the live view's."""
 
 
 @contextlib.contextmanager

@@ -22,13 +22,13 @@ def emit(document: Any, form: Format) -> None:
 
 
 def say(text: str) -> None:
-    """One line to stderr; that nobody reads it any more is no trouble of what is told."""
+    """Print one line to stderr; ignore a closed pipe."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def let_go() -> None:
-    """Before the program ends: what nobody reads any more must not be flushed into a broken pipe by Python's own exit.
+    """Before the program ends: output without a reader must not be flushed into a broken pipe by Python's own exit.
 
     That flush would change the exit code to 120.
     """

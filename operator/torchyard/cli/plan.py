@@ -37,13 +37,13 @@ ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON)")
-    parser.add_argument("--gpu", metavar="GPU", help=f"what it shall fit: {', '.join(GPUS)}, or a size such as 24Gi")
+    parser.add_argument("--gpu", metavar="GPU", help=f"what it must fit: {', '.join(GPUS)}, or a size such as 24Gi")
     common.sets(parser)
     common.output(parser, "json", "yaml", help="print the forecast as a document")
 
 
 def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
-    """Tell how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
+    """Forecast how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
 
     A step is made with tensors that have shapes and no content, so it takes no GPU: some 10 seconds, or up to a minute
     where a way that fits must be looked for. If the job does not fit, the cheapest change that makes it fit is named.
@@ -73,7 +73,7 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
 
 
 def waiting() -> AbstractContextManager[Any]:
-    """Say on a terminal what is being waited for."""
+    """Print on a terminal what is being waited for."""
     from torchyard.cli.safe_output import console
 
     terminal = console(stderr=True)
@@ -81,7 +81,7 @@ def waiting() -> AbstractContextManager[Any]:
 
 
 def bytes_of(gpu: str) -> int:
-    """Give the memory of a GPU by its name, or the size that is meant.
+    """Return the memory of a GPU by its name, or the size that is meant.
 
     Raises:
         RefusalError: it is neither, or the size is nothing.
@@ -101,14 +101,14 @@ def bytes_of(gpu: str) -> int:
 
 
 def has_bf16(gpu: str | None) -> bool:
-    """Whether a GPU computes in bf16; of a size alone nobody knows, and what is sold today does."""
+    """Whether a GPU computes in bf16; a size alone does not say, and what is sold today does."""
     return gpu is None or gpu.lower() not in {name.lower() for name in WITHOUT_BF16}
 
 
 def forecast(
     job: Any, folder: Path, *, ranks: int, local: int, memory: int | None, field: str, bf16: bool = True
 ) -> dict[str, Any]:
-    """Let the trainer make its forecast.
+    """Run the forecast of the trainer.
 
     Args:
         job: to plan.

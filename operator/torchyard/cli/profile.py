@@ -35,7 +35,7 @@ def command(
     """Ask the ranks of a running job of a built-in workload for a profile; training goes on.
 
     Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
-    wish at a time: while an earlier one is not granted, another is refused unless it shall --replace it.
+    wish at a time: while an earlier one is not granted, another is rejected unless --replace is given.
     """
     wish = wish_for(kind, steps, rank)
     if on_cluster(name, context, namespace):

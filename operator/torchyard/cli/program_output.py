@@ -83,7 +83,7 @@ class OutputStream:
     """Copies the output of a run to a descriptor, in a thread: a reader that stalls must not delay the run.
 
     Args:
-        output: that nobody else reads.
+        output: that has no other reader.
         descriptor: to write to.
         prefixed: whether each line names its rank; it begins by itself once a second rank writes.
     """

@@ -28,7 +28,7 @@ class Run(NamedTuple):
         return not (self.controlled or self.detached) or self.job.status.state.terminal
 
     def refusal(self, name: str) -> RefusalError:
-        """Say that it does not run, and how it could; nothing goes on with one that has ended."""
+        """Return that it does not run, and how it could; nothing goes on with one that has ended."""
         state, what = self.job.status.state, f"the run {name!r} does not run"
         if state.terminal:
             return RefusalError(what, f"it has ended ({state}); see `torchyard status {name}`")
@@ -72,7 +72,7 @@ def load(folder: RunFolder) -> Run:
     try:
         job = read_run(folder)
     except ValueError as error:
-        raise RefusalError(str(error).rstrip("."), f"mend the file or delete the folder {folder.path}") from error
+        raise RefusalError(str(error).rstrip("."), f"correct the file or delete the folder {folder.path}") from error
     if job is None:
         raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
     ended = controlled or job.status.state.terminal

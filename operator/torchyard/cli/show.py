@@ -52,7 +52,7 @@ def render(run: Run, processes: Processes, ranks: tuple[Rank, ...], now: float) 
 
 
 def detached_sentence(job: TrainingJob, training: bool) -> str:
-    """Say what a run does whose controlling process was killed."""
+    """Return what a run does whose controlling process was killed."""
     what = "Still training, detached" if training else "Its pods are alive, detached"
     return f"{what}: a failure would not be restarted now; `torchyard resume {job.metadata.name}` reattaches."
 

@@ -38,7 +38,7 @@ def command(name: str, wait: bool) -> int:
         run = load(folder)
         while not _settled(run):
             if not run.job.spec.suspend:
-                raise RefusalError(f"the run {name!r} was resumed meanwhile", code=FAILED)
+                raise RefusalError(f"the run {name!r} was resumed while it stopped", code=FAILED)
             if not run.controlled:  # its controller died: what it left running is ours to save and stop
                 _stop_here(folder)
             elif wait:
@@ -55,7 +55,7 @@ def command(name: str, wait: bool) -> int:
 
 
 def _settled(run: "Run") -> bool:
-    """Whether the run is finished, or stopped and nobody about to go on with it."""
+    """Whether the run is finished, or stopped and not about to be resumed."""
     state = run.job.status.state
     return state.terminal or (state == State.SUSPENDED and run.job.spec.suspend and not run.controlled)
 

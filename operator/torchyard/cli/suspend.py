@@ -39,7 +39,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
             told, code = "is suspended already", SUCCEEDED
         else:
             if job.spec.checkpoint.claim is None:
-                say("torchyard: without a claim its checkpoints go with its pods, and resuming starts it anew")
+                say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
             kept = await jobs.set_suspend(remote, name, suspend=True)
             told, code = f"saves and stops within {jobs.typed(kept).spec.grace_period}", SUCCEEDED
         if output is not None:

@@ -57,8 +57,8 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
 def fault(job: TrainingJob, file: str) -> Problem | None:
     """What the job's own trainer will refuse of parameters that are right one by one, None: nothing.
 
-    Without trainers on this machine there is nobody to ask; then the job itself will say it. Nor is a program of
-    somebody's own started to have a job looked through.
+    Without trainers on this machine the check is left to the job itself. Nor is a user's program
+    started to have a job looked through.
     """
     if job.spec.trainer is None or is_outside(job) or importlib.util.find_spec(_PACKAGE) is None:
         return None

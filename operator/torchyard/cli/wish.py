@@ -22,7 +22,7 @@ def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> 
     Args:
         kind: a Chrome trace of some steps, or a snapshot of memory.
         steps: to record.
-        rank: that shall record; None: all.
+        rank: that records; None: all.
 
     Raises:
         RefusalError: so many steps would fill the disk, or there are none.
@@ -61,7 +61,7 @@ def left_in(run: Path) -> Left:
 
 
 def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:
-    """Refuse to ask a rank that the job does not have: nobody would ever answer.
+    """Refuse to ask a rank that the job does not have: no answer would ever come.
 
     Raises:
         RefusalError: `--rank` is too large.

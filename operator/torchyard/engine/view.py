@@ -165,7 +165,7 @@ class View(Struct, frozen=True, kw_only=True):
     commands: Mapping[str, CommandAgent]  # last command of this process, by pod uid; empty after a restart
     now: float
     since: float = 0.0
-    """When this process first looked at the job. Older silence proves nothing: nobody was listening."""
+    """When this process first looked at the job. Older silence proves nothing: no operator was listening."""
     term: float = math.inf
     """Since when this process, and no other, decides."""
     refusal: Refusal | None = None

@@ -52,7 +52,7 @@ class Response(Struct, frozen=True):
     retry_after: int | None = None
     """Seconds."""
     close: bool = False
-    """Whether the connection ends with it: the next one may find somebody who can help."""
+    """Whether the connection ends with it: the next one may reach a process that can help."""
 
 
 Handle = Callable[[Request], Awaitable[Response]]

@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 async def follow(remote: Remote, name: str, uid: str = "") -> int:
     """Show a job until it is over; returns the exit code that says how it ended.
 
-    The terminal only looks: whoever leaves it with Ctrl-C leaves the job running.
+    The terminal only looks: after Ctrl-C the job still runs.
     """
     following = _Following(remote, name, uid)
     async with drawn(following.picture):

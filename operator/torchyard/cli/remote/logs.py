@@ -45,7 +45,7 @@ async def show(remote: Remote, name: str, *, rank: int | None, follow: bool, tai
     """Print what the ranks said; with `follow`, go on until the job is over, through new rounds and pods.
 
     Raises:
-        RefusalError: a rank is asked for where nobody tells ranks apart.
+        RefusalError: a rank is asked for where the output does not tell ranks apart.
     """
     job = jobs.typed(await jobs.get(remote, name))
     agent = job.spec.launcher.kind == "agent"
@@ -139,7 +139,7 @@ class _Following:
         """Until the job is over and its pods have said all they had to say.
 
         Raises:
-            OSError: nobody reads what is printed any more.
+            OSError: standard output is closed.
         """
         try:
             while not await self._look():

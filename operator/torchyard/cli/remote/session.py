@@ -66,7 +66,7 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
 
 
 def unanswered(remote: Remote, error: Unavailable) -> RefusalError:
-    """What no answer says: nobody there, or somebody whom the kubeconfig does not trust."""
+    """What no answer says: no server there, or one that the kubeconfig does not trust."""
     cause = error.__cause__
     if isinstance(cause, ClientConnectorCertificateError):
         why = getattr(cause.certificate_error, "verify_message", "") or cause.certificate_error
@@ -81,7 +81,7 @@ def unanswered(remote: Remote, error: Unavailable) -> RefusalError:
 
 
 def missing(remote: Remote, error: NotFound) -> RefusalError:
-    """What a 404 says: no such job, no such namespace, or nobody installed TorchYard."""
+    """What a 404 says: no such job, no such namespace, or TorchYard is not installed."""
     if error.details.kind == "trainingjobs" and error.details.name:
         what = f"there is no TrainingJob {error.details.name!r} in {remote.where}"
         return RefusalError(what, f"`torchyard ps{remote.flags or f' -n {remote.namespace}'}` lists them")

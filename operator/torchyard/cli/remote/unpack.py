@@ -1,8 +1,8 @@
 """Files out of an archive that a pod sent, of which nothing is believed.
 
 Only regular files and folders are made, each below one folder, by names that are looked at part by part, and by way of
-that folder's descriptor, so that no link leads elsewhere, whoever else writes there. The extraction of `tarfile` is not
-used: its filters had flaws, and which Python runs this is not up to us.
+that folder's descriptor, so that no link leads elsewhere, even if another process writes there. That of `tarfile`
+is not used: its filters had flaws, and which Python runs this is not up to us.
 """
 
 import contextlib

@@ -163,7 +163,7 @@ class KubeCluster:
         """Ask for deletion; a pod that is already gone, or another one by now, is success.
 
         Raises:
-            Refused: nobody gave us the right.
+            Refused: the operator lacks the right.
             Conflict, Unavailable: to be tried again.
         """
         preconditions = {"uid": action.uid}
@@ -219,7 +219,7 @@ class KubeCluster:
         """Delete the job, uid as precondition; one that is gone, or another one by now, is success.
 
         Raises:
-            Refused: nobody gave us the right.
+            Refused: the operator lacks the right.
             Conflict, Unavailable: to be tried again.
         """
         options = {
@@ -262,7 +262,7 @@ class KubeCluster:
         Raises:
             Refused: the pod is that of a former job of this name, and stops.
             NameTaken: the operator did not create it.
-            Conflict: it went meanwhile.
+            Conflict: it was deleted since it was read.
         """
         try:
             answer = await self._api.request("GET", f"{_pods(job)}/{name}")

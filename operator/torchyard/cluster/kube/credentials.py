@@ -1,4 +1,4 @@
-"""Who we are to which API server, by the rules of kubectl; tokens and certificates are read anew as they rotate."""
+"""Who we are to which API server, by the rules of kubectl; tokens and certificates are read again as they rotate."""
 
 import asyncio
 import logging

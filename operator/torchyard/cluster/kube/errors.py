@@ -77,7 +77,7 @@ class Fenced(Unavailable):
 
 
 class Unauthorized(Unavailable):
-    """401, after credentials were loaded again: nobody the server knows."""
+    """401, after credentials were loaded again: the server does not know the user."""
 
 
 Refusal = NotFound | Gone | Conflict | Rejected | Unavailable

@@ -1,8 +1,8 @@
 """The objects of one kind, as the API server tells them: list, then watch, for ever.
 
 What is kept is what `read` makes of an object, by uid. An object never goes back in time: its resourceVersion decides,
-so that repeated, late and reordered events, and answers to our own writes, can come in any order. What vanished while
-nobody watched is found by the next list.
+so that repeated, late and reordered events, and answers to our own writes, can come in any order. What vanished without
+a watch is found by the next list.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Objects that cannot be run say so on themselves (`Stalled`), and touch nobody else."""
+"""Objects that cannot be run say so on themselves (`Stalled`), and affect no other job."""
 
 import json
 import logging
@@ -89,7 +89,7 @@ class InvalidJobs:
 def _told(there: Document, status: TrainingJobStatus) -> Document:
     """The status as it is there, saying that the job is stalled.
 
-    What else it holds, and perhaps we alone cannot read, is for whoever can: another version of us goes on from it.
+    Its other fields are kept: another version of the operator may be able to read them.
     """
     ours = status_document(status)
     listed = there.get("conditions")

@@ -98,7 +98,7 @@ class Jobs:
             self._bury(job)
 
     async def sweep(self, api: Api, namespaces: Iterable[str]) -> None:
-        """Compare with what is there: an event that never came, a deletion while nobody watched.
+        """Compare with what is there: an event that never came, a deletion while there was no watch.
 
         Args:
             api: the server.

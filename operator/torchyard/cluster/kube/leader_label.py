@@ -31,7 +31,7 @@ class LeaderLabel:
     """The label on the pods of the operator.
 
     Args:
-        api: not behind a fence: whoever stops takes its label off when it leads no more.
+        api: not behind a fence: a process that stops removes its label when it no longer leads.
         namespace: of the operator.
         pod: name of the pod this process runs in.
         fence: keeps a process that leads no more from calling agents to itself.
@@ -58,7 +58,7 @@ class LeaderLabel:
                 return
 
     async def take_off(self) -> None:
-        """Take it off this pod, so that nobody is sent here any more.
+        """Remove it from this pod, so that no agent is sent here any more.
 
         Raises:
             Unavailable, Conflict, Rejected, NotFound: it is still there.

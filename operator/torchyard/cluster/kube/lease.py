@@ -37,7 +37,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Spec(Struct, frozen=True, rename="camel", kw_only=True):
-    """`coordination.k8s.io/v1.LeaseSpec`; whoever edits it by hand must not stop us."""
+    """`coordination.k8s.io/v1.LeaseSpec`; an edit by hand must not stop the operator."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -149,7 +149,7 @@ class Lease:
             await asyncio.sleep(delay)
 
     async def release(self) -> None:
-        """Give the lease up, so that another process need not wait; nothing may be written any more.
+        """Release the lease, so that another process need not wait; nothing may be written any more.
 
         Raises:
             Unavailable, Conflict, NotFound, Rejected: it could not be given up and will be taken when its time is over.

@@ -112,7 +112,7 @@ class Nodes:
             self._changed(name)
 
     async def _rest(self, name: str, seconds: float) -> None:
-        """Let time pass before it is read again; a node that was well is read at once when it is marked."""
+        """Wait before it is read again; a node that was well is read at once when it is marked."""
         if seconds == LOOK_SECONDS:
             await asyncio.sleep(seconds)
             return

@@ -320,7 +320,7 @@ class Pods:
 
 
 def _is_well(pod: Pod) -> bool:
-    """Whether it exists or starts as pods do, and nobody has to be told at once."""
+    """Return whether it exists or starts as pods do, which need not be reported at once."""
     return pod.alive and not pod.deleting and pod.reason in {"", Reason.STARTING}
 
 

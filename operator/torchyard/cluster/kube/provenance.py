@@ -1,6 +1,6 @@
 """Which pods this operator created: a signature in each pod, by a key that every leader publishes in the Lease.
 
-An owner reference, a label or a name proves nothing: whoever may create pods in any namespace can write all three. A
+An owner reference, a label or a name proves nothing: a user who may create pods in any namespace can write all three. A
 signature covers namespace, job uid, name, time and a nonce, so it is worth one pod: it is void in another namespace,
 for another job or name, in a pod that was created much later, and in a second pod. Each request has its own: one that
 was thought lost may still create a pod, which has to be recognized (docs/decisions/0025-provenance-of-pods.md).

@@ -8,7 +8,7 @@ from torchyard.cluster.kube.jobs import job_path
 
 
 async def replace_status(api: Api, meta: ObjectMeta, status: dict[str, Any]) -> bytes:
-    """Give the job of this uid and version this status, and change nothing else of it; gives its metadata as it is now.
+    """Replace the status of the job of this uid and version, and nothing else; return its metadata as it is now.
 
     Raises:
         Conflict: it is another object, or another version of it.

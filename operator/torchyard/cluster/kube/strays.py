@@ -1,7 +1,7 @@
-"""Pods that are no longer told of, although they may run: somebody took away the label that the watch selects by.
+"""Pods that are no longer told of, although they may run: the label that the watch selects by was removed.
 
 A watch says of such a pod what it says of one that was deleted by force. Its containers go on all the same, hold their
-GPUs and write checkpoints: no other pod may take its place before it is gone, and nobody but us would have it go.
+GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it.
 """
 
 import asyncio

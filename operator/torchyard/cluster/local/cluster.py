@@ -94,7 +94,7 @@ class LocalCluster:
         await self._events.record(event)
 
     async def delete_job(self, job: TrainingJob) -> None:
-        """Delete the job; its folder goes when the controlling process lets go of it."""
+        """Delete the job; its folder is removed when the controlling process releases it."""
         if self._job is not None and self._job.metadata.uid == job.metadata.uid:
             self._job = None
             self._changed()
@@ -132,7 +132,7 @@ class LocalCluster:
         return self._events.take()
 
     def trouble(self, sentence: str) -> None:
-        """Tell whoever watches what the run's folder refuses just now."""
+        """Report to the live view what the run's folder rejects just now."""
         self._events.trouble(sentence)
 
     def replace_job(self, job: TrainingJob) -> None:

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Events:
-    """Events of one run, for its file and for whoever watches.
+    """Events of one run, for its file and for the live view.
 
     Args:
         folder: of the run.
@@ -56,7 +56,7 @@ class Events:
         return taken
 
     def trouble(self, sentence: str) -> None:
-        """Say what the folder refuses, once a minute; those who watch see it, whatever the disk does."""
+        """Report what the folder rejects, once a minute; the live view shows it even if the disk is full."""
         now = time.monotonic()
         if now - self._said.get(sentence, float("-inf")) >= SAY_AGAIN_SECONDS:
             self._said = {**self._said, sentence: now} if len(self._said) < MAX_SAID else {sentence: now}

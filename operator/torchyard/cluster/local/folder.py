@@ -95,7 +95,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def take_lock(path: Path) -> int | None:
-    """Lock a file for this process and those it hands the descriptor to; None if somebody holds it.
+    """Lock a file for this process and those it hands the descriptor to; None if another process holds it.
 
     The kernel gives the lock back when the last holder is dead, however it died.
 
@@ -119,7 +119,7 @@ def take_lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def holding_lock(path: Path) -> Iterator[None]:
-    """Lock a file, waiting for whoever holds it.
+    """Lock a file, waiting for the process that holds it.
 
     Raises:
         FolderGoneError: the file has no folder.

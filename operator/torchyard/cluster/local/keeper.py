@@ -1,8 +1,8 @@
 """PID 0 of a pod, if there were one: starts the agent, outlives it, and writes down how it ended.
 
 A container runtime guarantees two things that a bare process does not: when the first process of a pod ends, everything
-it started ends with it, and its exit code is kept even if nobody was watching. This program gives both to a pod that is
-only a process group. It holds the pod lock for as long as anything of the pod may live: a locked pod is a live one.
+it started ends with it, and its exit code is kept even if no process watched. This program gives both to a pod that
+is only a process group. It holds the pod lock for as long as anything of the pod may live: a locked pod is a live one.
 
 Run by path, standard library only: `python -I -S keeper.py POD_FOLDER LOCK_DESCRIPTOR AGENT [ARG ...]`.
 """

@@ -47,7 +47,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def carrying(variable: str, value: str) -> list[ProcessId]:
-    """Every process of this user whose environment holds `variable=value`: what a pod started and nobody waits for."""
+    """Every process of this user whose environment holds `variable=value`: what a pod started and left behind."""
     wanted = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():

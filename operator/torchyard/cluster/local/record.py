@@ -16,7 +16,7 @@ POD_MARK = "TORCHYARD_POD_UID"
 
 
 class Deletion(Struct, frozen=True, kw_only=True):
-    """Somebody asked for the pod's end."""
+    """The end of the pod was requested."""
 
     since: float
     grace_seconds: float

@@ -95,7 +95,7 @@ def list_runs(home: Path | None = None) -> list[RunFolder]:
 
 
 def expire_runs(home: Path | None = None) -> list[str]:
-    """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nobody watches over runs between commands."""
+    """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nothing does so between commands."""
     for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # who was deleting it died over it
         shutil.rmtree(left, ignore_errors=True)
     expired = []
@@ -108,7 +108,7 @@ def expire_runs(home: Path | None = None) -> list[str]:
 
 
 def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
-    """Delete the run, whose job was read just now, if its time is over and nobody controls it; whether it is gone."""
+    """Delete the run, whose job was read just now, if its time is over and it is not controlled; whether it is gone."""
     if not is_expired(job):
         return False
     try:
@@ -192,10 +192,10 @@ def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
 
 
 def remove_run(folder: RunFolder) -> None:
-    """End a run now and remove all of it; nothing needs to be written where nobody controls it. Blocks.
+    """End a run now and remove all of it; nothing needs to be written where no process controls it. Blocks.
 
     Raises:
-        ValueError: there is no such run, or its controlling process does not let go of it within a minute.
+        ValueError: there is no such run, or its controlling process does not release it within a minute.
     """
     doomed = read_run(folder)
     if doomed is None:

@@ -1,4 +1,4 @@
-"""Waiting in the event loop for what nobody tells it: the end of a process that is not our child, a file."""
+"""Waiting in the event loop for what sends no event: the end of a process that is not our child, a file."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ _POLL_SECONDS = 0.05
 
 
 async def ended(process: ProcessId) -> None:
-    """Wait until the process has ended, whoever its parent is, without polling where the kernel can tell us."""
+    """Wait until the process has ended, also of another parent, without polling where the kernel can tell us."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a job: its pods trust whoever reaches their ports, so only they reach each other."""
+"""The NetworkPolicy of a job: its pods trust every client of their ports, so only they reach each other."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The `restricted` Pod Security Standard, and a root file system that nobody writes to."""
+"""The `restricted` Pod Security Standard, and a read-only root file system."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ Manifest = dict[str, Any]
 
 
 def service(job: TrainingJob) -> Manifest:
-    """Lets members find `<job>-0.<this name>` while they are not ready yet, which they are once they found it."""
+    """Resolves, for members, `<job>-0.<this name>` while they are not ready yet, which they are once they found it."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -75,7 +75,7 @@ class _Words(Struct, frozen=True):
 
 
 def disruption(pod: KubePod) -> tuple[str, str]:
-    """Who takes or took the pod away; both empty: nobody."""
+    """Return why the cluster takes or took the pod away; both empty: it does not."""
     target = pod.status.condition("DisruptionTarget")
     if target is not None and target.status == "True" and target.reason in _DISRUPTIONS:
         return _DISRUPTIONS[target.reason], _short(target.message)

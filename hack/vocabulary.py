@@ -1,0 +1,65 @@
+"""Reject words in docstrings and messages of the operator and the agent that readers stumble over.
+
+    python hack/vocabulary.py [FOLDER ...]
+
+Comments are not checked. docs/glossary.md has the terms to use instead.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("operator/torchyard", "agent/torchyard_agent")
+# What is found, and what to write.
+WORDS = {
+    r"whoever|somebody|nobody": "name the subject: the user, the agent, another process",
+    r"meanwhile": "name the time: while the job runs, since it was read",
+    r"anew": "again",
+    r"lets? go of": "release, close",
+    r"mend": "fix, correct",
+    r"shall": "must, should, or the present tense",
+}
+# A docstring begins with a verb that says what happens.
+OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": "Return, Write, Print, Raise, Send"}
+
+
+def main() -> int:
+    """Print each finding; the exit code is 1 if there is one."""
+    folders = [Path(each) for each in sys.argv[1:]] or [ROOT / each for each in FOLDERS]
+    found = [line for folder in folders for path in sorted(folder.rglob("*.py")) for line in findings(path)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
+
+
+def findings(path: Path) -> Iterator[str]:
+    """Yield a line for each word of a file that is rejected."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    opening = {id(text) for text in docstrings(tree)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        for pattern, instead in WORDS.items():
+            for match in re.finditer(rf"\b(?:{pattern})\b", node.value, re.IGNORECASE):
+                line = node.lineno + node.value.count("\n", 0, match.start())
+                yield f"{where}:{line}: {match[0]!r}: {instead}"
+        for pattern, instead in OPENINGS.items():
+            if id(node) in opening and (match := re.match(pattern, node.value)):
+                yield f"{where}:{node.lineno}: a docstring that begins with {match[0]!r}: {instead}"
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield the docstrings of a module, its classes and functions."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
+            continue
+        first = node.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            yield first.value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
