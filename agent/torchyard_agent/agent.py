@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import dump, local_http, ownership, termination, told
+from torchyard_agent import local_http, ownership, termination, told
 from torchyard_agent.command import classify, torchrun_interpreter
 from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
@@ -45,7 +45,6 @@ class Agent:
         self.settings = settings
         self.instance = secrets.token_hex(16)
         self.standing = Standing()
-        self.dumped: Optional[Dict[str, Any]] = None
         self.leaving: Optional[int] = None  # the code to exit with, once no worker is left
         self.terminated = False
         self.notices: List[str] = []
@@ -161,7 +160,6 @@ class Agent:
             running=run.number if run else None,
             ending=bool(run and (run.save_deadline is not None or run.kill_deadline is not None)),
             saving=bool(run and run.save_deadline is not None and run.kill_deadline is None),
-            dumped=self.standing.dumped,
         )
 
     def _move(self, now: float) -> Optional[int]:
@@ -189,28 +187,20 @@ class Agent:
     def _make(self, move: Move, command: Dict[str, Any], now: float) -> None:
         if move.verb == "start":
             if self.workers.start(command, move.round):
-                self.standing = Standing(accepted=move.round, fence=self.standing.fence, dumped=self.standing.dumped)
+                self.standing = Standing(accepted=move.round, fence=self.standing.fence)
         elif move.verb == "stop":
             self._fence(command)
             self.workers.stop(now)
         elif move.verb == "save" and self.workers.round is not None:
             self._fence(command)
             self.workers.round.ask_to_save(move.seconds, now)
-        elif move.verb == "dump":
-            self._dump(move.dump)
         elif move.verb == "exit":
             self.leaving = move.code
 
     def _fence(self, command: Dict[str, Any]) -> None:
         if command["verb"] in ("stop", "save-and-stop"):
             fence = max(self.standing.fence, int(command["round"]))
-            self.standing = Standing(accepted=self.standing.accepted, fence=fence, dumped=self.standing.dumped)
-
-    def _dump(self, number: int) -> None:
-        text = dump.dump(self.settings.run_dir, self.workers.pids())
-        (self.settings.log_dir / f"dump-{number}.txt").write_text(text, encoding="utf-8")
-        self.dumped = {"id": number, "text": dump.shorten(text)}
-        self.standing = Standing(accepted=self.standing.accepted, fence=self.standing.fence, dumped=number)
+            self.standing = Standing(accepted=self.standing.accepted, fence=fence)
 
     def _orphaned(self, now: float) -> bool:
         ended = self.workers.exit
@@ -240,8 +230,6 @@ class Agent:
         }
         if self.workers.exit is not None:
             document["exit"] = self.workers.exit
-        if self.dumped is not None:
-            document["dump"] = self.dumped
         return document
 
     def _notices(self) -> List[str]:

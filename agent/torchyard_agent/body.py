@@ -45,20 +45,13 @@ def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
     return shorten
 
 
-def _shorten_dump(body: Dict[str, Any]) -> None:
-    if body.get("dump"):
-        body["dump"]["text"] = head(body["dump"]["text"], 1500)
-
-
 _CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
-    _shorten_dump,
     _shorten_failure("traceback", tail, 1000),
     _shorten_failure("message", head, 300),
     _keep_lines(5, 200),
     lambda body: body.update(reports=body.get("reports", [])[:1]),
     lambda body: body.update(reports=[]),
     lambda body: body.update(gpus=[], notices=[]),
-    lambda body: body.pop("dump", None),
     # Control characters take six bytes even so.
     _keep_lines(1, 200),
     _shorten_failure("traceback", tail, 200),

@@ -12,26 +12,8 @@ from torchyard_agent.hooks import STACKS_SIGNAL
 from torchyard_agent.process import catches, is_alive
 from torchyard_agent.standstill import place
 
-TEXT_BYTES = 6 * 1024
 _WAIT_SECONDS = 3.0
 _QUIET_SECONDS = 0.1
-_NO_STACKS = "no stacks: it ended, or it is not a Python with our hooks"
-
-
-def dump(run_dir: Path, workers: Dict[int, int]) -> str:
-    """Stacks of every process below this agent that has our hooks, as one text.
-
-    Args:
-        run_dir: scratch folder of this pod.
-        workers: process id of each worker by rank, for the headings.
-    """
-    ranks = {pid: rank for rank, pid in workers.items()}
-    found = stacks(run_dir)
-    parts: List[str] = []
-    for pid in sorted({*ranks, *found}, key=lambda pid: (ranks.get(pid, 1 << 30), pid)):
-        name = f"rank {ranks[pid]} (pid {pid})" if pid in ranks else f"pid {pid}"
-        parts.append(f"{name}:\n{found[pid] or 'no answer'}\n" if pid in found else f"{name}: {_NO_STACKS}\n")
-    return "\n".join([*parts, *_flight_records(run_dir)])
 
 
 def listed(run_dir: Path) -> List[Dict[str, Any]]:
@@ -82,18 +64,3 @@ def _await(files: Dict[Path, int]) -> None:
             return
         sizes = now
         time.sleep(_QUIET_SECONDS)
-
-
-def _flight_records(run_dir: Path) -> List[str]:
-    prefix = Path(os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or run_dir / "fr" / "rank_")
-    found = sorted(prefix.parent.glob(f"{prefix.name}*")) if prefix.parent.is_dir() else []
-    return [f"flight record: {path} ({path.stat().st_size} bytes)" for path in found]
-
-
-def shorten(text: str, size: int = TEXT_BYTES) -> str:
-    """The head of every section, so that each rank is heard, within `size` bytes."""
-    if len(text.encode()) <= size:
-        return text
-    sections = text.split("\n\n")
-    share = max(200, size // max(1, len(sections)) - 8)
-    return "\n\n".join(section[:share] for section in sections).encode()[:size].decode("utf-8", "ignore")

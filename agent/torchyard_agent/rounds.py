@@ -15,7 +15,6 @@ class Standing:
         fence: newest round ever stopped; it and older ones are never started.
         running: the round whose workers run now.
         ending: those workers have been told to end, or to save and end.
-        dumped: id of the newest dump made.
     """
 
     accepted: int = 0
@@ -23,18 +22,16 @@ class Standing:
     running: Optional[int] = None
     ending: bool = False
     saving: bool = False
-    dumped: int = 0
 
 
 @dataclass(frozen=True)
 class Move:
-    """What to do next: `start`, `stop`, `save`, `dump`, `exit` or `nothing`."""
+    """What to do next: `start`, `stop`, `save`, `exit` or `nothing`."""
 
     verb: str
     round: int = 0
     seconds: float = 0.0
     code: int = 0
-    dump: int = 0
 
 
 NOTHING = Move("nothing")
@@ -50,9 +47,7 @@ def next_move(standing: Standing, command: Dict[str, Any]) -> Move:
     if verb == "exit":
         code = _integer(command, "code")
         return Move("exit", code=code) if standing.running is None else _stop(standing)
-    if verb == "dump" and _integer(command, "id") > standing.dumped:
-        return Move("dump", dump=_integer(command, "id"))
-    if verb == "run" or (verb == "dump" and "round" in command):
+    if verb == "run":
         return _run(standing, _integer(command, "round"))
     if verb in ("stop", "save-and-stop"):
         if standing.running is None or standing.running > _integer(command, "round"):

@@ -20,12 +20,11 @@ def state(standing: Standing, *, leaving: bool, starting: bool) -> str:
 
 def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
     """What is sent at once when it differs from what was sent before."""
-    ended, dumped = document.get("exit") or {}, document.get("dump") or {}
+    ended = document.get("exit") or {}
     return (
         document["state"],
         document["round"],
         (ended.get("round"), ended.get("time")),
-        dumped.get("id"),
         len(document["notices"]),
         _milestones(document["reports"]),
     )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchyard_agent import dump, failure, termination
+from torchyard_agent import failure, termination
 from torchyard_agent.body import BODY_BYTES, fit
 
 
@@ -152,7 +152,6 @@ def test_a_request_always_fits_and_loses_the_least_needed_first():
         "state": "running",
         "exit": {"code": 1, "failure": {"rank": 3, "traceback": "t" * 4000}, "lines": ["l" * 200] * 20},
         "reports": [{"rank": rank, "step": 1, "metrics": {f"m{i}": 1.0 for i in range(32)}} for rank in range(16)],
-        "dump": {"id": 1, "text": "x" * 6144},
         "gpus": [{"uuid": "GPU-" + "0" * 36}] * 8,
         "notices": ["n" * 200] * 8,
     }
@@ -188,13 +187,6 @@ def test_what_a_program_printed_is_cut_like_what_it_wrote():
     assert len(bounded["traceback"].encode()) <= 4000
     assert bounded["traceback"].endswith("the end")
     assert len(bounded["exception"]) == 200
-
-
-def test_a_shortened_dump_keeps_the_head_of_every_rank():
-    text = "\n\n".join(f"rank {rank}:\n" + "frame\n" * 1000 for rank in range(8))
-    short = dump.shorten(text)
-    assert len(short.encode()) <= 6 * 1024
-    assert all(f"rank {rank}:" in short for rank in range(8))
 
 
 def test_the_termination_log_keeps_the_end_of_the_traceback_within_4096_bytes():

@@ -1,4 +1,4 @@
-"""Commands and signals: save and stop, SIGTERM, dump, exit, an operator that goes away, an agent that is killed."""
+"""Commands and signals: save and stop, SIGTERM, exit, stacks, an operator that goes away, an agent that is killed."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
+
+from torchyard_agent.dump import listed
 
 pytestmark = pytest.mark.e2e
 
@@ -107,16 +109,13 @@ def test_dump_shows_the_stack_of_every_worker_while_they_hang_in_c(node, script,
     node.run(procs=2, program=script(program))
     until(lambda: waiting(node, 0)() and waiting(node, 1)())
     before = node.workers(2)
-    number = node.intake.state(node.name).get("dump", {}).get("id", 0) + 1
-    node.tell("dump", id=number)
-    text = node.wait_for(lambda state: state.get("dump", {}).get("id") == number)["dump"]["text"]
-    assert "rank 0" in text
-    assert "in stuck" in text
-    assert "rank 1" in text
+    found = listed(node.run_dir)
+    assert [each["rank"] for each in found] == [0, 1]
+    text = "".join(each["stacks"] for each in found)
+    assert "in stuck" in found[0]["stacks"]
     assert text.count("in park") >= 2
     assert "torchyard_agent" not in text
     assert node.workers(2) == before
-    assert "in stuck" in (node.log_dir / f"dump-{number}.txt").read_text()
 
 
 def test_training_goes_on_while_the_operator_is_away(pod, script, until, tmp_path, listen):

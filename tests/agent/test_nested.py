@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent import evidence, failure
+from torchyard_agent.dump import listed
 from torchyard_agent.files import write_json
 from torchyard_agent.progress import ReportWriter
 
@@ -213,10 +214,7 @@ def test_stacks_come_without_touching_the_signals_of_the_program(node, script):
     )
     node.run(program=script(program))
     node.until_it_says("waiting")
-    number = node.intake.state(node.name).get("dump", {}).get("id", 0) + 1
-    node.tell("dump", id=number)
-    text = node.wait_for(lambda state: state.get("dump", {}).get("id") == number)["dump"]["text"]
-    assert "most recent call first" in text
+    assert "most recent call first" in listed(node.run_dir)[0]["stacks"]
     assert "caught" not in node.log()
     node.process.send_signal(signal.SIGUSR2)
     node.until_it_says(f"caught {signal.SIGUSR2.value}")

@@ -180,25 +180,3 @@ async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(
         assert "step 7" in agent.exit.failure.message
         assert "\x1b" not in json.dumps([agent.exit.failure.message, *agent.exit.lines], ensure_ascii=False)
         assert any("almost there" in line for line in agent.exit.lines)
-
-
-async def test_a_dump_shows_where_the_workers_are(start, operator, tmp_path):
-    program = tmp_path / "hang.py"
-    hangs = tmp_path / "hangs"
-    body = f"    open({str(hangs)!r}, 'w').close()\n    time.sleep(600)\n"
-    program.write_text(REPORTING.replace("100000", "2") + f"\ndef hang():\n{body}\nhang()\n")
-    async with operator.listening():
-        start(operator, "torchrun", str(program))
-        await operator.see(lambda agent: agent.state == "ready", 180)
-        operator.command("run", round=1)
-        await operator.see(lambda agent: agent.reports)
-        async with asyncio.timeout(30):
-            while not hangs.exists():  # noqa: ASYNC110 - another process makes it true
-                await asyncio.sleep(0.01)
-        operator.command("dump", round=1, dump_id=4)
-        async with asyncio.timeout(30):
-            while operator.registry.dump(UID) is None:  # noqa: ASYNC110 - another process makes it true
-                await asyncio.sleep(0.01)
-        number, text = operator.registry.dump(UID)
-        assert number == 4
-        assert "in hang" in text

@@ -256,11 +256,6 @@ def test_what_a_script_reports_is_made_safe(it):
     assert sum(map(len, it.agent.exit.lines)) <= 4096
 
 
-def test_the_newest_dump_is_kept(it):
-    it.say(dump={"id": 4, "text": "Thread 0x1\n  File x\x1b"})
-    assert it.registry.dump(POD) == (4, "Thread 0x1\n  File x")
-
-
 async def test_one_that_leads_again_does_not_take_its_former_revisions_for_those_of_the_leader_in_between(it):
     it.say(state="running")
     it.registry.command(run_command(1))

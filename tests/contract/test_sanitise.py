@@ -177,7 +177,6 @@ WHOLE = {
         "warnings": ["a"], "artifacts": [{"name": "a", "bytes": 1, "verified": True}],
     }],
     "gpus": [{"index": 0, "uuid": "a", "memoryTotalBytes": 1, "utilization": 1.0}],
-    "dump": {"id": 1, "text": "a"},
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
     """Set the desired command of one pod's agent (docs/protocol.md)."""
 
     pod_uid: str
-    verb: Literal["wait", "run", "stop", "save-and-stop", "dump", "exit"]
+    verb: Literal["wait", "run", "stop", "save-and-stop", "exit"]
     round: int = 0
     nodes: int = 0
     node_rank: int = 0
@@ -48,7 +48,6 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
     env: dict[str, str] = field(default_factory=dict)
     grace_seconds: float = 0.0
     code: int = 0
-    dump_id: int = 0
 
 
 class WriteStatus(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):

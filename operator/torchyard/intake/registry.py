@@ -58,7 +58,6 @@ class _Entry:
     held: int = 0
     woke: float = float("-inf")
     polls: set[asyncio.Future[None]] = field(default_factory=set)
-    dump: tuple[int, str] | None = None
 
 
 class AgentRegistry:
@@ -126,11 +125,6 @@ class AgentRegistry:
         for pod_uid in tuple(self._entries):
             self.forget(pod_uid)
 
-    def dump(self, pod_uid: str) -> tuple[int, str] | None:
-        """Return id and text of the newest stack dump of this pod."""
-        entry = self._entries.get(pod_uid)
-        return entry.dump if entry is not None else None
-
     # Requests of agents.
 
     def record(self, pod_uid: str, request: SyncRequest) -> None:
@@ -154,13 +148,10 @@ class AgentRegistry:
         was_current = entry.obeyed == entry.revision
         entry.sequence, entry.obeyed = request.sequence, request.revision
         entry.agent = agent = _agent(pod_uid, request, now)
-        dumped = request.dump is not None and (entry.dump is None or request.dump.id != entry.dump[0])
-        if request.dump is not None:
-            entry.dump = (request.dump.id, sanitise.lines(request.dump.text, sanitise.MAX_DUMP))
         # The older long poll of this agent is obsolete: newer state has arrived.
         _release(entry)
         obeyed = not was_current and entry.obeyed == entry.revision
-        matters = before is None or not was_connected or obeyed or dumped or _matters(before) != _matters(agent)
+        matters = before is None or not was_connected or obeyed or _matters(before) != _matters(agent)
         if matters or now - entry.woke >= self.interval:
             entry.woke = now
             self.counters.news += matters

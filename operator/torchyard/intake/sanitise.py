@@ -22,7 +22,6 @@ MAX_LINE = 512
 MAX_WORD = 128
 MAX_DEVICE = 64
 MAX_TRACEBACK = 4096
-MAX_DUMP = 6 * 1024
 MAX_ARTIFACTS = 16
 # Python integers are unbounded; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1

@@ -21,13 +21,6 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
-class DumpAnswer(Struct, frozen=True):
-    """Stacks of a pod's workers, in response to the dump command with this id."""
-
-    id: Count
-    text: str = ""
-
-
 class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     """A request of an agent. Raw values may come from users' programs; `figures` and `sanitise` read them."""
 
@@ -47,7 +40,6 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     reports: list[Raw] = []
     gpus: list[Raw] = []
     notices: list[Any] = []
-    dump: DumpAnswer | None = None
 
 
 class SyncAnswer(Struct, frozen=True, kw_only=True):
@@ -77,7 +69,7 @@ def decode(body: bytes) -> SyncRequest:
 
 def without_figures(request: SyncRequest) -> SyncRequest:
     """Return a request without figures, which are not kept during a long poll."""
-    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[], dump=None)
+    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[])
 
 
 def command_document(command: CommandAgent | None) -> dict[str, Any]:
@@ -102,7 +94,6 @@ _FIELDS: dict[str, dict[str, str]] = {
     "run": _RUN,
     "stop": {"round": "round"},
     "save-and-stop": {"round": "round", "graceSeconds": "grace_seconds"},
-    "dump": {"id": "dump_id", **_RUN},
     "exit": {"code": "code"},
 }
 _DECODER = msgspec.json.Decoder(SyncRequest)
