@@ -14,7 +14,7 @@ from tests.support.cli.cluster import JOB, cluster, pod
 from torchyard.api.status import TrainingJobStatus
 from torchyard.app.log_format import FORMAT, SafeFormatter
 from torchyard.cli.commands import COMMANDS
-from torchyard.cli.safe_output import SafeStream, escaped
+from torchyard.cli.output import SafeStream, escaped
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202eevil\r\x00"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -12,9 +12,8 @@ from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.times import rfc3339
 from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
-from torchyard.engine.executor import Executor
+from torchyard.engine.executor import Executor, StatusWriter
 from torchyard.engine.ports import Conflict, Unavailable
-from torchyard.engine.status_writer import StatusWriter
 
 
 @virtual_time

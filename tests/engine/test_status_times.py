@@ -9,7 +9,7 @@ from tests.support.engine.world import START, Ports, World
 from tests.support.virtual_time import virtual_time
 
 from torchyard.engine.actions import WriteStatus
-from torchyard.engine.status_writer import StatusWriter
+from torchyard.engine.executor import StatusWriter
 
 
 @virtual_time

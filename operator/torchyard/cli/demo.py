@@ -25,7 +25,7 @@ def command(name: str, sets: list[str]) -> int:
     from torchyard.cli.files import job_of
     from torchyard.cli.foreground import start, watch
     from torchyard.cli.job_options import RequestedJob
-    from torchyard.cli.safe_output import console
+    from torchyard.cli.output import console
 
     wanted = RequestedJob(job_of(EXAMPLE, sets), EXAMPLE.parent, str(EXAMPLE), is_file=True)
     folder = start(wanted, name)

@@ -55,7 +55,7 @@ def view_for_this_terminal() -> View:
     if not is_live():
         return PlainView()
     from torchyard.cli.live import LiveView
-    from torchyard.cli.safe_output import console
+    from torchyard.cli.output import console
 
     return LiveView(console(stderr=True, highlight=False))
 

@@ -20,7 +20,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
     """Show what happened to a job, oldest first."""
     import msgspec
 
-    from torchyard.cli.safe_output import escaped
+    from torchyard.cli.output import escaped
     from torchyard.cli.words import clean
     from torchyard.cluster.local.run import Event
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, PROGRAM, module_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
-from torchyard.cli.output import let_go, say
-from torchyard.cli.safe_output import filter_streams
+from torchyard.cli.output import filter_streams, let_go, say
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
 

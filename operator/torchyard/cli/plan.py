@@ -74,7 +74,7 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
 
 def waiting() -> AbstractContextManager[Any]:
     """Print on a terminal what is being waited for."""
-    from torchyard.cli.safe_output import console
+    from torchyard.cli.output import console
 
     terminal = console(stderr=True)
     return terminal.status("making the step of a rank ...") if terminal.is_terminal else nullcontext()

@@ -1,13 +1,18 @@
 """The runs of this machine as the command line speaks of them: by name, with an answer to every wrong one."""
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import RefusalError
-from torchyard.cli.processes import living_processes
 from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.keeper import stat_fields
+from torchyard.cluster.local.record import Running, read
 from torchyard.cluster.local.run import read_run
 from torchyard.cluster.local.runs import is_controlled, list_runs, run_folder
 
@@ -77,3 +82,34 @@ def load(folder: RunFolder) -> Run:
         raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
     ended = controlled or job.status.state.terminal
     return Run(folder, job, controlled, detached=not ended and bool(living_processes(folder.pods)))
+
+
+class PodProcesses(NamedTuple):
+    """The processes of one pod."""
+
+    pod: str
+    agent: int
+    workers: Mapping[int, int]  # pid by rank
+
+
+class _Workers(Struct, frozen=True):
+    """`workers.json`, written by the launcher of a round."""
+
+    pids: dict[int, int] = field(default_factory=dict)
+
+
+def living_processes(pods: Path) -> list[PodProcesses]:
+    """Return the pods whose agents live, with the workers of each."""
+    found = []
+    for file in sorted(pods.glob("*/process.json")):
+        running = read(file, Running)
+        if running is not None and running.agent.alive():
+            workers = read(file.parent / "run" / "workers.json", _Workers) or _Workers()
+            alive = {rank: pid for rank, pid in sorted(workers.pids.items()) if _runs(pid)}
+            found.append(PodProcesses(file.parent.name, running.agent.pid, alive))
+    return found
+
+
+def _runs(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return bool(fields) and fields[0] != "Z"

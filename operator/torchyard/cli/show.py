@@ -16,9 +16,8 @@ from torchyard.api.status import Attempt
 from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
 from torchyard.cli.picture import age, headline, interrupted, progress_words, state_word, unix
-from torchyard.cli.processes import PodProcesses
 from torchyard.cli.ranks import Rank
-from torchyard.cli.runs import Run
+from torchyard.cli.runs import PodProcesses, Run
 from torchyard.cli.words import addressed, clean, clip, size
 
 MAX_PODS = 16

@@ -32,9 +32,9 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
         emit(document(run), output)
         return SUCCEEDED
     from torchyard.cli import show
-    from torchyard.cli.processes import living_processes
+    from torchyard.cli.output import console
     from torchyard.cli.ranks import freshen, ranks_of, read_reports
-    from torchyard.cli.safe_output import console
+    from torchyard.cli.runs import living_processes
     from torchyard.cluster.local.runs import is_controlled
 
     going_on = run.controlled or run.detached
@@ -55,7 +55,7 @@ def _of_cluster(name: str, context: str | None, namespace: str | None, output: F
         if output is not None:
             emit(kept, output)
             return SUCCEEDED
-        from torchyard.cli.safe_output import console
+        from torchyard.cli.output import console
 
         job = jobs.typed(kept)
         terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -14,11 +14,10 @@ from torchyard.api.resource import TrainingJob
 from torchyard.engine import decision_log
 from torchyard.engine.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.engine.conditions import stalled
-from torchyard.engine.executor import MAX_IN_FLIGHT, Executor
+from torchyard.engine.executor import MAX_IN_FLIGHT, Executor, StatusWriter
 from torchyard.engine.plan import plan
 from torchyard.engine.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
 from torchyard.engine.queue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
-from torchyard.engine.status_writer import StatusWriter
 from torchyard.engine.view import Refusal, View
 
 MAX_EVIDENCE = 300
