@@ -40,6 +40,23 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     model: Annotated[
         Geometry | None, doc("Geometry of the model, with random weights and a tokenizer of characters.")
     ] = None
+    pretrained: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc(
+            "Folder of a Hugging Face causal language model: config, safetensors, tokenizer and chat template; "
+            "default: random weights."
+        ),
+    ] = None
+    lora_rank: Annotated[
+        Count | None, doc("Rank of LoRA adapters, which are trained in place of the model; default: train all weights.")
+    ] = None
+    lora_alpha: Annotated[
+        Positive | None, doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: 2 loraRank.")
+    ] = None
+    lora_targets: Annotated[
+        list[str] | None,
+        doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
+    ] = None
     task: Annotated[
         Literal["reverse", "sort", "arithmetic"],
         doc("Procedural task: reverse or sort a sequence of letters, or add two numbers."),
@@ -124,6 +141,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps: int
     seed: int
     model: str
+    pretrained: str | None = None
+    lora_rank: int | None = None
+    lora_alpha: float = 0.0
+    lora_targets: tuple[str, ...] = ()
     task: str
     length: int
     symbols: int
@@ -266,6 +287,16 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
             raise ConfigError(f"trainer.params.length: {params.length}, but arithmetic has at most {DIGITS} digits")
         if params.symbols is not None:
             raise ConfigError(f"trainer.params.symbols: {params.symbols}, but arithmetic has digits; remove it")
+    if params.pretrained is not None and params.model is not None:
+        raise ConfigError(
+            f"trainer.params.model: {params.model}, but the geometry is that of trainer.params.pretrained; remove one"
+        )
+    if params.lora_rank is None and (params.lora_alpha is not None or params.lora_targets is not None):
+        raise ConfigError(
+            "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is; set it, or remove them"
+        )
+    if params.lora_rank is not None:
+        values.setdefault("lora_alpha", 2.0 * params.lora_rank)
     # The longest answer and the token that ends it.
     values.setdefault("max_new_tokens", values["length"] + 2)
     settings = msgspec.convert(values, Settings)

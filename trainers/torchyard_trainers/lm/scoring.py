@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.weights import allocate
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.models import LanguageModel, Scores
 
@@ -59,6 +60,10 @@ class Reference:
     def __init__(self, model: LanguageModel) -> None:
         """Copy a model that is not sharded yet."""
         self._model = frozen(model).eval()
+        if any(each.is_meta for each in self._model.parameters()):  # the weights come later, and `renew` copies them
+            allocate(self._model, torch.device("cpu"))
+            for each in self._model.parameters():
+                each.detach().zero_()
 
     def renew(self, session: Session) -> None:
         """Copy the weights in training. Collective."""

@@ -3,23 +3,27 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import adamw
+from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 from torchyard_trainers.lm.evaluation import answers, score_answers
+from torchyard_trainers.lm.folder import empty_model, read_tokenizer, tokenizer_files
 from torchyard_trainers.lm.models import LanguageModel, build_model
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.preferences import Preferences
 from torchyard_trainers.lm.prompts import Prompts
 from torchyard_trainers.lm.reinforcement import Reinforcement
 from torchyard_trainers.lm.scoring import Reference
-from torchyard_trainers.lm.tokens import character_tokenizer
+from torchyard_trainers.lm.tokens import character_tokenizer, saved
 
 # What samples depend on beyond the task.
 _ROLLOUTS = ("minibatches", "iterations", "sft_steps")
@@ -38,13 +42,23 @@ class LanguageModeling(Workload):
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
         self.save_every = settings.steps_per_rollout
-        own = ["seed", "method", "model", "task", "length", "symbols", *_IDENTITY[settings.method]]
+        origin = "model" if settings.pretrained is None else "pretrained"
+        own = ["seed", "method", origin, "task", "length", "symbols", *_IDENTITY[settings.method]]
+        own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "lm",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
             "global batch (trainer.params.batch)": settings.batch,
         }
-        self.architecture = ("trainer.name", "trainer.params.model")
+        self.architecture = ["trainer.name"]
+        if settings.pretrained is None:
+            self.architecture.append("trainer.params.model")
+        else:
+            folder = Path(settings.pretrained)
+            self.pretrained = Pretrained(folder, prefix="lm.")
+            self.identity = {**self.identity, "seed": settings.seed}  # of adapters and heads
+        if settings.lora_rank is not None:
+            self.architecture.append("trainer.params.lora_alpha")
         self._reference: Reference | None = None
         self._reinforcement: Reinforcement | None = None
         self._preferences: Preferences | None = None
@@ -52,19 +66,34 @@ class LanguageModeling(Workload):
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of the model."""
-        return character_tokenizer()
+        return character_tokenizer() if self.pretrained is None else read_tokenizer(self.pretrained.folder)
 
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        seed = stream_key(settings.seed, "weights") % 2**63
-        model = build_model(settings.model, self.tokenizer, seed=seed, value_head=settings.method == "ppo")
+        value_head = settings.method == "ppo"
+        if self.pretrained is not None:
+            model = empty_model(self.pretrained.folder, self.tokenizer, value_head=value_head)
+        else:
+            seed = stream_key(settings.seed, "weights") % 2**63
+            model = build_model(settings.model, self.tokenizer, seed=seed, value_head=value_head)
+        if settings.lora_rank is not None:
+            targets = list(settings.lora_targets) or "all-linear"
+            model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
             self._reinforcement = Reinforcement(settings, Prompts(settings, self.tokenizer), self._reference)
         if self._reference is not None and settings.method == "dpo":
             self._preferences = Preferences(settings, self.tokenizer, self._reference)
         return model
+
+    def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
+        """See `Workload`; the value head is 0 at first."""
+        if name == "value_head":
+            for each in module.parameters():
+                nn.init.zeros_(each)
+        else:
+            super().initialize(model, module, name)
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the decoder layers."""
@@ -94,7 +123,7 @@ class LanguageModeling(Workload):
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the model before training."""
         metrics = self.evaluate(session)
-        return {**metrics, "exactMatchUntrained": metrics["exactMatch"]}
+        return {**metrics, **{f"{name}Untrained": metrics[name] for name in ("exactMatch", "evalLoss")}}
 
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Make the rollout that starts at this step, or score its pairs with the reference."""
@@ -168,11 +197,16 @@ class LanguageModeling(Workload):
         """Return the weights of the reference."""
         return {"reference": self._reference.state()} if self._reference is not None else {}
 
+    def assets(self) -> Mapping[str, Path | str]:
+        """Return the files of the tokenizer, with its chat template."""
+        return saved(self.tokenizer) if self.pretrained is None else tokenizer_files(self.pretrained.folder)
+
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings = self.settings
         names = (
-            *("exactMatch", "exactMatchUntrained", "exactMatchSupervised", "evalLoss", "perplexity"),
+            *("exactMatch", "exactMatchUntrained", "exactMatchSupervised"),
+            *("evalLoss", "evalLossUntrained", "perplexity"),
             *("reward", "completionTokens", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
         )
         untrained = metrics.get("exactMatchUntrained", math.nan)

@@ -1,6 +1,8 @@
 """A character tokenizer for models without a tokenizer folder, as a real tokenizer of `transformers`."""
 
 import string
+import tempfile
+from pathlib import Path
 from typing import Any
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
@@ -27,3 +29,10 @@ def character_tokenizer() -> Any:
         unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False,
     )
+
+
+def saved(tokenizer: Any) -> dict[str, Path | str]:
+    """Return the files that a tokenizer is saved as, as text by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_text() for path in sorted(Path(folder).iterdir())}

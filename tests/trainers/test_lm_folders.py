@@ -1,0 +1,135 @@
+"""`lm` exports folders that transformers and peft load with the same logits, and trains on from such folders."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.support.trainers.gangs import Yard
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.task import LanguageModeling
+
+SMALL = {"batch": 8, "warmupSteps": 0, "lrFinal": 3e-3, "evalSamples": 8, "evalEvery": 2, "logEvery": 1}
+
+
+def settings(steps, parallelism=None, formats=("hf",), **params):
+    own = {"parallelism": parallelism or {}, "export": {"formats": list(formats)}, "logging": {"tensorboard": False}}
+    return {"trainer": {"name": "lm", "params": SMALL | {"steps": steps} | params}, "device": "cpu", **own}
+
+
+@pytest.fixture(scope="module")
+def exported(fork_server, tmp_path_factory):
+    """A run of two processes that exports; the folder of its export and its last metrics."""
+    yard = Yard(fork_server, tmp_path_factory.mktemp("exported"))
+    yard.train(settings(2, {"strategy": "fsdp"}), world=2)
+    return yard, yard.checkpoints / "export" / "hf", yard.metrics()[-1]
+
+
+def logits(model, folder):
+    from transformers import AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(folder)("reverse abcd=dcba", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        return model.eval()(input_ids=tokens).logits
+
+
+@pytest.mark.e2e
+def test_transformers_loads_the_export_with_the_trainers_weights_and_tokenizer(exported):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    yard, folder, _ = exported
+    loaded, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    final = load_file(yard.checkpoints / "final" / "model.safetensors")
+    assert all(torch.equal(each, final[f"lm.{name}"]) for name, each in loaded.state_dict().items())
+    work = LanguageModeling(resolve_params(SMALL | {"steps": 2}, Parallelism()))
+    ours = work.build()
+    ours.load_state_dict(final)
+    tokens = work.tokenizer("reverse abcd=", return_tensors="pt")["input_ids"]
+    theirs = AutoTokenizer.from_pretrained(folder)("reverse abcd=", return_tensors="pt")["input_ids"]
+    assert tokens.equal(theirs)
+    torch.testing.assert_close(ours.eval()(tokens), loaded.eval()(input_ids=tokens).logits[:, -1], rtol=0, atol=1e-6)
+    assert (folder / "generation_config.json").is_file()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        ("single", {}),
+        ("ddp", {"method": "dpo", "sftSteps": 0}),
+        ("fsdp", {"method": "ppo", "sftSteps": 0, "maxNewTokens": 4}),
+    ],
+)
+def test_every_method_goes_on_from_the_export_where_it_was(exported, fork_server, tmp_path, strategy, params):
+    _, folder, last = exported
+    yard = Yard(fork_server, tmp_path)
+    yard.train(settings(2, {"strategy": strategy}, pretrained=str(folder), **params), 1 if strategy == "single" else 2)
+    summary = json.loads((yard.checkpoints / "final" / "summary.json").read_text())
+    assert summary["evalLossUntrained"] == pytest.approx(last["evalLoss"], abs=1e-5)
+    assert yard.metrics()[-1]["step"] == 2
+
+
+@pytest.mark.e2e
+def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_server, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    _, folder, _ = exported
+    lora = {"pretrained": str(folder), "loraRank": 2, "loraAlpha": 8, "loraTargets": ["q_proj", "v_proj"]}
+    losses = {}
+    for strategy, world in (("single", 1), ("ddp", 2), ("fsdp", 2)):
+        (tmp_path / strategy).mkdir()
+        yard = Yard(fork_server, tmp_path / strategy)
+        yard.train(settings(3, {"strategy": strategy}, ("hf", "hf-merged"), **lora), world)
+        losses[strategy] = [line["loss"] for line in yard.metrics() if "loss" in line]
+        assert losses[strategy] == pytest.approx(losses["single"], abs=1e-5)
+    out = yard.checkpoints / "export"
+    assert not list((out / "hf").glob("model*.safetensors")), "adapters only"
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    before = logits(base, folder)
+    adapted = logits(PeftModel.from_pretrained(base, out / "hf"), out / "hf")
+    merged = logits(AutoModelForCausalLM.from_pretrained(out / "hf-merged"), out / "hf-merged")
+    assert (adapted - before).abs().max() > 1e-3, "training changed something"
+    torch.testing.assert_close(adapted, merged, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"pretrained: .*config.json is not a file of a model; name a folder that save_pretrained"),
+        ({"config.json": "{"}, r"config.json is not a config of a model"),
+        (
+            {"config.json": '{"model_type": "pi0"}'},
+            r"has model_type 'pi0', which transformers does not know as a causal",
+        ),
+        (
+            {"config.json": '{"model_type": "llama", "quantization_config": {"bits": 4}}'},
+            r"config.json describes quantized weights",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_trained_is_named(tmp_path, files, message):
+    from torchyard_trainers.lm.folder import read_config, read_tokenizer
+
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_config(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no tokenizer; copy tokenizer.json"):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pretrained": "/m", "model": "tiny-qwen3"}, "trainer.params.model: tiny-qwen3, but the geometry is that of"),
+        ({"loraAlpha": 8.0}, "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_named(given, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_params(given, Parallelism())

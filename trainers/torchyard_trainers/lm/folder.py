@@ -1,0 +1,105 @@
+"""A Hugging Face folder of a causal language model: its config, its tokenizer, and a model without weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.lm.models import LanguageModel
+
+FIELD = "trainer.params.pretrained"
+MAX_CONFIG_BYTES = 1 << 20
+# Whatever a tokenizer of transformers is saved as; an export holds the same files.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+
+
+def read_config(folder: Path) -> Any:
+    """Return the config of a model.
+
+    Raises:
+        ConfigError: there is none, or not one of a causal language model with plain weights.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    path = folder / "config.json"
+    at = f"{FIELD}: {path}"
+    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
+    try:
+        tree = json.loads(path.read_text())
+        kind = tree.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ConfigError(
+            f"{at} has model_type {kind!r}, which transformers does not know as a causal language model; code inside "
+            "a folder is never run"
+        )
+    if tree.get("quantization_config") is not None:
+        raise ConfigError(f"{at} describes quantized weights; name a folder with float32, bfloat16 or float16 weights")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer, with its chat template if it has one.
+
+    Raises:
+        ConfigError: there is none, or it has no token that ends a text.
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the libraries raise anything
+        raise ConfigError(f"{FIELD}: the tokenizer of {folder} cannot be read: {error}") from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"{FIELD}: the tokenizer of {folder} has no eos_token; set it in tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> LanguageModel:
+    """Build the model of a folder; its parameters have no memory inside `core.weights.parameters_on_meta`.
+
+    Raises:
+        ConfigError: the folder has no such model, or fewer tokens than its tokenizer.
+    """
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    config = read_config(folder)
+    if len(tokenizer) > config.get_text_config().vocab_size:
+        raise ConfigError(
+            f"{FIELD}: the tokenizer of {folder} has {len(tokenizer)} tokens, but the model "
+            f"{config.get_text_config().vocab_size}; both must be of the same model"
+        )
+    lm = AutoModelForCausalLM.from_config(
+        config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+    )
+    if (folder / "generation_config.json").is_file():
+        lm.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return LanguageModel(lm, value_head=value_head)
+
+
+def tokenizer_files(folder: Path) -> dict[str, Path | str]:
+    """Return the files of the tokenizer, by name."""
+    return {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
