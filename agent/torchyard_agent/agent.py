@@ -19,6 +19,7 @@ from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
+from torchyard_agent.output import LITTLE_SPACE, free_space, full_disk_notice
 from torchyard_agent.process import become_subreaper
 from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import from_kubeflow, trimmed
@@ -234,6 +235,9 @@ class Agent:
 
     def _notices(self) -> List[str]:
         gpus = self.gpus.notice if self.settings.gpus else None
+        full = full_disk_notice(str(self.settings.log_dir))
+        if full not in self.notices and free_space(self.settings.log_dir) < LITTLE_SPACE:
+            self.notices.append(full)
         return [*filter(None, (gpus, self.warm.notice)), *notices(self.settings.run_dir), *self.notices]
 
     def _publish(self) -> None:

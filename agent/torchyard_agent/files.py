@@ -18,6 +18,15 @@ def write_json(path: Path, document: Dict[str, Any]) -> None:
     temporary.replace(path)
 
 
+def try_write_json(path: Path, document: Dict[str, Any]) -> bool:
+    """Write as `write_json` does; return False where the disk refuses, which must not end a round."""
+    try:
+        write_json(path, document)
+    except OSError:
+        return False
+    return True
+
+
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
     """The object in `path`; None if it is missing, too large, not JSON or not an object."""
     try:

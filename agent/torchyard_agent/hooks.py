@@ -1,4 +1,4 @@
-"""What a worker carries without knowing: stacks on a signal, a failure file, and a count of its optimizer steps.
+"""What a worker carries without knowing: stacks on a signal, a failure file, a count of its optimizer steps, output.
 
 Installed by `sitecustomize` in every Python that a worker is or starts, and by the warm worker itself in one that was
 forked. Nothing here may break a user's program: every step gives up silently where it cannot work.
@@ -69,10 +69,20 @@ def install() -> None:
     nested = env.get(WORKER) == env["TORCHYARD_ROUND"]
     env[WORKER] = env["TORCHYARD_ROUND"]
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
+    _keep_printing(run_dir)
     _chain_excepthook()
     if not nested:
         _mark(run_dir)
     _when_imported("torch.optim.optimizer", lambda module: _watch(module, run_dir, nested=nested))
+
+
+def _keep_printing(run_dir: Path) -> None:
+    folder = os.environ.get("TORCHYARD_LOG_DIR")
+    if folder:
+        from torchyard_agent.output import tolerate_full_disk
+
+        rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
+        tolerate_full_disk(Path(folder) / f"rank-{rank}.log", run_dir)
 
 
 def _mark(run_dir: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from torchyard_agent import evidence, failure, gpu_check, guard
-from torchyard_agent.files import write_json
+from torchyard_agent.files import try_write_json
 from torchyard_agent.forks import Forked, context_class
 from torchyard_agent.process import die_with_parent, stand_before_others
 
@@ -170,11 +170,11 @@ class Launch:
 
     def announce(self, pids: Dict[int, int]) -> None:
         """Write for the agent which processes the workers are: `workers.json`, global rank to process id."""
-        write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
+        try_write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
 
     def notice(self, text: str) -> None:
         """Leave a notice for the agent: `notice.launcher.json`."""
-        write_json(self.run_dir / "notice.launcher.json", {"notices": [text]})
+        try_write_json(self.run_dir / "notice.launcher.json", {"notices": [text]})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
         """Return whether to leave the others alone for now: those that ended had saved; a save ends on all ranks."""
@@ -229,13 +229,14 @@ class Launch:
         return int(code)
 
     def _write(self, code: int, failures: List[Dict[str, Any]]) -> None:
+        """Write how the round ended; without this file, the agent goes by the exit code of this process."""
         document = {
             "round": self.spec["round"],
             "code": code,
             "failure": failure.first_cause(failures),
             "failures": failures,
         }
-        write_json(self.run_dir / "failure.json", document)
+        try_write_json(self.run_dir / "failure.json", document)
 
 
 def exec_arguments(spec: Dict[str, Any], argv: List[str]) -> List[str]:

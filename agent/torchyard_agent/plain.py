@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from torchyard_agent import evidence, failure, gpu_check, guard
-from torchyard_agent.files import is_whole, write_json
+from torchyard_agent.files import is_whole, try_write_json
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.process import die_with_parent, stand_before_others
 
@@ -38,7 +38,7 @@ def run(spec: Dict[str, Any]) -> int:
     def write(code: int, failures: List[Dict[str, Any]]) -> None:
         cause = failure.first_cause(failures)
         document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
-        write_json(run_dir / "failure.json", document)
+        try_write_json(run_dir / "failure.json", document)
 
     lacking = gpu_check.check(spec["gpus"], torch_is_there=False)
     if lacking:
@@ -47,7 +47,7 @@ def run(spec: Dict[str, Any]) -> int:
     guard.watch(lambda: pids, lambda: write(143, []))
     process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
     pids.append(process.pid)
-    write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
+    try_write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
     code = failure.exit_code(process.wait())
     guard.give_way()
     failures = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from torchyard_agent.digest import digest
 from torchyard_agent.files import head, is_text, read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
+from torchyard_agent.output import LITTLE_SPACE, free_space
 from torchyard_agent.process import is_alive
 from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import Reports, from_patterns
@@ -31,7 +31,6 @@ _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
 _NOTICES, _NOTICE_BYTES = 4, 400
-_LITTLE_SPACE = 16 * 1024
 _SIGNALS = 128  # exit codes above it are those of signals
 HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
@@ -233,10 +232,9 @@ class RoundRun:
     def _without_evidence(self, code: int) -> str:
         """Return what is known of a launcher that ended without a word; on a full disk it cannot write one."""
         for folder in (self.settings.log_dir, self.settings.run_dir):
-            with contextlib.suppress(OSError):
-                if shutil.disk_usage(str(folder)).free < _LITTLE_SPACE:
-                    what = "the output and the reports of the workers could not be written"
-                    return f"no space is left on the disk of {folder}: {what} ({failure.describe(code)})"
+            if free_space(folder) < LITTLE_SPACE:
+                what = "the output and the reports of the workers could not be written"
+                return f"no space is left on the disk of {folder}: {what} ({failure.describe(code)})"
         return f"the launcher ended before the workers did: {failure.describe(code)}"
 
     def ended(self, status: int) -> Dict[str, Any]:

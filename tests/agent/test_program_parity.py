@@ -7,7 +7,7 @@ pytestmark = pytest.mark.e2e
 
 SEES = """
 import __main__ as main
-import inspect, json, multiprocessing, os, pickle, resource, signal, sys, threading
+import inspect, io, json, multiprocessing, os, pickle, resource, signal, sys, threading
 from pathlib import Path
 import helper
 
@@ -29,7 +29,8 @@ print(pickle.loads(pickle.dumps(Here())).__class__ is Here, Here.__module__)
 print(sys.argv, sys.orig_argv[1:], sys.path[0], sys.executable, sys.flags)
 print([path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(":")])
 for stream in (sys.stdin, sys.stdout, sys.stderr):
-    print(type(stream), stream.name, stream.mode, stream.encoding, stream.errors, type(stream.buffer), stream.isatty())
+    buffer = [kind for kind in (io.FileIO, io.BufferedReader, io.BufferedWriter) if isinstance(stream.buffer, kind)]
+    print(type(stream), stream.name, stream.mode, stream.encoding, stream.errors, buffer, stream.isatty())
 print(sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout is sys.__stdout__, repr(sys.stdin.read()))
 print({each: signal.getsignal(each) for each in signal.valid_signals() if each not in (9, 19, signal.SIGRTMIN + 11)})
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.set_wakeup_fd(-1), os.umask(0), os.nice(0))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import resource
 import signal
@@ -166,15 +167,17 @@ MOUNTED = 'mount -t tmpfs -o size=2300k tmpfs "$TORCHYARD_HOME" && head -c 1900k
 
 
 @pytest.mark.e2e
-def test_a_home_that_is_full_costs_a_round_and_no_step(tmp_path):
-    """The log of a rank is on the full disk, so that the program cannot print: its round ends, the next one goes on."""
+def test_a_home_that_is_full_costs_lines_of_the_log_and_nothing_else(tmp_path):
+    """The program prints on: its round goes on, and a warning says how much of its output is missing."""
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("no file system can be mounted here: it takes root")
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "train.py").write_text(FILLS)
     env = {**os.environ, "TORCHYARD_HOME": str(home), "KEPT": str(tmp_path / "kept"), "OMP_NUM_THREADS": "1"}
-    program = f"{MOUNTED} && exec {Path(sys.executable).with_name('torchyard')} run train.py --quiet"
+    torchyard = Path(sys.executable).with_name("torchyard")
+    status = tmp_path / "status.json"
+    program = f"{MOUNTED} && {torchyard} run train.py --quiet && {torchyard} status train -o json > {status}"
     with subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", program], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
     ) as run:
@@ -188,3 +191,6 @@ def test_a_home_that_is_full_costs_a_round_and_no_step(tmp_path):
         assert run.wait(60) == 0, "".join(said)
     assert any(f"FolderNotWritable: {home}/runs/train/" in line for line in said), "".join(said)
     assert (tmp_path / "kept").read_text() == "30"
+    told = json.loads(status.read_text())["status"]
+    assert told["round"] == 1, (told["attempts"], said)
+    assert any("output and reports of the workers are missing" in each for each in told["warnings"]), told

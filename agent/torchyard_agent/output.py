@@ -1,0 +1,92 @@
+"""Standard output and error of a worker that writes into its log: a full disk loses lines there and stops no program.
+
+With plain torchrun these go to a terminal, where `print` cannot fail for lack of space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchyard_agent.files import try_write_json
+
+LITTLE_SPACE = 16 * 1024
+"""Bytes; with less, a disk counts as full."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def free_space(folder: Path) -> float:
+    """Return the free bytes of the disk of a folder, infinity if they are not known."""
+    try:
+        disk = os.statvfs(str(folder))
+    except OSError:
+        return float("inf")
+    return disk.f_bavail * disk.f_frsize
+
+
+def full_disk_notice(folder: str) -> str:
+    """Return the warning for the status; one text for agent and workers, so that it appears once."""
+    return (
+        f"the disk of {folder} is full: output and reports of the workers are missing, and training goes on; free some "
+        "space"
+    )
+
+
+def tolerate_full_disk(log: Path, run_dir: Path) -> None:
+    """Replace `sys.stdout` and `sys.stderr` where they are the file `log`; leave a user's own files alone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if os.path.samestat(os.fstat(stream.fileno()), log.stat()):
+                replaced = _reopened(stream, _LogFile(stream.fileno(), stream.name, run_dir))
+                setattr(sys, name, replaced)
+                setattr(sys, f"__{name}__", replaced)
+
+
+class _LogFile(io.FileIO):
+    """A descriptor of the log; what does not fit on its disk is dropped."""
+
+    def __init__(self, descriptor: int, name: str, run_dir: Path) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.name = name
+        self._notice = run_dir / f"notice.output.{os.environ.get('RANK') or os.environ.get('NODE_RANK') or '0'}.json"
+        self._dropped = self._reported = False
+
+    def write(self, data: Any) -> int:
+        """Write, and return the length of all data, also of data that was dropped."""
+        try:
+            written = super().write(data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._dropped, written = True, memoryview(data).nbytes
+        if self._dropped and not self._reported:
+            self._report()
+        return written
+
+    def _report(self) -> None:
+        """Leave a notice; a full disk may not take it, so that the next write tries again."""
+        text = full_disk_notice(os.environ.get("TORCHYARD_LOG_DIR", ""))
+        self._reported = try_write_json(self._notice, {"notices": [text]})
+
+
+def _reopened(stream: Any, raw: _LogFile) -> io.TextIOWrapper:
+    """Return a stream like `stream` on `raw`: as unbuffered (`python -u`) and with the same encoding."""
+    stream.flush()
+    unbuffered = isinstance(stream.buffer, io.RawIOBase)
+    buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
+    replaced = io.TextIOWrapper(
+        buffer,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    replaced.mode = "w"  # type: ignore[misc]  # as Python sets it
+    return replaced
