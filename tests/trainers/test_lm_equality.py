@@ -39,15 +39,6 @@ def undisturbed(fork_server, tmp_path_factory):
     return yard.metrics()
 
 
-def assert_same(yard, expected):
-    """Every line of all that was learned; what was measured of the machine differs."""
-    found = {line["step"]: line for line in yard.metrics()}
-    assert sorted(found) == [line["step"] for line in expected]
-    for line in expected:
-        for name in LEARNED & set(line):
-            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-5), (line["step"], name)
-
-
 @pytest.mark.parametrize(
     ("world", "parallelism"),
     [(1, {"microBatchSize": 3}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp", "microBatchSize": 2})],
@@ -55,11 +46,11 @@ def assert_same(yard, expected):
 def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
     assert undisturbed[0]["completionTokens"] not in (2, 3), "answers differ in length: tokens are counted, not samples"
     yard.train(settings(parallelism=parallelism), world)
-    assert_same(yard, undisturbed)
+    yard.assert_learned(undisturbed, LEARNED)
 
 
 def test_one_and_two_processes_resume_each_other(yard, undisturbed):
     yard.train(settings(2))
     yard.train(settings(4, parallelism={"strategy": "fsdp"}), world=2)
     yard.train(settings(6))
-    assert_same(yard, undisturbed)
+    yard.assert_learned(undisturbed, LEARNED)

@@ -100,20 +100,12 @@ def undisturbed(fork_server, tmp_path_factory):
     return measured
 
 
-def assert_same(yard, expected):
-    found = {line["step"]: line for line in yard.metrics()}
-    assert sorted(found) == [line["step"] for line in expected]
-    for line in expected:
-        for name in LEARNED & set(line):
-            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-4), (line["step"], name)
-
-
 @pytest.mark.e2e
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("world", "strategy"), [(2, "ddp"), (2, "fsdp")])
 def test_every_strategy_is_the_same_run(yard, undisturbed, method, world, strategy):
     yard.train(of_method(method, parallelism={"strategy": strategy, "microBatchSize": 3}), world)
-    assert_same(yard, undisturbed[method])
+    yard.assert_learned(undisturbed[method], LEARNED, rel=1e-4)
 
 
 @pytest.mark.e2e

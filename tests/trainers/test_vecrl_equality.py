@@ -53,18 +53,6 @@ LEARNED = {
 }
 
 
-def assert_same(yard, expected):
-    """Every line of all that was learned; what was measured of the machine differs."""
-    found = {line["step"]: line for line in yard.metrics()}
-    assert sorted(found) == [line["step"] for line in expected]
-    for line in expected:
-        assert "loss" in line
-        for name, value in line.items():
-            if name not in LEARNED:
-                continue
-            assert found[line["step"]][name] == pytest.approx(value, abs=1e-5, rel=1e-4), (line["step"], name)
-
-
 @pytest.mark.parametrize(
     ("world", "parallelism"),
     [
@@ -76,7 +64,7 @@ def assert_same(yard, expected):
 )
 def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
     yard.train(settings(parallelism=parallelism), world)
-    assert_same(yard, undisturbed["cartpole"])
+    yard.assert_learned(undisturbed["cartpole"], LEARNED, rel=1e-4)
 
 
 @pytest.mark.parametrize(("precision", "strategy"), [("bf16", "ddp"), ("bf16", "fsdp"), ("fp16", "fsdp")])
@@ -94,7 +82,7 @@ def test_one_two_and_three_processes_resume_each_other(yard, undisturbed):
     yard.train(settings(1, params=SNAKE))
     yard.train(settings(2, params=SNAKE, parallelism={"strategy": "fsdp"}), world=2)
     yard.train(settings(3, params=SNAKE), world=3)
-    assert_same(yard, undisturbed["snake"])
+    yard.assert_learned(undisturbed["snake"], LEARNED, rel=1e-4)
 
 
 def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tmp_path):
@@ -103,7 +91,7 @@ def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tm
     one = Yard(fork_server, tmp_path / "one")
     one.train(settings(1, params=few))
     yard.train(settings(1, params=few), world=3)
-    assert_same(yard, one.metrics())
+    yard.assert_learned(one.metrics(), LEARNED, rel=1e-4)
 
 
 @pytest.mark.parametrize(

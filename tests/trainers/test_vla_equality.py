@@ -49,15 +49,6 @@ def undisturbed(fork_server, tmp_path_factory):
     return yard.metrics()
 
 
-def assert_same(yard, expected):
-    """Every line of all that was learned; what was measured of the machine differs."""
-    found = {line["step"]: line for line in yard.metrics()}
-    assert sorted(found) == [line["step"] for line in expected]
-    for line in expected:
-        for name in LEARNED & set(line):
-            assert found[line["step"]][name] == pytest.approx(line[name], abs=1e-5, rel=1e-5), (line["step"], name)
-
-
 @pytest.mark.parametrize(
     ("world", "parallelism"),
     [
@@ -73,14 +64,14 @@ def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed
         "chunks end with their episodes: action steps are counted, not samples"
     )
     yard.train(settings(parallelism=parallelism), world)
-    assert_same(yard, undisturbed)
+    yard.assert_learned(undisturbed, LEARNED)
 
 
 def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_with_pictures(yard, undisturbed):
     yard.train(settings(1))
     yard.train(settings(2, parallelism={"strategy": "fsdp"}), world=2)
     yard.train(settings(4))
-    assert_same(yard, undisturbed)
+    yard.assert_learned(undisturbed, LEARNED)
     root, last = yard.checkpoints, undisturbed[-1]
     yard.checkpoints = yard.root / "evaluation of it"
     yard.train(settings(4, mode="eval", checkpoint={"resumeFrom": str(root)}), world=2)

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from torchyard_agent.ports import ReservedPort
 
@@ -194,6 +197,16 @@ class Yard:
 
     def metrics(self) -> list[dict[str, float]]:
         return [json.loads(line) for line in (self.checkpoints / "metrics.jsonl").read_text().splitlines()]
+
+    def assert_learned(self, expected: list[dict[str, float]], names: Collection[str], *, rel: float = 1e-5) -> None:
+        """Compare the metrics of these names at every step; what was measured of the machine differs between runs."""
+        found = {line["step"]: line for line in self.metrics()}
+        assert sorted(found) == [line["step"] for line in expected]
+        for line in expected:
+            assert "loss" in line
+            compared = [name for name in line if name in names]
+            values = {name: found[line["step"]][name] for name in compared}
+            assert values == pytest.approx({name: line[name] for name in compared}, abs=1e-5, rel=rel), line["step"]
 
     def weights(self) -> str:
         """SHA-256 of the final weights."""
