@@ -74,6 +74,19 @@ def test_every_method_goes_on_from_the_export_where_it_was(exported, fork_server
 
 
 @pytest.mark.e2e
+def test_a_folder_that_was_not_trained_here_is_evaluated(exported, yard):
+    _, folder, last = exported
+    evaluation = settings(2, pretrained=str(folder), evalEvery=1)
+    evaluation["trainer"]["mode"] = "eval"
+    yard.train(evaluation)
+    done = json.loads((yard.checkpoints / "DONE").read_text())
+    assert done["metrics"]["evalLoss"] == pytest.approx(last["evalLoss"], abs=1e-5)
+    evaluation["checkpoint"] = {"resumeFrom": str(yard.root / "nothing")}
+    gang = yard.start(evaluation)
+    assert gang.wait() != [0], "a checkpoint that is named must exist"
+
+
+@pytest.mark.e2e
 def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_server, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -15,7 +15,8 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
     """Load the weights of a checkpoint; return its record and its folder. Collective.
 
     `checkpoint.resumeFrom` names it; the default is the newest of the job's folder. No checkpoint is changed.
-    The evaluation data may differ from the training data, the model may not.
+    The evaluation data may differ from the training data, the model may not. If the job's folder has no checkpoint and
+    none is named, the weights are those that the workload starts from, of a Hugging Face folder.
 
     Raises:
         CheckpointError: there is no readable checkpoint.
@@ -33,6 +34,8 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
         fill_weights(session.parallel, storage, folder)
 
     found = read_newest(root, session.world, reader_of(resolve(root).root, session.world), fill)
+    if found.record is None and not found.skipped and wanted is None and work.pretrained is not None:
+        return {"step": 0}, work.pretrained.folder
     if found.record is None or found.folder is None:
         raise CheckpointError(
             f"trainer.mode: {run.config.trainer.mode} needs a checkpoint, but {root} holds none; name the job or the "
