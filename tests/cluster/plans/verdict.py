@@ -26,7 +26,7 @@ class Outcome:
     """
 
     def __init__(self, record: Record, recorder: Recorder) -> None:
-        name = record.name
+        self.job = name = record.name
         told = calls.anonymous(json.dumps(record.status), name).replace(*ONE_AND_THE_SAME)
         self.end = dict(_leaves(json.loads(told)))
         self.end["job"] = "there" if record.job is not None else "gone"
