@@ -55,8 +55,7 @@ test: check ## all that this machine can run; build/test-cluster.log and build/t
 	  tail -n +1 build/test-learning.log build/test-cluster.log; exit $$code
 
 in-sight:
-	@nice -n 5 $(MAKE) --no-print-directory test-unit
-	@nice -n 5 $(MAKE) --no-print-directory test-e2e
+	@code=0; for tier in test-unit test-e2e; do nice -n 5 $(MAKE) --no-print-directory $$tier || code=$$?; done; exit $$code
 
 beside-cluster:
 	@$(MAKE) --no-print-directory test-cluster-if-built >build/test-cluster.log 2>&1

@@ -1,7 +1,7 @@
 """Behaviour cloning of a vision-language-action model as a workload of the training loop."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +168,18 @@ class VisionLanguageAction(Workload):
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return the flow loss of held-out demonstrations, and on the tabletop the rates of closed-loop episodes."""
         settings, table, device = self.settings, self.table, session.world.device
+        count = settings.eval_samples if table is not None else min(settings.eval_samples, len(self._held_out))
+        frames = range(count) if table is not None else evenly(len(self._held_out), count)
+
+        def demonstrations(places: Sequence[int]) -> Demonstration:
+            if table is not None:
+                return table.demonstrations(torch.tensor(places, device=device), held_out=True)
+            held_out = self._held_out
+            return held_out.demonstrations(on_device(held_out.read([frames[each] for each in places]), device))
+
         session.parallel.module.eval()
-        if table is not None:
-            metrics = closed_loop(session, settings, table)
-            show = lambda places: table.demonstrations(torch.tensor(places, device=device), held_out=True)  # noqa: E731
-            metrics["flowLoss"] = flow_loss(session, settings, show, settings.eval_samples)
-        else:
-            held_out, count = self._held_out, min(settings.eval_samples, len(self._held_out))
-            places = evenly(len(held_out), count)
-            show = lambda at: held_out.demonstrations(on_device(held_out.read([places[each] for each in at]), device))  # noqa: E731
-            metrics = {"flowLoss": flow_loss(session, settings, show, count)}
+        metrics = closed_loop(session, settings, table) if table is not None else {}
+        metrics["flowLoss"] = flow_loss(session, settings, demonstrations, count)
         session.parallel.module.train()
         return metrics
 
