@@ -36,7 +36,10 @@ def policy(work):
     ("given", "message"),
     [
         ({"execute": 5}, "trainer.params.execute: 5, but a chunk has 4 actions; lower it"),
-        ({"steps": 5}, "trainer.params.warmupSteps: 20, but there are 5 steps; lower it"),
+        (
+            {"steps": 20, "warmupSteps": 17},
+            "trainer.params.warmupSteps: a warm-up of 17 steps and decay of 4 does not fit into 20 steps; shorten it",
+        ),
         ({"objects": 7}, "trainer.params.objects"),
         ({"model": "pi"}, "trainer.params.model: invalid enum value 'pi' (is 'pi'); did you mean pi0?"),
         ({"learningRate": 0.1}, "unknown field `learningRate`"),

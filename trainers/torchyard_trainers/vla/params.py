@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, doc, given, read
+from torchyard_trainers.core.schedules import factor
 
 # The geometries of vla/models.py, which needs torch.
 Geometry = Literal["tiny-pi0", "small-pi0", "pi0"]
@@ -84,7 +85,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Fall of the learning rate after the warm-up; wsd: only in the last fifth of the steps."),
     ] = None
     warmup_steps: Annotated[
-        Annotated[int, Meta(ge=0)] | None, doc("Steps over which the learning rate rises from 0.")
+        Annotated[int, Meta(ge=0)] | None,
+        doc("Steps over which the learning rate rises from 0; by default at most a tenth of all steps."),
     ] = None
     expert_lr_scale: Annotated[
         Annotated[float, Meta(gt=0, le=1000)] | None,
@@ -204,6 +206,8 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
     values.setdefault("execute", values["chunk"])
+    if params.warmup_steps is None:
+        values["warmup_steps"] = min(values["warmup_steps"], values["steps"] // 10)
     settings = msgspec.convert(values, Settings)
     _check(params, settings)
     return settings
@@ -221,7 +225,9 @@ def _check(params: Params, settings: Settings) -> None:
         raise ConfigError(f"{at}.model: {params.model}, but the geometry is that of {at}.pretrained; remove one")
     if settings.data is not None and params.objects is not None:
         raise ConfigError(f"{at}.objects: {params.objects}, but {at}.data has its own objects; remove it")
-    if settings.warmup_steps > settings.steps:
-        raise ConfigError(f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps} steps; lower it")
+    try:
+        factor(settings.schedule, 0, settings.steps, warm_up=settings.warmup_steps)
+    except ValueError as error:
+        raise ConfigError(f"{at}.warmupSteps: {error}") from error
     if settings.execute > settings.chunk:
         raise ConfigError(f"{at}.execute: {settings.execute}, but a chunk has {settings.chunk} actions; lower it")
