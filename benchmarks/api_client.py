@@ -11,6 +11,7 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,10 +79,11 @@ def by_the_operator() -> Callable[[bytes], Any]:
 
 
 def by_the_client() -> Callable[[bytes], Any]:
-    """Decode as `CoreV1Api.list_pod_for_all_namespaces` does."""
-    from kubernetes.client.models.v1_pod_list import V1PodList
+    """Decode as `CoreV1Api.list_pod_for_all_namespaces` does with the body of its response."""
+    from kubernetes.client import ApiClient
 
-    return V1PodList.model_validate_json if hasattr(V1PodList, "model_validate_json") else V1PodList.from_json
+    client = ApiClient()
+    return lambda page: client.deserialize(page.decode(), "V1PodList", "application/json")
 
 
 def as_dictionaries() -> Callable[[bytes], Any]:
@@ -127,8 +129,6 @@ def main() -> None:
         way, file = arguments.measure
         print(json.dumps(measure(way, Path(file))))
         return
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pods.json"
         file.write_bytes(document(arguments.pods))
