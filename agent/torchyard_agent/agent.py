@@ -147,6 +147,9 @@ class Agent:
             run.ask_to_save(max(0.0, self.settings.grace_seconds - _SAVE_RESERVE_SECONDS), now)
 
     def _tend(self, now: float) -> None:
+        full = full_disk_notice(str(self.settings.log_dir))
+        if full not in self.notices and free_space(self.settings.log_dir) < LITTLE_SPACE:
+            self.notices.append(full)
         if self.workers.tend(now) and self.terminated:
             assert self.workers.exit is not None
             self.leaving = {0: 0, PREEMPTED: PREEMPTED}.get(self.workers.exit["code"], TERMINATED)
@@ -235,9 +238,6 @@ class Agent:
 
     def _notices(self) -> List[str]:
         gpus = self.gpus.notice if self.settings.gpus else None
-        full = full_disk_notice(str(self.settings.log_dir))
-        if full not in self.notices and free_space(self.settings.log_dir) < LITTLE_SPACE:
-            self.notices.append(full)
         return [*filter(None, (gpus, self.warm.notice)), *notices(self.settings.run_dir), *self.notices]
 
     def _publish(self) -> None:

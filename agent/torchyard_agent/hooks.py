@@ -81,13 +81,16 @@ def _keep_printing(run_dir: Path) -> None:
     if folder:
         from torchyard_agent.output import tolerate_full_disk
 
-        rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
-        tolerate_full_disk(Path(folder) / f"rank-{rank}.log", run_dir)
+        tolerate_full_disk(Path(folder) / f"rank-{_rank()}.log", run_dir)
+
+
+def _rank() -> str:
+    return os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
 
 
 def _mark(run_dir: Path) -> None:
     """Make this process one that is found, asked for its stacks, and heard when it crashes."""
-    name_process(f"ty-rank-{os.environ.get('RANK') or os.environ.get('NODE_RANK') or '0'}")
+    name_process(f"ty-rank-{_rank()}")
     register_stacks(run_dir)
     _catch_crashes(run_dir)
 
@@ -142,7 +145,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
     from torchyard_agent.files import ends, write_json
 
     env = os.environ
-    rank = env.get("RANK") or env.get("NODE_RANK") or "0"
+    rank = _rank()
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
     path = run_dir / f"failure.{rank}.{os.getpid()}.json"
     if sum(1 for _ in run_dir.glob("failure.*.json")) >= _MOST_FAILURES:

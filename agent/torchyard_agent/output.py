@@ -38,12 +38,17 @@ def full_disk_notice(folder: str) -> str:
 
 
 def tolerate_full_disk(log: Path, run_dir: Path) -> None:
-    """Replace `sys.stdout` and `sys.stderr` where they are the file `log`; leave a user's own files alone."""
+    """Replace `sys.stdout` and `sys.stderr` where they are the file `log`; leave a user's own files alone.
+
+    Args:
+        log: `rank-<R>.log` in the folder that a notice names.
+        run_dir: for the notice.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if os.path.samestat(os.fstat(stream.fileno()), log.stat()):
-                replaced = _reopened(stream, _LogFile(stream.fileno(), stream.name, run_dir))
+                replaced = _reopened(stream, _LogFile(stream.fileno(), stream.name, log, run_dir))
                 setattr(sys, name, replaced)
                 setattr(sys, f"__{name}__", replaced)
 
@@ -51,10 +56,10 @@ def tolerate_full_disk(log: Path, run_dir: Path) -> None:
 class _LogFile(io.FileIO):
     """A descriptor of the log; what does not fit on its disk is dropped."""
 
-    def __init__(self, descriptor: int, name: str, run_dir: Path) -> None:
+    def __init__(self, descriptor: int, name: str, log: Path, run_dir: Path) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.name = name
-        self._notice = run_dir / f"notice.output.{os.environ.get('RANK') or os.environ.get('NODE_RANK') or '0'}.json"
+        self._folder, self._notice = str(log.parent), run_dir / f"notice.{log.stem}.json"
         self._dropped = self._reported = False
 
     def write(self, data: Any) -> int:
@@ -71,8 +76,7 @@ class _LogFile(io.FileIO):
 
     def _report(self) -> None:
         """Leave a notice; a full disk may not take it, so that the next write tries again."""
-        text = full_disk_notice(os.environ.get("TORCHYARD_LOG_DIR", ""))
-        self._reported = try_write_json(self._notice, {"notices": [text]})
+        self._reported = try_write_json(self._notice, {"notices": [full_disk_notice(self._folder)]})
 
 
 def _reopened(stream: Any, raw: _LogFile) -> io.TextIOWrapper:
