@@ -12,7 +12,7 @@ from tests.support.trainers.gangs import Yard
 from tests.support.trainers.lerobot import FPS, TASKS, episodes_of, write_lerobot
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.data.lerobot import open_lerobot
+from torchyard_trainers.core.data.lerobot import Frames, open_lerobot
 from torchyard_trainers.core.exits import ConfigError, DataError, Exit
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.params import resolve_params
@@ -50,6 +50,16 @@ def test_every_frame_is_read_as_it_was_written(tmp_path, version, video):
     assert tuple(tasks[number] for number in sorted(tasks)) == TASKS
     assert found.tokens.unique(dim=0).shape[0] == 2
     assert found.mask.sum(1).unique().tolist() == [3, 5], "the words of both tasks and the token that begins them"
+
+
+def test_a_process_keeps_a_bounded_part_of_a_dataset_with_a_file_for_each_episode(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchyard_trainers.core.data.parquet.CACHED", 1)
+    dataset = open_lerobot(write_lerobot(tmp_path / "data", "v2.1", LENGTHS))
+    frames = Frames(dataset, [STATE, ACTION])
+    for episode in (*dataset.episodes, *dataset.episodes):
+        frames.of(episode)
+        assert frames.image(episode, 0, dataset.cameras[0])
+    assert frames.cached_files == {dataset.episodes[-1].file}
 
 
 def test_a_dataset_that_lerobot_itself_wrote_is_read(tmp_path):

@@ -22,6 +22,7 @@ from torchyard_trainers.core.world import World
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 * 1024 * 1024
+MAX_CONFIG_BYTES = 1 << 20
 _SHOWN = 5  # names in an error
 # Recomputed from the config; old files hold them.
 _NOT_WEIGHTS = re.compile(r"(\.|^)(rotary_emb\.inv_freq|attn\.masked_bias|attn\.bias)$")
@@ -44,6 +45,29 @@ class Pretrained:
     folder: Path
     prefix: str = ""
     new: Sequence[str] = ()
+
+
+def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
+    """Return the `config.json` of a folder, and how errors about it begin.
+
+    Args:
+        folder: of a model.
+        field: of the job that names the folder.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a JSON object.
+    """
+    path = folder / "config.json"
+    at = f"{field}: {path}"
+    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
+    try:
+        tree = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{at} is not a config of a model: it is not a JSON object")
+    return tree, at
 
 
 def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:

@@ -1,16 +1,15 @@
 """A Hugging Face folder of a causal language model: its config, its tokenizer, and a model without weights."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.pretrained import read_config_json
 from torchyard_trainers.lm.models import LanguageModel
 
 FIELD = "trainer.params.pretrained"
-MAX_CONFIG_BYTES = 1 << 20
 # Whatever a tokenizer of transformers is saved as; an export holds the same files.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -35,16 +34,9 @@ def read_config(folder: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    path = folder / "config.json"
-    at = f"{FIELD}: {path}"
-    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
-    try:
-        tree = json.loads(path.read_text())
-        kind = tree.get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{at} is not a config of a model: {error}") from error
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    tree, at = read_config_json(folder, FIELD)
+    kind = tree.get("model_type")
+    if not isinstance(kind, str) or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ConfigError(
             f"{at} has model_type {kind!r}, which transformers does not know as a causal language model; code inside "
             "a folder is never run"

@@ -1,6 +1,5 @@
 """Policies of `transformers`: geometry presets with random weights, and the module that is trained."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.pretrained import read_config_json
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
-
-MAX_CONFIG_BYTES = 1 << 20
 
 
 def _geometry(
@@ -243,18 +241,14 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
 
     if pretrained is None:
         return PI0Config(**PRESETS[name], chunk_size=chunk)
-    path = pretrained / "config.json"
-    at = f"trainer.params.pretrained: {path}"
-    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
-    try:
-        tree = json.loads(path.read_text())
+    tree, at = read_config_json(pretrained, "trainer.params.pretrained")
+    if tree.get("model_type") != "pi0":
         kind = tree.get("model_type")
-        if kind == "pi0":
-            return PI0Config.from_dict({**tree, "chunk_size": chunk})
+        raise ConfigError(f"{at} has model_type {kind!r}, expected pi0; name a folder of such a model")
+    try:
+        return PI0Config.from_dict({**tree, "chunk_size": chunk})
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
-    raise ConfigError(f"{at} has model_type {kind!r}, expected pi0; name a folder of such a model")
 
 
 def build_policy(config: Any) -> Policy:

@@ -21,7 +21,8 @@ def inspect(folder: Path) -> dict[str, Any]:
     """
     dataset = open_lerobot(folder)
     lengths = [each.length for each in dataset.episodes]
-    problems = [text for episode in dataset.episodes for text in _problems(dataset, episode)]
+    frames = Frames(dataset, _vectors(dataset))
+    problems = [text for episode in dataset.episodes for text in _problems(dataset, frames, episode)]
     missing = [name for name in _vectors(dataset) if not dataset.statistics.get(name)]
     problems += [f"the statistics lack {name!r}; compute them with LeRobot" for name in missing]
     return {
@@ -49,8 +50,7 @@ def _vectors(dataset: LeRobot) -> list[str]:
     ]
 
 
-def _problems(dataset: LeRobot, episode: Episode) -> list[str]:
-    frames = Frames(dataset, _vectors(dataset))
+def _problems(dataset: LeRobot, frames: Frames, episode: Episode) -> list[str]:
     try:
         frames.of(episode)
     except DataError as error:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.files import File
+from torchyard_trainers.core.data.parquet import Parquet, evict
 from torchyard_trainers.core.exits import DataError
 
 VERSIONS = ("v2.1", "v3.0")
@@ -20,7 +21,6 @@ IMAGE_KINDS = ("image", "video")
 # Columns that every frame has, besides the features of the robot.
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 MAX_JSON_BYTES = 64 << 20
-CACHED = 256 << 20  # bytes of columns that a process keeps
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,8 @@ class Frames:
         """Read only `columns`, each a vector of numbers, and what locates a frame."""
         self._dataset, self._columns = dataset, list(columns)
         self._kept: OrderedDict[str, dict[str, NDArray[Any]]] = OrderedDict()
+        self._checked: set[int] = set()  # episodes
+        self._images: OrderedDict[tuple[str, str], Parquet] = OrderedDict()  # by file and camera
 
     def of(self, episode: Episode) -> dict[str, NDArray[Any]]:
         """Return the columns of an episode: `length` rows each, vectors as [length, d].
@@ -126,18 +128,25 @@ class Frames:
         table = self._file(episode.file)
         rows = slice(episode.first, episode.first + episode.length)
         found = {name: values[rows] for name, values in table.items()}
-        self._check(episode, found)
+        if episode.number not in self._checked:
+            self._check(episode, found)
+            self._checked.add(episode.number)
         return found
+
+    @property
+    def cached_files(self) -> set[str]:
+        """The files of which numbers or images are kept."""
+        return {*self._kept, *(file for file, _camera in self._images)}
 
     def image(self, episode: Episode, frame: int, camera: str) -> bytes:
         """Return the encoded image of a frame of a dataset without videos."""
-        from torchyard_trainers.core.data.parquet import Parquet
-
         place = f"{episode.file}, episode {episode.number}, frame {frame}, field {camera!r}"
-        key = f"{episode.file}?{camera}"
+        key = (episode.file, camera)
         if key not in self._images:
             self._images[key] = Parquet(File(self._dataset.folder / episode.file), [camera])
+        self._images.move_to_end(key)
         value = self._images[key].row(episode.first + frame)[camera]
+        evict(self._images, lambda each: each.cached_bytes)
         content = value.get("bytes") if isinstance(value, dict) else None
         if content:
             return bytes(content)
@@ -149,15 +158,10 @@ class Frames:
             raise DataError(f"{place}: {path!r} is not a file in the dataset")
         return inside.read_bytes()
 
-    @property
-    def _images(self) -> dict[str, Any]:
-        return self.__dict__.setdefault("_opened", {})
-
     def _file(self, name: str) -> dict[str, NDArray[Any]]:
         if name not in self._kept:
             self._kept[name] = self._read(name)
-            while len(self._kept) > 1 and sum(_bytes(each) for each in self._kept.values()) > CACHED:
-                self._kept.popitem(last=False)
+            evict(self._kept, _bytes)
         self._kept.move_to_end(name)
         return self._kept[name]
 

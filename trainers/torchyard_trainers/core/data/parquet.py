@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +11,12 @@ from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
 
 CACHED = 256 << 20  # bytes of decoded row groups that a process keeps
+
+
+def evict(kept: OrderedDict[Any, Any], size: Callable[[Any], int]) -> None:
+    """Drop the oldest values beyond `CACHED` bytes; the newest one stays, however large it is."""
+    while len(kept) > 1 and sum(map(size, kept.values())) > CACHED:
+        kept.popitem(last=False)
 
 
 class Parquet:
@@ -41,6 +47,11 @@ class Parquet:
     def __len__(self) -> int:
         return self._ends[-1]
 
+    @property
+    def cached_bytes(self) -> int:
+        """The size of the row groups that are kept."""
+        return sum(table.nbytes for table in self._kept.values())
+
     def row(self, index: int) -> Row:
         """Return a record."""
         group = bisect_right(self._ends, index)
@@ -60,8 +71,7 @@ class Parquet:
                 self._kept[number] = self._opened().read_row_group(number, columns=self._columns, use_threads=False)
             except ArrowException as error:
                 raise DataError(f"{self._file.url}, row group {number}: {error}") from error
-            while len(self._kept) > 1 and sum(table.nbytes for table in self._kept.values()) > CACHED:
-                self._kept.popitem(last=False)
+            evict(self._kept, lambda table: table.nbytes)
         self._kept.move_to_end(number)
         return self._kept[number]
 
