@@ -9,7 +9,7 @@ from little_rl import ALONE, SNAKES, everything, session_of, settled
 from torchyard_trainers.core.metrics.flops import flops_of_sample
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.workload import MicroBatch, Session
-from torchyard_trainers.vecrl.ppo import Minibatch, losses
+from torchyard_trainers.rl.ppo import Minibatch, losses
 from torchyard_trainers.vecrl.task import VecRL
 
 

@@ -13,12 +13,13 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl import rollout
 from torchyard_trainers.rl.advantages import advantages
-from torchyard_trainers.vecrl import params, rollout, speed
-from torchyard_trainers.vecrl.environment import Outcome
-from torchyard_trainers.vecrl.evaluation import Evaluator
+from torchyard_trainers.rl.environment import Outcome
+from torchyard_trainers.rl.evaluation import Evaluator
+from torchyard_trainers.rl.rollout import returns_of
+from torchyard_trainers.vecrl import params, speed
 from torchyard_trainers.vecrl.policy import Policy
-from torchyard_trainers.vecrl.rollout import returns_of
 from torchyard_trainers.vecrl.task import VecRL
 
 

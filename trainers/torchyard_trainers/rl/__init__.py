@@ -1,1 +1,1 @@
-"""Parts of reinforcement learning that workloads share: advantages, clipped losses, divergences and sampling."""
+"""Parts of reinforcement learning that workloads share: environments, rollouts, advantages, losses and evaluation."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchyard_trainers.vecrl.environment import Outcome, State
+from torchyard_trainers.rl.environment import Outcome, State
 
 
 class Bandit:

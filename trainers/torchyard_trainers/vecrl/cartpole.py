@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchyard_trainers.vecrl.environment import Outcome, State
+from torchyard_trainers.rl.environment import Outcome, State
 
 GRAVITY = 9.8
 POLE_MASS = 0.1

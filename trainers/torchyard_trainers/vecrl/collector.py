@@ -17,21 +17,21 @@ from torchyard_trainers.core.graphs import Graphed, is_plain
 from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.core.world import World
-from torchyard_trainers.vecrl.environment import Environment, State
-from torchyard_trainers.vecrl.environments import build_environment
-from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.policy import Policy
-from torchyard_trainers.vecrl.rollout import (
+from torchyard_trainers.rl.environment import Environment, State
+from torchyard_trainers.rl.rollout import (
     FACTS,
     Rollout,
     Tick,
     act,
     draw_noise,
     evaluate_trajectory,
+    gather_rows,
     sample_ids_of,
     tick,
 )
+from torchyard_trainers.vecrl.environments import build_environment
+from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.policy import Policy
 
 
 class Collector:
@@ -116,14 +116,3 @@ class Collector:
         assert environment is not None
         trajectory = act(actor, environment, state, draw_noise(settings, environment, sample_ids), step=self._step)
         return evaluate_trajectory(actor, environment, trajectory, running=running, weights=weights, settings=settings)
-
-
-def gather_rows(own: Tensor, world: World, count: int) -> Tensor:
-    """Return the rows [rank::world] of all ranks in one tensor on every rank: [n, ...] -> [count, ...]."""
-    if world.size == 1:
-        return own.clone()  # a CUDA graph writes its next rollout to the same memory
-    real = len(range(world.rank, count, world.size))
-    bits = own.view(torch.int32) if own.dtype == torch.float32 else own
-    whole = torch.zeros(count, *own.shape[1:], dtype=torch.int64, device=own.device)
-    whole[world.rank :: world.size] = bits[:real].long()
-    return world.total(whole).to(bits.dtype).view(own.dtype)

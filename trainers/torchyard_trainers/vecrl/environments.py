@@ -2,9 +2,9 @@
 
 import torch
 
+from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
-from torchyard_trainers.vecrl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.snake import Snake
 

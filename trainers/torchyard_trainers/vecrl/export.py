@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.export.program import CASES, Page, Program
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
-from torchyard_trainers.vecrl.environment import Environment
+from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import STRIDES, Linear, Picture, Policy
 

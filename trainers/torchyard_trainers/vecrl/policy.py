@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchyard_trainers.vecrl.environment import Environment
+from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
 
 CHANNELS = (16, 32, 32)

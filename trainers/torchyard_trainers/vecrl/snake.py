@@ -8,7 +8,7 @@ head alone and unfolds as it moves.
 import torch
 from torch import Tensor
 
-from torchyard_trainers.vecrl.environment import Outcome, State
+from torchyard_trainers.rl.environment import Outcome, State
 
 START_LENGTH = 3
 LIMIT = 500

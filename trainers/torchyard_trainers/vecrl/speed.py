@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 
 from torchyard_trainers.core.workload import Session
+from torchyard_trainers.rl.rollout import draw_noise, sample_ids_of
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.rollout import draw_noise, sample_ids_of
 
 WARM_UP_RUNS = 2
 MEASURED_SECONDS = 2.0

@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.graphs import GraphedLoss
-from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
+from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl.evaluation import Evaluator
+from torchyard_trainers.rl.ppo import Minibatch, losses
+from torchyard_trainers.rl.rollout import metrics_of, order_of, rows_of
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.environments import build_environment
-from torchyard_trainers.vecrl.evaluation import Evaluator
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import Policy
-from torchyard_trainers.vecrl.ppo import Minibatch, losses
 from torchyard_trainers.vecrl.speed import speeds
 
 
@@ -197,7 +197,7 @@ class VecRL(Workload):
         with session.data_wait:
             (trajectory, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
         length = settings.horizon // settings.minibatches
-        rows = (environments - world.rank).clamp(min=0) // world.size
+        rows = rows_of(world, environments)
         times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]
         rows = rows[:, None]
         count = settings.environments * settings.horizon * advantage.shape[-1]
@@ -214,25 +214,14 @@ class VecRL(Workload):
     def _times(self, world: World, epoch: int) -> Tensor:
         """Return a permutation of the time steps of each environment of this rank for an epoch: [n, horizon]."""
         if self._order is None or self._order[0] != epoch:
-            settings = self.settings
-            (slots,) = split(settings.environments, world.size, world.rank)
-            ids = torch.tensor(slots.positions, device=world.device) + epoch * settings.environments
-            keys = split_keys(sample_keys(stream_key(settings.seed, "order"), ids), settings.horizon)
-            self._order = (epoch, keys.argsort(-1))
+            self._order = (epoch, order_of(self.settings, world, epoch))
         return self._order[1]
 
     def _metrics(self, facts: Mapping[str, float]) -> dict[str, float]:
-        """Convert sums over a rollout to metrics; leave out the mean return if no episode ended."""
+        """Convert sums over a rollout to metrics."""
         settings = self.settings
         count = settings.environments * settings.horizon * settings.agents
-        variance = facts["targetSquared"] / count - (facts["target"] / count) ** 2
-        error = facts["advantageSquared"] / count - (facts["advantage"] / count) ** 2
-        metrics = {"episodes": float(self._episodes), "rolloutEpisodes": facts["episodes"]}
-        if facts["episodes"]:
-            metrics["episodeReturn"] = facts["return"] / facts["episodes"]
-        if variance > 0:
-            metrics["explainedVariance"] = 1 - error / variance
-        return metrics
+        return {"episodes": float(self._episodes), **metrics_of(facts, count)}
 
     def _pace(self, session: Session) -> dict[str, float]:
         """Return the environment steps per second since the rollout before, averaged over the clocks of all ranks."""

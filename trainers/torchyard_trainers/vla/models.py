@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicLayer
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.kv_cache import KeysAndValues, reading, writing, written
 from torchyard_trainers.core.pretrained import read_config_json
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
@@ -155,7 +155,7 @@ class Policy(nn.Module):
         def velocity(at: Tensor, when: Tensor) -> Tensor:
             embedded = self.pi0.embed_action_time(state, self._padded(at, self.pi0.config.max_action_dim), when)
             hidden = self.pi0.model(
-                action_embeds=embedded, attention_mask=mask, past_key_values=_reading(keys_and_values)
+                action_embeds=embedded, attention_mask=mask, past_key_values=reading(keys_and_values)
             ).last_hidden_state[:, -self.horizon :]
             found: Tensor = self.pi0.action_out_proj(hidden)
             return found.float()
@@ -164,7 +164,7 @@ class Policy(nn.Module):
             return velocity(points, time)[..., : points.shape[-1]]
         return integrate(lambda at, when: velocity(at, torch.full_like(at[:, 0, 0], when)), points, steps, size)
 
-    def _read(self, seen: Observation) -> "list[tuple[Tensor, Tensor]]":
+    def _read(self, seen: Observation) -> KeysAndValues:
         """Return keys and values of each layer for images and instruction."""
         model, config = self.pi0.model, self.pi0.config
         many, cameras = seen.images.shape[:2]
@@ -175,16 +175,16 @@ class Policy(nn.Module):
         embeds = model.embed_prefix(torch.cat([images, seen.tokens], 1), seen.images.to(self._dtype), shown)
         mask = self._mask(seen)
         length = torch.arange(embeds.shape[1], device=embeds.device)[None]
-        writing = Cache(layer_class_to_replicate=_WrittenLayer)
+        cache = writing()
         model.vlm(
             inputs_embeds=embeds,
             attention_mask=mask,
             position_ids=length if mask is None else mask.cumsum(-1) - 1,
             token_type_ids=torch.zeros_like(embeds)[:, :, 0],
-            past_key_values=writing,
+            past_key_values=cache,
             use_cache=True,
         )
-        return [(layer.keys, layer.values) for layer in writing.layers]
+        return written(cache)
 
     def _mask(self, seen: Observation) -> Tensor | None:
         """Return which tokens of images and instruction there are, [m, T]; None: all."""
@@ -202,33 +202,6 @@ class Policy(nn.Module):
 
     def _padded(self, values: Tensor, size: int) -> Tensor:
         return nn.functional.pad(values.to(self._dtype), (0, size - values.shape[-1]))
-
-
-class _WrittenLayer(DynamicLayer):
-    """Keys and values of the first pass; a recomputation in the backward pass gets its own again."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_more: Any, **_named: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states, value_states
-        return key_states, value_states
-
-
-class _ReadLayer(DynamicLayer):
-    """Keys and values of the prefix, followed by those of the pass, which are not kept."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_more: Any, **_named: Any) -> tuple[Tensor, Tensor]:
-        return torch.cat([self.keys, key_states], -2), torch.cat([self.values, value_states], -2)
-
-
-def _reading(found: list[tuple[Tensor, Tensor]]) -> Cache:
-    layers = []
-    for keys, values in found:
-        layer = _ReadLayer()
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
-        layers.append(layer)
-    return Cache(layers=layers)
 
 
 def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:

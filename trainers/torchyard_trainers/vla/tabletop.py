@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchyard_trainers.core.randomness import split_keys, uniform
+from torchyard_trainers.rl.drawing import distance, empty_table, filled, outlined, paint
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "cyan")
 _RGB = ((0.9, 0.1, 0.1), (0.1, 0.7, 0.1), (0.15, 0.25, 0.95), (0.95, 0.85, 0.1), (0.6, 0.15, 0.7), (0.1, 0.8, 0.85))
@@ -27,7 +28,6 @@ STATISTICS = {
 }
 # The places of objects, in rows of this many, and how far an object is from the middle of its place.
 _ROW, _JITTER = 3, 0.12
-_TABLE = 0.35  # its grey
 _KEYS = _ROW * _ROW + 3 * len(COLOURS) + 4  # random numbers of a scene
 
 
@@ -108,17 +108,12 @@ def demonstrate(scene: Scene, horizon: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def render(scene: Scene, gripper: Tensor, size: int) -> Tensor:
     """Return what the camera above the table sees, [m, 3, size, size] in [0, 1]: discs, and the gripper as a ring."""
-    device = gripper.device
-    line = (torch.arange(size, device=device) + 0.5) * (2 / size) - 1
-    sharp = size / 2  # an edge is about a pixel wide
-    rgb = torch.tensor(_RGB, device=device)[scene.colours]  # [m, n, 3]
-    away = _distance(line, scene.objects)
-    image = torch.full((len(gripper), 3, size, size), _TABLE, device=device)
+    rgb = torch.tensor(_RGB, device=gripper.device)[scene.colours]  # [m, n, 3]
+    away = distance(size, scene.objects)
+    image = empty_table(len(gripper), size, gripper.device)
     for number in range(scene.objects.shape[1]):
-        inside = torch.sigmoid((RADIUS - away[:, number, None]) * sharp * 2)
-        image = image + inside * (rgb[:, number, :, None, None] - image)
-    ring = torch.sigmoid((0.05 - (_distance(line, gripper[:, None]) - 0.1).abs()) * sharp * 2)
-    return image + ring * (1 - image)
+        image = paint(image, filled(away[:, number, None], RADIUS), rgb[:, number, :, None, None])
+    return paint(image, outlined(distance(size, gripper[:, None]), 0.1, 0.05), 1.0)
 
 
 class Outcome(NamedTuple):
@@ -133,9 +128,3 @@ def judge(scene: Scene, gripper: Tensor) -> Outcome:
     near = (scene.objects - gripper[:, None]).norm(dim=-1) <= RADIUS
     success = near.gather(1, scene.target[:, None])[:, 0]
     return Outcome(success, near.any(1) & ~success)
-
-
-def _distance(line: Tensor, points: Tensor) -> Tensor:
-    """Return the distance of every pixel to points [m, n, 2], [m, n, S, S]; rows go from y = -1 to 1."""
-    x, y = points[..., 0, None, None], points[..., 1, None, None]
-    return ((line[None, None, None, :] - x).square() + (line[None, None, :, None] - y).square()).sqrt()

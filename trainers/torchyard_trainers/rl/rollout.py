@@ -4,19 +4,39 @@ A step only acts and advances, because T steps run one after the other. Everythi
 rollout at once (probabilities, values, episode statistics, advantages) is computed afterwards.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.world import World
 from torchyard_trainers.rl.advantages import advantages
-from torchyard_trainers.vecrl.environment import Environment, Outcome, State
-from torchyard_trainers.vecrl.params import Settings
-from torchyard_trainers.vecrl.policy import Policy
+from torchyard_trainers.rl.environment import Environment, Outcome, State
+
+
+class Playing(Protocol):
+    """The settings of rollouts."""
+
+    seed: int
+    environments: int  # over all ranks
+    horizon: int  # steps of each environment in a rollout
+    gamma: float
+    gae_lambda: float
+
+
+class Policy(Protocol):
+    """A policy that acts and a value network that judges, both on observations [B, A, D]."""
+
+    def logits(self, observations: Tensor) -> Tensor:
+        """Return unnormalised log-probabilities [B, A, actions]."""
+
+    def values(self, observations: Tensor) -> Tensor:
+        """Return expected discounted returns [B, A]."""
 
 
 class Noise(NamedTuple):
@@ -55,13 +75,13 @@ VALUED_AT_ONCE = 2**17
 FACTS = ("episodes", "return", "advantage", "advantageSquared", "target", "targetSquared")
 
 
-def sample_ids_of(settings: Settings, ids: Tensor, first: int) -> Tensor:
+def sample_ids_of(settings: Playing, ids: Tensor, first: int) -> Tensor:
     """Return a unique number for each step `first` to `first + horizon` of environments `ids` [n]: [T, n]."""
     steps = torch.arange(first, first + settings.horizon, device=ids.device)
     return steps[:, None] * settings.environments + ids
 
 
-def draw_noise(settings: Settings, environment: Environment, sample_ids: Tensor) -> Noise:
+def draw_noise(settings: Playing, environment: Environment, sample_ids: Tensor) -> Noise:
     """Draw the noise of steps `sample_ids` [T, n]; it is a pure function of the seed and these ids."""
     numbers = split_keys(sample_keys(stream_key(settings.seed, "environment"), sample_ids), environment.draws)
     choices = environment.agents * environment.actions
@@ -115,7 +135,7 @@ def evaluate_trajectory(
     *,
     running: Tensor,
     weights: Tensor,
-    settings: Settings,
+    settings: Playing,
 ) -> Rollout:
     """Compute values, advantages, targets and the summed facts of a trajectory.
 
@@ -129,27 +149,60 @@ def evaluate_trajectory(
     """
     values = values_of(policy, torch.cat([trajectory.observation, environment.observe(trajectory.state)[None]]))
     value, following = values[:-1], values[1:]
-    truncated = trajectory.truncated
     if trajectory.final_observation is not None:
-        final = final_values(policy, truncated, trajectory.final_observation)
-        following = torch.where(truncated, final, following)
+        final = final_values(policy, trajectory.truncated, trajectory.final_observation)
+        following = torch.where(trajectory.truncated, final, following)
+    chosen = F.log_softmax(trajectory.logits, -1).gather(-1, trajectory.action[..., None])[..., 0]
+    judged = judge(trajectory, value, following, running=running, weights=weights, settings=settings)
+    return Rollout(trajectory, chosen, *judged)
+
+
+class Rewards(Protocol):
+    """What a trajectory must have to be judged; all are [T, n, A]."""
+
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+
+class Judged(NamedTuple):
+    """The last fields of a `Rollout`."""
+
+    advantage: Tensor
+    target: Tensor
+    running: Tensor
+    facts: Tensor
+
+
+def judge(
+    trajectory: Rewards, value: Tensor, following: Tensor, *, running: Tensor, weights: Tensor, settings: Playing
+) -> Judged:
+    """Compute the advantages and targets of a trajectory, and its summed facts.
+
+    Args:
+        trajectory: T steps of n environments.
+        value: of the state before each step, [T, n, A].
+        following: of the state that each step reached, before a reset, [T, n, A].
+        running: [n, A] return so far of the episodes that were unfinished before the first step.
+        weights: [n] 1 for an environment, 0 for padding.
+        settings: of the run.
+    """
     advantage = advantages(
         trajectory.reward,
         value,
         following,
         trajectory.terminated,
-        truncated,
+        trajectory.truncated,
         gamma=settings.gamma,
         decay=settings.gae_lambda,
     )
     target = advantage + value
-    chosen = F.log_softmax(trajectory.logits, -1).gather(-1, trajectory.action[..., None])[..., 0]
-    ended = trajectory.terminated | truncated
+    ended = trajectory.terminated | trajectory.truncated
     returns, running = returns_of(trajectory.reward, ended, running)
     counted = weights[:, None].double()
     found = (ended, returns * ended, advantage, advantage.square(), target, target.square())
     sums = torch.stack([(fact.double().sum(0) * counted).sum() for fact in found])
-    return Rollout(trajectory, chosen, advantage, target, running, sums)
+    return Judged(advantage, target, running, sums)
 
 
 def values_of(policy: Policy, observations: Tensor) -> Tensor:
@@ -178,3 +231,44 @@ def returns_of(reward: Tensor, ended: Tensor, running: Tensor) -> tuple[Tensor, 
         sums[time] = running
         running = running.masked_fill(ended[time], 0)
     return sums, running
+
+
+def metrics_of(facts: Mapping[str, float], count: int) -> dict[str, float]:
+    """Convert the facts of a rollout, summed over all ranks, to metrics; no mean return if no episode ended.
+
+    Args:
+        facts: by the names of `FACTS`.
+        count: steps of all agents in the rollout.
+    """
+    variance = facts["targetSquared"] / count - (facts["target"] / count) ** 2
+    error = facts["advantageSquared"] / count - (facts["advantage"] / count) ** 2
+    metrics = {"rolloutEpisodes": facts["episodes"]}
+    if facts["episodes"]:
+        metrics["episodeReturn"] = facts["return"] / facts["episodes"]
+    if variance > 0:
+        metrics["explainedVariance"] = 1 - error / variance
+    return metrics
+
+
+def order_of(settings: Playing, world: World, epoch: int) -> Tensor:
+    """Return a permutation of the time steps of each environment of this rank for an epoch: [n, horizon]."""
+    (slots,) = split(settings.environments, world.size, world.rank)
+    ids = torch.tensor(slots.positions, device=world.device) + epoch * settings.environments
+    keys = split_keys(sample_keys(stream_key(settings.seed, "order"), ids), settings.horizon)
+    return keys.argsort(-1)
+
+
+def rows_of(world: World, environments: Tensor) -> Tensor:
+    """Return the rows of environments [m] in the rollout of this rank, which has those at [rank::size]."""
+    return (environments - world.rank).clamp(min=0) // world.size
+
+
+def gather_rows(own: Tensor, world: World, count: int) -> Tensor:
+    """Return the rows [rank::world] of all ranks in one tensor on every rank: [n, ...] -> [count, ...]."""
+    if world.size == 1:
+        return own.clone()  # a CUDA graph writes its next rollout to the same memory
+    real = len(range(world.rank, count, world.size))
+    bits = own.view(torch.int32) if own.dtype == torch.float32 else own
+    whole = torch.zeros(count, *own.shape[1:], dtype=torch.int64, device=own.device)
+    whole[world.rank :: world.size] = bits[:real].long()
+    return world.total(whole).to(bits.dtype).view(own.dtype)

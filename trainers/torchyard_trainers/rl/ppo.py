@@ -1,6 +1,6 @@
 """The losses of PPO (Schulman 2017) with a clipped ratio, an unclipped value loss and an entropy bonus."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -8,20 +8,27 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.workload import LossOutput
 from torchyard_trainers.rl.clipped import clipped_loss, entropy_of, likelihood_of
-from torchyard_trainers.vecrl.params import Settings
+
+
+class Coefficients(Protocol):
+    """The settings of the losses."""
+
+    clip: float
+    value_coefficient: float
+    entropy_coefficient: float
 
 
 class Minibatch(NamedTuple):
     """Samples of a rollout: [m, t, A, ...] for m environments at t of its time steps."""
 
-    observation: Tensor  # [m, t, A, D]
+    observation: Any  # [m, t, A, D], or whatever else the policy reads
     action: Tensor  # [m, t, A] int64
     log_probability: Tensor  # [m, t, A] under the policy that acted
     advantage: Tensor  # [m, t, A] normalised over the whole rollout
     target: Tensor  # [m, t, A] for the value
 
 
-def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, settings: Settings) -> LossOutput:
+def losses(logits: Tensor, value: Tensor, batch: Minibatch, weights: Tensor, settings: Coefficients) -> LossOutput:
     """Return the sum over environments of the mean loss of their samples, and the statistics in the same form.
 
     Args:

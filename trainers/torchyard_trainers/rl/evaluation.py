@@ -11,8 +11,8 @@ from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.vecrl.environment import Environment, State
-from torchyard_trainers.vecrl.policy import Policy
+from torchyard_trainers.rl.environment import Environment, State
+from torchyard_trainers.rl.rollout import Policy
 
 # The episodes are the same for every seed, so that policies of different runs can be compared.
 EVALUATION_SEED = 1234
