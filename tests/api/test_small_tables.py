@@ -93,6 +93,6 @@ def test_only_reasons_that_a_person_must_resolve_stall_a_job():
 
 def test_a_reason_reads_as_cause_evidence_next_step():
     assert say("WorkerFailed", "rank 1 of cvrp-0-1: ValueError: x") == (
-        "a worker raised an exception (rank 1 of cvrp-0-1: ValueError: x); see `torchyard logs`"
+        "a worker failed (rank 1 of cvrp-0-1: ValueError: x); see `torchyard logs`"
     )
     assert say("Suspending") == "the workers are asked to save a checkpoint and to stop"

@@ -222,7 +222,7 @@ def test_the_memory_of_a_script_is_not_forecast(torchyard: CommandLine):
     (torchyard.folder / "train.py").touch()
     done = torchyard("plan", "train.py")
     assert done.returncode == 64
-    assert "torchyard run train.py --save job.yaml" in done.stderr
+    assert "train.py is a script, and only the step of a spec.trainer can be forecast; name a" in done.stderr
 
 
 def test_debug_behind_the_dashes_is_the_programs(torchyard: CommandLine):

@@ -90,3 +90,25 @@ def test_a_script_is_checked_as_run_starts_it(tmp_path, monkeypatch, capsys):
     }.items():
         assert main(["validate", *words]) == 64
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train.py", "--nodes", "3000"], "spec.nodes: 3000 is too large"),
+        (["train.py", "--set", "nodez=3"], "spec.nodez: unknown field"),
+        (["-m", "package.train", "--set", "health.stall=never"], "spec.health.stall: 'never'"),
+        (["gone.py"], ": there is no such file"),
+    ],
+)
+def test_problems_of_a_script_are_json_where_json_is_asked_for(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass")
+    assert main(["validate", *words, "-o", "json"]) == 64
+    found = capsys.readouterr()
+    document = json.loads(found.out)
+    (problem,) = document["problems"]
+    assert (document["valid"], document["jobs"]) == (False, [])
+    assert f"{problem['path']}: {problem['what']}".startswith(said)
+    assert problem["fix"]
+    assert found.err == ""

@@ -200,11 +200,13 @@ async def test_parameters_of_more_than_64_kib_are_not_stored(cluster):
         assert await submit(fits) == ""
     for large in (
         {f"p{number}": "x" * 16_000 for number in range(5)},
-        {f"p{number}": [1] * 1024 for number in range(65)},
+        {f"p{number}": [1] * 1024 for number in range(128)},
+        {"deep": [[1] * 1024] * 65},
         {"deep": {"deeper": [{"deepest": ["x" * 100]}] * 1000}},
+        {"deep": [{"deeper": [[1] * 64] * 8}] * 128},
     ):
         refused = await submit(large)
-        assert "spec.trainer.params must be at most 64 KiB as JSON" in refused or "cost limit" in refused
+        assert "spec.trainer.params must be at most 64 KiB as JSON: put what is large into a file" in refused, refused
 
 
 async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_else(cluster):

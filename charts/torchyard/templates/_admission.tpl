@@ -18,7 +18,7 @@ true
 
 {{- /*
 The least bytes that a value takes as JSON: its texts and keys, and one for anything else. CEL has no recursion: `levels` more are unrolled,
-as many as the CRD allows.
+as many as the CRD allows. Items below the last level count as the two bytes, or five with a key, that each takes at least.
 */ -}}
 {{- define "torchyard.size" -}}
 {{- $v := .value -}}
@@ -26,7 +26,7 @@ as many as the CRD allows.
 {{- $below := int (sub .levels 1) -}}
 (type({{ $v }}) == string ? {{ $v }}.size() : type({{ $v }}) == map ? {{ $v }}.map(k{{ .levels }}, k{{ .levels }}.size() + {{ include "torchyard.size" (dict "value" (printf "%s[k%d]" $v (int .levels)) "levels" $below) }}).sum() : type({{ $v }}) == list ? {{ $v }}.map(e{{ .levels }}, {{ include "torchyard.size" (dict "value" (printf "e%d" (int .levels)) "levels" $below) }}).sum() : 1)
 {{- else -}}
-(type({{ $v }}) == string ? {{ $v }}.size() : 1)
+(type({{ $v }}) == string ? {{ $v }}.size() : type({{ $v }}) == list ? {{ $v }}.size() * 2 : type({{ $v }}) == map ? {{ $v }}.size() * 5 : 1)
 {{- end }}
 {{- end }}
 

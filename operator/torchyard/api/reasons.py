@@ -401,7 +401,7 @@ class Reason(StrEnum):
 
     # Ends of workers, by exit code (`api.exit_codes`)
     COMPLETED = _failure("Completed", "the workers are done", counted=False)
-    WORKER_FAILED = _failure("WorkerFailed", "a worker raised an exception", "see `torchyard logs`", repeatable=True)
+    WORKER_FAILED = _failure("WorkerFailed", "a worker failed", "see `torchyard logs`", repeatable=True)
     CONFIGURATION_INVALID = _failure(
         "ConfigurationInvalid",
         "the workload refused its configuration",

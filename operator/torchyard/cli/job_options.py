@@ -16,6 +16,7 @@ from torchyard.cli.output import say
 
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
+    from torchyard.api.validate import Validation
 
 Backend = Literal["cluster", "local"]
 SCRIPT_SUFFIX = ".py"
@@ -114,17 +115,30 @@ def requested(options: JobOptions, backend: Backend, name: str | None = None) ->
         RefusalError: the options contradict each other, or the job is invalid.
     """
     file = options.file
+    if file is not None and options.module is None and file.suffix not in {SCRIPT_SUFFIX, *_SHELL_SUFFIXES}:
+        return _from_file(file, options)
+    from torchyard.cli.files import the_job
+
+    result, source = checked_program(options, backend, name)
+    return RequestedJob(the_job(result, source), Path.cwd(), source, is_file=False)
+
+
+def checked_program(options: JobOptions, backend: Backend, name: str | None = None) -> tuple["Validation", str]:
+    """Return the job of a script, module or command, or what is wrong with it; and what names it in messages.
+
+    Raises:
+        RefusalError: the options name no program, or two.
+    """
+    file = options.file
     if file is not None and options.module is not None:
         raise RefusalError(f"{file} and -m {options.module} are two programs", "give one of them")
     if file is not None and file.suffix in _SHELL_SUFFIXES:
         fix = f"start it as a command: `torchyard {_verb(backend)} -- bash {file}`"
         raise RefusalError(f"{file} is neither a job file nor a Python script", fix)
-    if file is not None and file.suffix != SCRIPT_SUFFIX:
-        return _from_file(file, options)
     document, source = _document(options, backend)
     if name is not None:
         document["metadata"]["name"] = name
-    return RequestedJob(_valid(document, source, options), Path.cwd(), source, is_file=False)
+    return _judged(document, source, options), source
 
 
 def save(wanted: RequestedJob, path: Path) -> None:
@@ -155,7 +169,7 @@ def save(wanted: RequestedJob, path: Path) -> None:
 
 
 def _from_file(file: Path, options: JobOptions) -> RequestedJob:
-    from torchyard.cli.files import job_of
+    from torchyard.cli.files import job_of, the_job
 
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
@@ -167,7 +181,7 @@ def _from_file(file: Path, options: JobOptions) -> RequestedJob:
         document = job_document(job, with_status=False)
         given = {variable["name"]: variable for variable in document["spec"].get("env", [])}
         document["spec"]["env"] = list({**given, **_by_name(options.env)}.values())
-        job = _valid(document, str(file), options._replace(sets=[]))
+        job = the_job(_judged(document, str(file), options._replace(sets=[])), str(file))
     return RequestedJob(job, file.absolute().parent, str(file), is_file=True)
 
 
@@ -219,14 +233,13 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job_name(called)}, "spec": spec}, source
 
 
-def _valid(document: dict[str, Any], source: str, options: JobOptions) -> "TrainingJob":
+def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
     import json
 
     from torchyard.api.validate import validate_bytes
-    from torchyard.cli.files import the_job
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
-    return the_job(validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets]), source)
+    return validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
 
 
 def job_name(program: str) -> str:

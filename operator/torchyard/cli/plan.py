@@ -36,7 +36,7 @@ ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON)")
+    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with a spec.trainer")
     parser.add_argument("--gpu", metavar="GPU", help=f"what it must fit: {', '.join(GPUS)}, or a size such as 24Gi")
     common.sets(parser)
     common.output(parser, "json", "yaml", help="print the forecast as a document")
@@ -53,10 +53,12 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     from torchyard.cli.files import job_of
     from torchyard.cli.output import emit
 
+    if file.suffix == ".py":
+        raise unknown_step(f"{file} is a script")
     job = job_of(file, sets)
     spec = job.spec
     if spec.trainer is None:
-        raise RefusalError(f"{file} runs a program of its own", "plan knows the step of a spec.trainer only")
+        raise unknown_step(f"{file} runs a program of its own")
     size = gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
     memory = bytes_of(size) if size else None
     procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
@@ -70,6 +72,15 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     else:
         print(told(found, size))
     return FAILED if found["job"]["fits"] is False else SUCCEEDED
+
+
+def unknown_step(what: str) -> RefusalError:
+    """Return why a program cannot be planned, and what to do instead."""
+    fix = (
+        "name a built-in trainer or a workload class of yours in spec.trainer of a job file (docs/workloads.md), or "
+        "measure the program: `torchyard run`, then torch.cuda.max_memory_allocated()"
+    )
+    return RefusalError(f"{what}, and only the step of a spec.trainer can be forecast", fix)
 
 
 def waiting() -> AbstractContextManager[Any]:

@@ -1,12 +1,16 @@
 """`torchyard validate FILE...`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import INVALID, SUCCEEDED, RefusalError
-from torchyard.cli.job_options import SCRIPT_SUFFIX, JobOptions, declare_program, fields, options_of, requested
+from torchyard.cli.job_options import SCRIPT_SUFFIX, JobOptions, checked_program, declare_program, fields, options_of
 from torchyard.cli.output import Format, emit, say
+
+if TYPE_CHECKING:
+    from torchyard.api.problems import Problem
+    from torchyard.api.validate import Validation
 
 
 def arguments(parser: common.Parser) -> None:
@@ -41,46 +45,46 @@ def command(files: list[Path], output: Format | None, **values: Any) -> int:
 
 
 def _program(options: JobOptions, output: Format | None) -> int:
-    from torchyard.api.codec import job_document
+    from torchyard.api.problems import Problem
+    from torchyard.api.validate import Validation
 
-    wanted = requested(options, "local")
-    if output is not None:
-        document = job_document(wanted.job, with_status=False)
-        emit({"valid": True, "jobs": [document], "problems": []}, output)
-    else:
-        say(f"{wanted.source}: valid ({wanted.job.metadata.name})")
-    return SUCCEEDED
+    try:
+        result, source = checked_program(options, "local")
+    except RefusalError as error:
+        if output is None:
+            raise
+        source = str(options.file or "")
+        result = Validation(problems=(Problem(source, 0, "", error.sentence.removeprefix(f"{source}: "), error.fix),))
+    return _print([(source, result)], output)
 
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
-    from torchyard.api.codec import job_document
     from torchyard.cli.files import checked
 
-    results = [(file, checked(file, sets)) for file in files]
+    return _print([(str(file), checked(file, sets)) for file in files], output)
+
+
+def _print(results: list[tuple[str, "Validation"]], output: Format | None) -> int:
+    from torchyard.api.codec import job_document
+
     problems = [problem for _, result in results for problem in result.problems]
     if output is not None:
-        emit(
-            {
-                "valid": not problems,
-                "jobs": [job_document(job, with_status=False) for _, result in results for job in result.jobs],
-                "problems": [
-                    {
-                        "file": problem.file,
-                        "line": problem.line,
-                        "path": problem.path,
-                        "what": problem.what,
-                        "fix": problem.fix,
-                    }
-                    for problem in problems
-                ],
-            },
-            output,
-        )
-    else:
-        for problem in problems:
-            say(str(problem))
-        for file, result in results:
-            if not result.problems:
-                names = ", ".join(job.metadata.name for job in result.jobs)
-                say(f"{file}: valid ({names})")
+        jobs = [job_document(job, with_status=False) for _, result in results for job in result.jobs]
+        emit({"valid": not problems, "jobs": jobs, "problems": [_document(problem) for problem in problems]}, output)
+        return INVALID if problems else SUCCEEDED
+    for problem in problems:
+        say(str(problem))
+    for source, result in results:
+        if not result.problems:
+            say(f"{source}: valid ({', '.join(job.metadata.name for job in result.jobs)})")
     return INVALID if problems else SUCCEEDED
+
+
+def _document(problem: "Problem") -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "path": problem.path,
+        "what": problem.what,
+        "fix": problem.fix,
+    }

@@ -243,17 +243,34 @@ def first(outcomes: tuple[Outcome, ...]) -> Outcome:
     return min(failed, key=lambda each: (each.secondary, each.time, each.rank))
 
 
+def raised(cause: Cause) -> bool:
+    """Return whether an exception is known; without one, the agent reports the exit code in its place."""
+    return cause.exception != "" and not cause.exception.startswith(f"exit code {cause.exit_code}")
+
+
 def evidence(cause: Outcome) -> str:
     """Return the evidence for a sentence: rank, pod, node, exit code, exception."""
     known = cause.cause
+    if cause.reason == Reason.WORKER_FAILED and not raised(known):
+        return ", ".join((*_where(known), _bare_exit(known.exception, known.exit_code)))
     parts = [
-        f"rank {known.rank}" if known.rank is not None else "",
-        f"pod {known.pod}" if known.pod else "",
-        f"node {known.node}" if known.node else "",
+        *_where(known),
         f"exit code {known.exit_code}" if known.exit_code is not None else "",
         (known.exception or cause.message).strip()[:MAX_EXCEPTION],
     ]
     return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _where(cause: Cause) -> list[str]:
+    named = (("rank", cause.rank), ("pod", cause.pod or None), ("node", cause.node or None))
+    return [f"{word} {value}" for word, value in named if value is not None]
+
+
+def _bare_exit(said: str, code: int | None) -> str:
+    """Return what an exit code tells of a program that raised nothing: a number that the program chose."""
+    known = said or f"exit code {code}"  # what the agent knows of it: 126 and 127 are those of shells
+    meaning = "" if code in {None, 1, 126, 127} else ", whose meaning only the program knows"
+    return f"{known}{meaning}; no exception was reported"
 
 
 def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
