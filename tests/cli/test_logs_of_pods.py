@@ -1,10 +1,11 @@
 """`torchyard logs` against a cluster: the last lines of each rank, readers that go away, logs that outlast the job."""
 
 import asyncio
+import json
 
 import pytest
 from aiohttp import web
-from tests.support.cli.cluster import cluster, objects
+from tests.support.cli.cluster import JOB, cluster, objects
 
 # Two ranks in one pod, of which one says ten times as much, and the agent, which speaks last.
 SAID = [f"[rank {0 if number % 11 else 1}] line {number}" for number in range(1, 111)] + ["all workers have ended"]
@@ -93,3 +94,76 @@ async def test_a_pod_without_an_agent_has_no_ranks_and_nobody_speaks_for_an_agen
     assert refused.returncode == 64
     assert "has no agent" in refused.stderr
     assert "leave --rank out" in refused.stderr
+
+
+class Watched(Kubelet):
+    """A job that is created, trains, and is over once its log was read."""
+
+    def __init__(self, said, later=(), *, forbidden=False):
+        super().__init__(said, later, pause=0.1)
+        self.forbidden = forbidden
+        self.read = asyncio.Event()
+
+    async def answer(self, request):
+        last = request.path.rpartition("/")[2]
+        if last == "log" and not self.forbidden:
+            response = await super().answer(request)
+            self.read.set()
+            self.state = "Succeeded"
+            return response
+        if last == "log":
+            self.read.set()
+            self.state = "Succeeded"
+            forbidden = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "pods/log is forbidden"}
+            return web.json_response(forbidden, status=403)
+        if last == "events":
+            return web.json_response({"items": []})
+        if last != "trainingjobs":
+            return objects(request, self.state, pods=1, **self.spec)
+        if request.method == "POST":
+            return web.json_response(self.job("Running"), status=201)
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [self.job("Running")]})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await self.read.wait()
+        event = {"type": "MODIFIED", "object": self.job("Succeeded")}
+        await response.write(json.dumps(event).encode() + b"\n")
+        await asyncio.Event().wait()
+        return response
+
+    def job(self, state):
+        metadata = {**JOB["metadata"], "resourceVersion": "1"}
+        return {**JOB, "metadata": metadata, "spec": {**JOB["spec"], **self.spec}, "status": {"state": state}}
+
+
+async def watched(torchyard, server, *words):
+    (torchyard.folder / "job.json").write_text(json.dumps({**JOB, "metadata": {"name": "cvrp"}}))
+    async with cluster(torchyard, server.answer):
+        return await asyncio.to_thread(torchyard, "submit", "job.json", "--watch", *words, "-n", "team")
+
+
+@pytest.mark.parametrize("spec", [{}, {"nodes": 1, "procsPerNode": 1}], ids=["several ranks", "one rank"])
+async def test_a_watched_submission_shows_what_the_program_writes_as_run_does(torchyard, spec):
+    server = Watched(["[rank 0] first", "agent's own"], later=["[rank 0] last"])
+    server.spec = spec
+    done = await watched(torchyard, server)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == (["first", "last"] if spec else ["[rank 0] first", "[rank 0] last"])
+    assert "cvrp succeeded" in done.stderr
+
+
+async def test_a_quiet_watch_shows_no_output_and_with_json_it_goes_to_stderr(torchyard):
+    quiet = Watched([])
+    quiet.read.set()
+    assert (await watched(torchyard, quiet, "-q")).stdout == ""
+    done = await watched(torchyard, Watched(["[rank 0] first"]), "-o", "json")
+    assert json.loads(done.stdout)["metadata"]["name"] == "cvrp"
+    assert "[rank 0] first" in done.stderr
+
+
+async def test_a_watch_without_the_right_to_read_logs_says_so_once_and_goes_on(torchyard):
+    done = await watched(torchyard, Watched([], forbidden=True))
+    assert done.returncode == 0
+    assert done.stderr.count("the output of the program cannot be shown: pods/log is forbidden") == 1
+    assert "cvrp succeeded" in done.stderr

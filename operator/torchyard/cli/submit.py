@@ -17,7 +17,8 @@ def arguments(parser: common.Parser) -> None:
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
     place(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
-    common.output(parser, "json", "yaml", help="print the object on stdout")
+    common.quiet(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
 
 
 def command(
@@ -26,6 +27,7 @@ def command(
     context: str | None,
     namespace: str | None,
     watch: bool,
+    quiet: bool,
     output: Literal["json", "yaml"] | None,
     **values: Any,
 ) -> int:
@@ -39,10 +41,13 @@ def command(
     A script travels inside the job (at most 60 KiB, and no modules beside it); modules and commands are those of the
     image. --save job.yaml writes the job file instead of submitting it.
 
-    With --watch, Ctrl-C ends the view and leaves the job running.
+    With --watch, the output of the program follows on stdout, or under the curve where stdout is a terminal; Ctrl-C
+    ends the view and leaves the job running.
 
     Exit codes: 0 submitted (--watch: succeeded), 1 failed, 64 invalid, 75 suspended.
     """
+    import sys
+
     import msgspec
 
     from torchyard.api.backends import ignored
@@ -86,7 +91,9 @@ def command(
             emit(kept, output)
         say(f"{job.metadata.name} is submitted to {remote.where}")
         if watch:
-            return await follow(remote, job.metadata.name, kept["metadata"]["uid"])
+            stream = sys.stderr if output is not None else sys.stdout
+            uid = kept["metadata"]["uid"]
+            return await follow(remote, job.metadata.name, uid, output=None if quiet else stream)
         say(f"`torchyard status {job.metadata.name}{remote.flags}` shows what it does")
         return SUCCEEDED
 

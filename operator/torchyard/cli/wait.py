@@ -112,7 +112,7 @@ async def _within(timeout: float | None, name: str, states: "States", goal: str)
 async def _until(name: str, states: "States", goal: str) -> int:
     from torchyard.api.resource import TrainingJob
     from torchyard.cli.ending import exit_code
-    from torchyard.cli.remote.follow import is_over
+    from torchyard.cli.remote.jobs import is_over
 
     if goal == "deleted":
         states = _gone_already(states)

@@ -1,43 +1,59 @@
-"""A job of a cluster in this terminal: the live view of `torchyard run`, fed by the API server."""
+"""A job of a cluster in this terminal: the live view and the output of `torchyard run`, fed by the API server."""
 
+import asyncio
 import contextlib
 import time
+from collections import deque
+from typing import TextIO
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.curve import History
-from torchyard.cli.drawing import drawn
+from torchyard.cli.drawing import drawn, is_live
 from torchyard.cli.ending import exit_code, last_lines
 from torchyard.cli.errors import FAILED
 from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
 from torchyard.cli.picture import Picture, learned, record
+from torchyard.cli.program_output import KEPT_LINES, OutputLine, several_ranks
 from torchyard.cli.remote import jobs
+from torchyard.cli.remote.logs import Line, LogFollower
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.remote.watch import Away, states
 from torchyard.cli.words import addressed, clean
+from torchyard.cluster.kube.errors import Rejected
 from torchyard.cluster.local.run import Event
 from torchyard.engine.ports import Unavailable
 
 LOOK_SECONDS = 1.0
 
 
-async def follow(remote: Remote, name: str, uid: str = "") -> int:
+async def follow(remote: Remote, name: str, uid: str = "", *, output: TextIO | None = None) -> int:
     """Show a job until it is over; returns the exit code that says how it ended.
 
     The terminal only looks: after Ctrl-C the job still runs.
+
+    Args:
+        remote: the cluster.
+        name: of the job.
+        uid: of the job.
+        output: gets what the program writes, unless it is a terminal that shows it under the curve; None: nothing.
     """
     following = _Following(remote, name, uid)
+    printed = _Printed(None if output is None or (is_live() and output.isatty()) else output, following)
     async with drawn(following.picture):
-        await following.until_over()
+        reading = asyncio.create_task(_read_logs(remote, name, uid, printed)) if output is not None else None
+        try:
+            await following.until_over()
+            if reading is not None:
+                await reading
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
     for line in ending(following.job, remote, gone=following.gone):
         say(line)
     return exit_code(following.job) if following.job is not None and not following.gone else FAILED
-
-
-def is_over(job: TrainingJob) -> bool:
-    """Whether nothing more will happen by itself."""
-    return job.status.state.terminal or (job.status.state == State.SUSPENDED and job.spec.suspend)
 
 
 def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
@@ -63,6 +79,7 @@ class _Following:
         self.events: list[Event] = []
         self.losses = History()
         self.notice = ""
+        self.output: deque[OutputLine] = deque(maxlen=KEPT_LINES)
 
     async def until_over(self) -> None:
         """Follow every change; an API server that is away for a while is waited for."""
@@ -74,7 +91,7 @@ class _Following:
                 self.notice = f"the API server does not answer, the job goes on: {seen.why}"
                 continue
             await self._take(seen)
-            if is_over(seen):
+            if jobs.is_over(seen):
                 return
 
     async def _take(self, seen: TrainingJob) -> None:
@@ -88,4 +105,36 @@ class _Following:
         """The job now; None before anything is known of it."""
         if self.job is None:
             return None
-        return Picture(self.job, time.time(), (), self.losses.points, self.events, self.notice)
+        return Picture(self.job, time.time(), (), self.losses.points, self.events, self.notice, list(self.output))
+
+
+async def _read_logs(remote: Remote, name: str, uid: str, printed: "_Printed") -> None:
+    """Print the output of the program; the view goes on where it cannot be read or printed."""
+    try:
+        await LogFollower(remote, name, printed.line, uid=uid).until_over()
+    except Rejected as error:
+        say(f"torchyard: the output of the program cannot be shown: {error.message}")
+    except OSError:  # its reader is gone, which does not concern the job
+        return
+
+
+class _Printed:
+    """Prints lines of the program to a stream, or keeps the last ones for the view."""
+
+    def __init__(self, stream: TextIO | None, following: "_Following") -> None:
+        self.stream, self.following = stream, following
+        self.ranks: set[int] = set()
+
+    def line(self, line: Line) -> None:
+        """Print one line, after its rank where there are several; lines of the agent are left out."""
+        job = self.following.job
+        if line.rank is None and (job is None or job.spec.launcher.kind == "agent"):
+            return
+        number = line.rank if line.rank is not None else int(line.pod.rpartition("-")[2])
+        self.ranks.add(number)
+        if self.stream is None:
+            self.following.output.append(OutputLine(number, line.text))
+            return
+        several = len(self.ranks) > 1 or (job is not None and several_ranks(job.spec))
+        who = f"rank {number}" if line.rank is not None else line.pod
+        print(f"[{who}] {line.text}" if several else line.text, file=self.stream, flush=True)

@@ -9,6 +9,7 @@ import msgspec
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.states import State
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.remote.session import Remote
 from torchyard.cluster.kube import facts
@@ -117,6 +118,11 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
         and (not meet.open or seen.uid in meet.members)
     ]
     return sorted(known, key=lambda pod: (pod.index, pod.incarnation))
+
+
+def is_over(job: TrainingJob) -> bool:
+    """Whether nothing more will happen by itself."""
+    return job.status.state.terminal or (job.status.state == State.SUSPENDED and job.spec.suspend)
 
 
 def typed(document: Document) -> TrainingJob:

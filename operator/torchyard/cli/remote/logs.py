@@ -12,7 +12,6 @@ from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import say
 from torchyard.cli.ranks import failing_rank
 from torchyard.cli.remote import jobs
-from torchyard.cli.remote.follow import is_over
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.words import clean
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
@@ -20,6 +19,7 @@ from torchyard.cluster.kube.manifest.names import TRAINER
 from torchyard.engine.ports import Unavailable
 from torchyard.engine.view import Pod
 
+FORBIDDEN = 403
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 5.0  # of pods whose job is over and whose logs do not end
 _OF_A_RANK = re.compile(r"\[rank (\d{1,6})\] ?")
@@ -52,7 +52,12 @@ async def show(remote: Remote, name: str, *, rank: int | None, follow: bool, tai
     if rank is not None and not agent:
         raise RefusalError(f"{name!r} has no agent (launcher.kind: none) that tells ranks apart", "leave --rank out")
     if follow:
-        await _Following(remote, name, rank, tail, agent).until_over()
+
+        def heard(line: Line) -> None:
+            if rank is None or line.rank == rank:
+                print(line.shown(agent), flush=True)
+
+        await LogFollower(remote, name, heard, tail=tail).until_over()
         return SUCCEEDED
     pods = await jobs.pods(remote, job)
     first = failing_rank(job.status.attempts) if rank is None else None
@@ -126,19 +131,31 @@ async def _print(remote: Remote, pods: list[Pod], tail: int | None, wanted: Want
     return said
 
 
-class _Following:
-    """One stream a pod, taken up again when it breaks; pods that appear later are followed as well."""
+class LogFollower:
+    """Follows the logs of a job's pods, also of those that appear later; a stream that breaks is opened again.
 
-    def __init__(self, remote: Remote, name: str, rank: int | None, tail: int | None, agent: bool) -> None:
-        self.remote, self.name, self.rank, self.tail, self.agent = remote, name, rank, tail, agent
+    Args:
+        remote: the cluster.
+        name: of the job.
+        heard: is called with each line.
+        tail: of what is there already, only so many lines of each rank.
+        uid: of the job; another one of its name is not followed.
+    """
+
+    def __init__(
+        self, remote: Remote, name: str, heard: Callable[[Line], None], *, tail: int | None = None, uid: str = ""
+    ) -> None:
+        self.remote, self.name, self.uid, self.tail = remote, name, uid, tail
+        self.report = heard
         self.streams: dict[str, asyncio.Task[None]] = {}
         self.heard = time.monotonic()
         self.answers = True
 
     async def until_over(self) -> None:
-        """Until the job is over and its pods have said all they had to say.
+        """Follow until the job is over and its logs have ended.
 
         Raises:
+            Rejected: the logs may not be read.
             OSError: standard output is closed.
         """
         try:
@@ -160,6 +177,8 @@ class _Following:
         """Follow pods that are new; whether the job is over."""
         try:
             job = jobs.typed(await jobs.get(self.remote, self.name))
+            if self.uid and job.metadata.uid != self.uid:
+                return True
             for pod in await jobs.pods(self.remote, job):
                 if pod.name not in self.streams:
                     self.streams[pod.name] = asyncio.create_task(self._stream(pod.name))
@@ -171,7 +190,7 @@ class _Following:
         except NotFound:
             return True
         self.answers = True
-        return is_over(job)
+        return jobs.is_over(job)
 
     def _raise_what_ended_a_stream(self) -> None:
         for task in self.streams.values():
@@ -189,7 +208,9 @@ class _Following:
                     self._heard(line)
             except (NotFound, Gone):
                 return  # the pod is gone, and its log with it
-            except (Rejected, Unavailable):  # it has not started yet, or was silent for so long that nobody knows
+            except (Rejected, Unavailable) as error:  # it has not started yet, or the connection broke in a silence
+                if isinstance(error, Rejected) and error.code == FORBIDDEN:
+                    raise
                 await asyncio.sleep(POLL_SECONDS)
             else:
                 return
@@ -206,5 +227,4 @@ class _Following:
 
     def _heard(self, line: Line) -> None:
         self.heard = time.monotonic()
-        if self.rank is None or line.rank == self.rank:
-            print(line.shown(self.agent), flush=True)
+        self.report(line)
