@@ -32,8 +32,8 @@ def free_space(folder: Path) -> float:
 def full_disk_notice(folder: str) -> str:
     """Return the warning for the status; one text for agent and workers, so that it appears once."""
     return (
-        f"the disk of {folder} is full: output and reports of the workers are missing, and training goes on; free some "
-        "space"
+        f"the disk of {folder} is full: training goes on, output and reports are missing, and the step shown is the "
+        "last one that could be reported; free some space"
     )
 
 

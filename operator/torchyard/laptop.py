@@ -157,7 +157,7 @@ class _Run:
             try:
                 await self._edited(await asyncio.to_thread(read_run, self.folder))
             except OSError as error:
-                self.cluster.trouble(f"the edited job file cannot be followed: {error.strerror}")
+                self.cluster.trouble(f"{error.strerror}; the edited job file cannot be followed")
                 continue
             except ValueError as error:
                 message = f"the edited job file is not used: {error}"
@@ -201,7 +201,7 @@ class _Run:
         except OSError as error:
             if kill.is_set():
                 raise
-            self.cluster.trouble(f"the run cannot be stopped: {self.folder.path} takes no writes: {error.strerror}")
+            self.cluster.trouble(f"{self.folder.path}: {error.strerror}; the run cannot be stopped")
             return False
         return True
 

@@ -273,7 +273,6 @@ class Reason(StrEnum):
         "pods run but their agents do not reach the operator",
         "check network policies and DNS, see `kubectl logs` of the pod",
     )
-    BACKING_OFF = _waiting("BackingOff", "the next round waits after a failure", announced=False)
 
     # An open round
     ROUND_OPENED = _running("RoundOpened", "a round was opened")
@@ -286,7 +285,8 @@ class Reason(StrEnum):
     WORKERS_SILENT = _running(
         "WorkersSilent",
         "the workers have not reported yet",
-        "they may still import, or not reach each other: see `torchyard logs`, and network policies between the pods",
+        "they may still import, or those of several nodes not reach each other: see `torchyard logs`, and network "
+        "policies between the pods",
         announced=True,
     )
     TRAINING = _running("Training", "the workers train")
@@ -296,7 +296,11 @@ class Reason(StrEnum):
         "`torchyard stacks` shows where the ranks are; spec.health.stall would end them",
         announced=True,
     )
-    NO_REPORTS = _running("NoReports", "the program runs and has reported no step")
+    NO_REPORTS = _running(
+        "NoReports",
+        "the program runs and has reported no step",
+        "torchyard_agent.report() or spec.metrics.patterns would show its progress",
+    )
     TRAINER_WARNING = _running("TrainerWarning", "the program warns")
     ROUND_CLOSED = _running("RoundClosed", "a round ended early")
     RECOVERING = _running("Recovering", "a failed round is being replaced")
@@ -516,9 +520,6 @@ class Reason(StrEnum):
         stalls=True,
         admits=False,
     )
-    NOT_IMPLEMENTED = _operator(
-        "NotImplemented", "the spec asks for what this version does not do", "leave the field out", admits=False
-    )
     RECONCILE_FAILED = _operator(
         "ReconcileFailed", "the controller failed on this job and tries again", "see the log of the controller"
     )
@@ -533,7 +534,9 @@ class Reason(StrEnum):
         "find out who created it and delete it",
     )
     FOLDER_NOT_WRITABLE = _operator(
-        "FolderNotWritable", "the folder of the run cannot be written", "free disk space; the run then continues"
+        "FolderNotWritable",
+        "the folder of the run cannot be written",
+        "free disk space or make it writable; it is tried again",
     )
 
 

@@ -77,14 +77,14 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if ended is not None:
         return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
     if pod is None:
-        proof = f"the pod of index {node_rank} was gone before anybody looked"
+        proof = f"the pod of index {node_rank} is gone, and nothing says why"
         return _lost(node_rank, None, Reason.POD_LOST, proof, view.now)
     if pod.phase == "Succeeded" and not pod.exit_code:
         return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
     if not pod.alive:
         return pod_failed(view, node_rank, _without_old_mark(view, pod))
     if node_lost(view, pod):
-        return _lost(node_rank, pod, Reason.NODE_LOST, f"node {pod.node or 'unknown'} and agent silent", view.now)
+        return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent answers", view.now)
     if pod.unconfirmed:
         return Outcome(rank=node_rank, state="running")  # the answer of the API server will give a better cause
     if pod.deleting and (agent is None or not agent.connected):
@@ -356,9 +356,11 @@ def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: fl
     )
 
 
-def overdue(limit: str, phase: str, now: float) -> Outcome:
+def overdue(limit: str, phase: str, now: float, *, nodes: int) -> Outcome:
     """Return the outcome of a round whose first step is overdue."""
-    silent = "no worker has reported, and those of several nodes start only once their pods reach each other"
+    silent = "no worker has reported"
+    if nodes > 1:
+        silent += ", and those of several nodes start only once their pods reach each other"
     message = f"no step within {limit}, " + (f"rank 0 is in phase {phase}" if phase else silent)
     return Outcome(
         rank=0,

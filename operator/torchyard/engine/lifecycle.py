@@ -265,7 +265,7 @@ def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
     status = _with_silence(status, silent)
     stuck = [failures.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
-    status = with_pending_reason(view, status, gate, silent, backed_off=backoff is not None)
+    status = with_pending_reason(view, status, gate, silent)
     return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
 
 

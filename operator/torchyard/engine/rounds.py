@@ -128,7 +128,8 @@ def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, fl
     if view.now < due:
         return None, due
     slow = max(reports, key=lambda report: -report.rank, default=None)
-    return failures.overdue(view.job.spec.health.start_timeout, slow.phase if slow is not None else "", view.now), None
+    phase = slow.phase if slow is not None else ""
+    return failures.overdue(view.job.spec.health.start_timeout, phase, view.now, nodes=view.job.spec.nodes), None
 
 
 def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:

@@ -38,9 +38,7 @@ def waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[E
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
-def with_pending_reason(
-    view: View, status: TrainingJobStatus, gate: Barrier, silent: str, *, backed_off: bool
-) -> TrainingJobStatus:
+def with_pending_reason(view: View, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
     """Return the status with what the barrier waits for: a reason of the cluster, a failure, or missing members."""
     if pause_end(view, status) is not None:
         return status
@@ -67,8 +65,6 @@ def with_pending_reason(
         # The cause of the failure is shown until something else delays the gang; that is resolved now.
         after = with_reason(_with_delay(status, delayed=False), state, Reason.RECOVERING, evidence)
         return after if status.rendezvous.delayed else status
-    if backed_off:
-        return with_reason(status, State.PENDING, Reason.BACKING_OFF, evidence)
     if running:
         return with_reason(
             status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence

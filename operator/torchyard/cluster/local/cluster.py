@@ -83,7 +83,7 @@ class LocalCluster:
         try:
             await asyncio.to_thread(write_status_file, self.folder, written)
         except OSError as error:
-            self.trouble(f"{self.folder.status_file} cannot be written: {error.strerror}")
+            self.trouble(f"{self.folder.status_file}: {error.strerror}")
             raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
         if self._job is not None:  # it may have been edited or deleted meanwhile
             self._job = msgspec.structs.replace(self._job, status=status)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from torchyard.api.reasons import Reason
+from torchyard.api.reasons import Reason, say
 from torchyard.api.times import rfc3339
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event, append_events
@@ -61,7 +61,8 @@ class Events:
         if now - self._said.get(sentence, float("-inf")) >= SAY_AGAIN_SECONDS:
             self._said = {**self._said, sentence: now} if len(self._said) < MAX_SAID else {sentence: now}
             _log.warning("%s", sentence)
-            self._add(EmitEvent(type="Warning", reason=Reason.FOLDER_NOT_WRITABLE, message=f"{sentence}; trying again"))
+            message = say(Reason.FOLDER_NOT_WRITABLE, sentence)
+            self._add(EmitEvent(type="Warning", reason=Reason.FOLDER_NOT_WRITABLE, message=message))
         self._write_later()
 
     def _add(self, event: EmitEvent) -> None:
@@ -78,7 +79,7 @@ class Events:
             try:
                 await asyncio.to_thread(append_events, self._folder, lines)
             except OSError as error:
-                self.trouble(f"{self._folder.events_file} cannot be written: {error.strerror}")
+                self.trouble(f"{self._folder.events_file}: {error.strerror}")
                 return
             for line in lines:
                 if self._unwritten and self._unwritten[0] is line:
