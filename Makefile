@@ -118,8 +118,8 @@ manifests: $(INSTALLED) ## write the installation as plain YAML into dist/, for 
 sbom: $(INSTALLED) ## bills of materials (CycloneDX) of the wheel and the images, into dist/
 	@$(BIN)/python hack/sbom.py dist
 
-audit: $(INSTALLED) ## look for known vulnerabilities of everything that is pinned; asks the package index
-	@$(BIN)/python hack/audit.py
+audit: $(INSTALLED) ## look for known vulnerabilities of everything pinned; ADVISORIES=FOLDER reads a copy of the database
+	@ADVISORIES="$(ADVISORIES)" $(BIN)/python hack/audit.py
 
 release: $(INSTALLED) ## everything that a release publishes, into dist/; IMAGES=operator=sha256:...,trainer=sha256:...
 	@IMAGES="$(IMAGES)" $(BIN)/python hack/release.py

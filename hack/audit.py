@@ -5,12 +5,14 @@ a package that was left out fails it, as a vulnerability does.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from advisories import Advisories, normal
 from packaging.markers import Marker
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,9 +20,40 @@ MOST_SHOWN = 20
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)(?: *; *([^\\]*))?", re.MULTILINE)
 
 
-def main(lock: Path) -> int:
-    """Audit a lock file; 1 if there is a vulnerability, or a package that was not audited."""
+def main(lock: Path, advisories: Path | None = None) -> int:
+    """Audit a lock file; 1 if there is a vulnerability, or a package that was not audited.
+
+    Args:
+        lock: the lock file.
+        advisories: a local copy of an advisory database (`hack/advisories.py`); None: asks the package index.
+    """
     pinned = packages(lock.read_text())
+    try:
+        if advisories is None:
+            source, found = "the package index", of_index(lock)
+        else:
+            known = Advisories(advisories)
+            source = f"{known.count:,} advisories in {advisories}, the newest of {known.newest[:10]}"
+            found = known.audit([each for each in pinned if applies(each[2])])
+    except ValueError as error:
+        print(f"{lock.name}: nothing was audited: {error}", file=sys.stderr)
+        return 1
+    faults = judge(pinned, found)
+    for fault in faults[:MOST_SHOWN]:
+        print(f"{lock.name}: {fault}", file=sys.stderr)
+    if len(faults) > MOST_SHOWN:
+        print(f"{lock.name}: and {len(faults) - MOST_SHOWN} more", file=sys.stderr)
+    if not faults:
+        print(f"{lock.name}: {len(found)} packages audited, no known vulnerability ({source})")
+    return 1 if faults else 0
+
+
+def of_index(lock: Path) -> list[dict[str, Any]]:
+    """Return what the package index knows of every package of a lock file, in the form of pip-audit.
+
+    Raises:
+        ValueError: it cannot be asked, or knows of no package.
+    """
     argv = [
         "--requirement",
         str(lock),
@@ -31,20 +64,20 @@ def main(lock: Path) -> int:
         "--progress-spinner",
         "off",
     ]
-    done = subprocess.run([sys.executable, "-m", "pip_audit", *argv], stdout=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, "-m", "pip_audit", *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        found = json.loads(done.stdout)["dependencies"]
-    except (ValueError, KeyError, TypeError):
-        print(f"{lock.name}: the audit failed with code {done.returncode} and audited nothing", file=sys.stderr)
-        return 1
-    faults = judge(pinned, found)
-    for fault in faults[:MOST_SHOWN]:
-        print(f"{lock.name}: {fault}", file=sys.stderr)
-    if len(faults) > MOST_SHOWN:
-        print(f"{lock.name}: and {len(faults) - MOST_SHOWN} more", file=sys.stderr)
-    if not faults:
-        print(f"{lock.name}: {len(found)} packages audited, no known vulnerability")
-    return 1 if faults else 0
+        found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError, TypeError) as error:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise ValueError(f"pip-audit ended with code {done.returncode}: {said[-1]}") from error
+    if found and all("skip_reason" in each for each in found):
+        raise ValueError(
+            f"the package index that is asked here knows no vulnerability of any of {len(found)} packages, as an index "
+            f"that serves files alone ({found[0]['skip_reason']}); run it where the JSON API of PyPI answers, or give "
+            "a copy of the advisory database: make audit ADVISORIES=FOLDER (docs/security.md)"
+        )
+    return found
 
 
 def packages(lock: str) -> list[tuple[str, str, str]]:
@@ -65,14 +98,16 @@ def judge(pinned: list[tuple[str, str, str]], found: list[dict[str, Any]]) -> li
         for vulnerability in each.get("vulns", ()):
             fixed = ", ".join(vulnerability.get("fix_versions") or ["no version"])
             faults.append(f"{name} {each['version']} has {vulnerability['id']}, fixed in {fixed}")
-    here = [(name, version) for name, version, marker in pinned if not marker or Marker(marker).evaluate()]
+    here = [(name, version) for name, version, marker in pinned if applies(marker)]
     return faults + [f"{name} {version} was not audited" for name, version in here if (name, version) not in audited]
 
 
-def normal(name: str) -> str:
-    """Return the name of a package as PEP 503 normalizes it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def applies(marker: str) -> bool:
+    """Return whether a package with this marker is installed here."""
+    return not marker or Marker(marker).evaluate()
 
 
 if __name__ == "__main__":
-    sys.exit(max(main(Path(name)) for name in sys.argv[1:] or [str(ROOT / "requirements.lock")]))
+    locks = [Path(name) for name in sys.argv[1:]] or [ROOT / "requirements.lock"]
+    copy = Path(os.environ["ADVISORIES"]) if os.environ.get("ADVISORIES") else None
+    sys.exit(max(main(lock, copy) for lock in locks))

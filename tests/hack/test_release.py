@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -67,6 +69,62 @@ def test_an_audit_of_nothing_fails(tmp_path):
     )
     assert done.returncode == 1
     assert "nothing" in done.stderr
+
+
+def advisory(code, name, *events, versions=(), **more):
+    """One advisory as OSV exports it."""
+    ranges = [{"type": "ECOSYSTEM", "events": list(events)}] if events else []
+    affected = {"package": {"ecosystem": "PyPI", "name": name}, "ranges": ranges, "versions": list(versions)}
+    return {"id": code, "modified": "2026-11-01T00:00:00Z", "affected": [affected], **more}
+
+
+ADVISORIES = [
+    advisory("PYSEC-1", "aiohttp", {"introduced": "3.9"}, {"fixed": "3.14.5"}),
+    advisory("PYSEC-2", "aiohttp", {"introduced": "0"}, {"fixed": "3.9"}, {"introduced": "3.14.0"}, {"fixed": "3.15"}),
+    advisory("PYSEC-3", "ruamel.yaml", {"introduced": "0"}, {"last_affected": "0.9"}),
+    advisory("PYSEC-4", "Ruamel-YAML", versions=["1.0"]),
+    advisory("PYSEC-5", "aiohttp", {"introduced": "0"}, withdrawn="2026-11-02T00:00:00Z"),
+    advisory("PYSEC-6", "colorama", {"introduced": "0"}),  # of another platform
+]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "zip"])
+def test_an_audit_reads_a_copy_of_the_advisory_database(tmp_path, form):
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(LOCK)
+    database = tmp_path / "vulns"
+    database.mkdir()
+    for each in ADVISORIES:
+        text = yaml.safe_dump(each) if form == "yaml" else json.dumps(each)
+        (database / f"{each['id']}.{'yaml' if form == 'yaml' else 'json'}").write_text(text)
+    if form == "zip":
+        database = Path(shutil.make_archive(str(tmp_path / "all"), "zip", database))
+    done = audited(lock, database)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "requirements.lock: aiohttp 3.14.5 has PYSEC-2, fixed in 3.15, 3.9",
+        "requirements.lock: ruamel-yaml 1.0 has PYSEC-4, fixed in no version",
+    ]
+
+
+def test_an_audit_with_a_copy_that_holds_nothing_fails_and_one_without_a_finding_says_how_old_it_is(tmp_path):
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(LOCK)
+    (tmp_path / "vulns").mkdir()
+    empty = audited(lock, tmp_path / "vulns")
+    assert empty.returncode == 1
+    assert "nothing was audited" in empty.stderr
+    (tmp_path / "vulns/PYSEC-1.json").write_text(json.dumps(ADVISORIES[0]))
+    done = audited(lock, tmp_path / "vulns")
+    assert done.returncode == 0, done.stderr
+    assert "2 packages audited, no known vulnerability (1 advisories in" in done.stdout
+    assert "the newest of 2026-11-01" in done.stdout
+
+
+def audited(lock, database):
+    command = [sys.executable, ROOT / "hack/audit.py", lock]
+    env = {**os.environ, "ADVISORIES": str(database)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
 def test_the_whole_lock_is_seen():
