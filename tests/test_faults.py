@@ -1,4 +1,7 @@
-"""docs/faults.md is true as far as a machine can tell: its entries, its reasons, its tests and its counts."""
+"""docs/faults.md is true as far as a machine can tell: its entries, its reasons, its tests and its counts.
+
+So are the attacks of docs/security.md.
+"""
 
 import ast
 import re
@@ -55,6 +58,17 @@ def test_what_shows_it_exists(row):
     for file, test in places:
         assert file.startswith("benchmarks/") or test in _tests(ROOT / "tests" / file), f"{file}::{test}"
         assert test or (ROOT / file).is_file()
+
+
+def test_every_attack_of_the_review_has_a_test_that_exists():
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    attacks = re.findall(r"^\| (\d+)\. [^|]+\| ([^|]+)\|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in attacks] == list(range(1, 14))
+    for _, cell in attacks:
+        places = re.findall(r"`([\w/.]+\.py)::(\w+)`", cell)
+        assert places
+        for file, test in places:
+            assert test in _tests(ROOT / "tests" / file), f"{file}::{test}"
 
 
 def test_the_counts_are_those_of_the_rows():
