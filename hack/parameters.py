@@ -9,6 +9,7 @@ from torchyard_trainers.cvrp import params as cvrp
 from torchyard_trainers.lm import params as lm
 from torchyard_trainers.vecrl import params as vecrl
 from torchyard_trainers.vla import params as vla
+from torchyard_trainers.vlm import params as vlm
 
 # Workload -> column of the table -> what a preset fills in, by the names of Python.
 PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
@@ -22,6 +23,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         f"{preset}, {method}": values for preset, methods in lm.PRESETS.items() for method, values in methods.items()
     },
     "vla": vla.PRESETS,
+    "vlm": vlm.PRESETS,
 }
 
 _CHOOSE = ("preset", "environment", "method")  # what chooses the column

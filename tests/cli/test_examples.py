@@ -14,7 +14,13 @@ JOBS = sorted(EXAMPLES.glob("*.yaml"))
 # Most of them want more GPUs than a test has.
 SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
 # Built-in workloads learn for a minute; here a few steps of them are enough.
-SHORT = {"cvrp": "steps=40", "vecrl": "environmentSteps=8192", "lm": "steps=20", "vla": "steps=20"}
+SHORT = {
+    "cvrp": "steps=40",
+    "vecrl": "environmentSteps=8192",
+    "lm": "steps=20",
+    "vla": "steps=20",
+    "vlm": "environmentSteps=4096",
+}
 KNOW_NOTHING = ["bring-your-own", "hf-trainer"]
 
 

@@ -12,14 +12,14 @@ SEEDS = range(1, int(os.environ.get("SEEDS", "1")) + 1)
 
 @pytest.fixture
 def learn(tmp_path):
-    """Train a workload with every seed at once; return what each learned."""
+    """Train a workload with every seed at once; return what each learned, with its `curve`."""
 
     def train(name, **params):
         learners = []
         for seed in SEEDS:
             folder = tmp_path / f"seed-{seed}"
             folder.mkdir()
-            trainer = {"name": name, "params": {**params, "seed": seed, "logEvery": 100}}
+            trainer = {"name": name, "params": {"logEvery": 100, **params, "seed": seed}}
             (folder / "config.json").write_text(json.dumps({"trainer": trainer, "device": "cpu"}))
             command = [sys.executable, "-m", "torchyard_trainers", "--config", "config.json"]
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -28,7 +28,11 @@ def learn(tmp_path):
         codes = [learner.wait(timeout=1800) for learner in learners]
         logs = [(tmp_path / f"seed-{seed}" / "log").read_text() for seed in SEEDS]
         assert codes == [0] * len(SEEDS), logs
-        finals = [tmp_path / f"seed-{seed}" / "checkpoints" / "final" / "summary.json" for seed in SEEDS]
-        return [json.loads(final.read_text()) for final in finals]
+        return [_learned(tmp_path / f"seed-{seed}" / "checkpoints") for seed in SEEDS]
 
     return train
+
+
+def _learned(checkpoints):
+    curve = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
+    return {**json.loads((checkpoints / "final" / "summary.json").read_text()), "curve": curve}

@@ -46,7 +46,6 @@ CVRP = {"name": "cvrp"}
             "activationCheckpointing: invalid enum",
         ),
         ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "'ignore'); use fail, rollback, skip"),
-        ({"trainer": {"name": "vlm"}}, "trainer.name: vlm is not implemented in this version; use cvrp"),
         ({"trainer": {"name": "crvp"}}, "trainer.name: 'crvp' is unknown; use cvrp"),
         ({"trainer": {"name": "cvrp", "mode": "bnch"}}, "trainer.mode: 'bnch' is unknown; use one of train"),
         ({"trainer": {"name": "cvrp", "params": {"custmers": 5}}}, "unknown field `custmers`; did you mean customers?"),

@@ -71,7 +71,7 @@ def test_its_memory_is_planned():
         ("char_lm:Missing", "char_lm has no Missing; it needs the class and resolve_params"),
         ("forecasts:make", "forecasts has no resolve_params; it needs"),
         ("char_lm:Model", "has no build, learning_rate, loss; see"),
-        ("char_lm", "'char_lm' is unknown; use cvrp, vecrl, lm, vla, or MODULE:CLASS for a workload of your own"),
+        ("char_lm", "'char_lm' is unknown; use cvrp, vecrl, lm, vla, vlm, or MODULE:CLASS for a workload of your own"),
     ],
 )
 def test_a_name_that_is_no_workload_is_refused_in_a_sentence(name, says):

@@ -45,7 +45,7 @@ def test_ten_thousand_steps_of_cartpole_are_those_of_gymnasium():
     for state, actions, outcome in play(CartPole(), 20, 500):
         for copy in range(20):
             expected, down = gymnasium_step(state["physics"][copy].tolist(), int(actions[copy, 0]))
-            assert outcome.final_observation[copy, 0].tolist() == pytest.approx(expected, abs=1e-6)
+            assert outcome.final["physics"][copy].tolist() == pytest.approx(expected, abs=1e-6)
             assert bool(outcome.terminated[copy, 0]) == down
         assert bool((outcome.reward == 1).all())
 
@@ -58,7 +58,7 @@ def test_a_pole_that_falls_ends_an_episode_and_the_limit_cuts_one_off():
     assert (cut.terminated.item(), cut.truncated.item()) == (False, True)
     assert cut.state["steps"].item() == 0
     assert torch.equal(cut.state["physics"], steady)  # the next episode has begun
-    assert not torch.equal(cut.final_observation[0], steady)  # what the cut-off one came to
+    assert not torch.equal(cut.final["physics"][:1], steady)  # what the cut-off one came to
     falling = {"physics": torch.tensor([[0.0, 0.0, 0.3, 0.0]]), "steps": torch.tensor([LIMIT - 1], dtype=torch.int32)}
     fallen = environment.step(falling, torch.ones(1, 1, dtype=torch.int64), torch.full((1, 4), 0.5))
     assert (fallen.terminated.item(), fallen.truncated.item()) == (True, False)

@@ -153,7 +153,7 @@ class Countdown:
             torch.ones(left.shape),
             over & first,
             over & ~first,
-            left[..., None].float(),
+            {"left": left},
         )
 
     def quality(self, episode_return, terminated):

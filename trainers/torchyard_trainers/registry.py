@@ -12,8 +12,13 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.trackers import check_trackers
 
 # The class of each workload in its own folder's task.py.
-WORKLOADS = {"cvrp": "Cvrp", "vecrl": "VecRL", "lm": "LanguageModeling", "vla": "VisionLanguageAction"}
-KNOWN = (*WORKLOADS, "vlm")
+WORKLOADS = {
+    "cvrp": "Cvrp",
+    "vecrl": "VecRL",
+    "lm": "LanguageModeling",
+    "vla": "VisionLanguageAction",
+    "vlm": "VisionLanguagePolicy",
+}
 _EITHER = ", ".join(WORKLOADS)
 MODES = ("train", "eval", "bench", "export", "preflight")
 
@@ -88,8 +93,6 @@ def require(name: str) -> None:
     module, _, kind = name.partition(":")
     if module and kind:
         return
-    if name in KNOWN:
-        raise ConfigError(f"trainer.name: {name} is not implemented in this version; use {_EITHER}")
     raise ConfigError(f"trainer.name: {name!r} is unknown; use {_EITHER}, or MODULE:CLASS for a workload of your own")
 
 

@@ -16,7 +16,7 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 TAINT_KEY_PATTERN = r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # The workloads that come with us, or MODULE:CLASS of a program's own.
-BUILT_IN = ("cvrp", "vecrl", "lm", "vla")
+BUILT_IN = ("cvrp", "vecrl", "lm", "vla", "vlm")
 TRAINER_PATTERN = rf"^({'|'.join(BUILT_IN)}|{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*)$"
 TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name
 CHECKPOINT_PATTERN = r"^(/[^\x00]*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/(best|step-[0-9]{8,18}))?)$"

@@ -21,9 +21,10 @@ HEADLINES = {
     "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
     "lm": ("exactMatch", "reward", "perplexity", "completionTokens"),
     "vla": ("successRate", "wrongObjectRate", "flowLoss", "episodes"),
+    "vlm": ("successRate", "episodeReturn", "episodes"),
 }
 # What it learns by, over steps: the loss of a policy gradient says nothing.
-CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn"}
+CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn", "vlm": "episodeReturn"}
 MOST_LEARNED = 5
 DIAGNOSTICS = frozenset({"gradNorm", "learningRate", "advantage", "entropy", "dataWaitShare", "memoryPeakBytes"})
 

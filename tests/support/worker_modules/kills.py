@@ -13,12 +13,15 @@ import little_lm
 from torchyard_trainers.core.command import main
 
 
-def train(sizes: dict[str, int], victim: int, number: int, told: str) -> int:
-    """Train the little model, but rank `victim` dies at the `number`th call of a function of ours, on any thread.
+def train(sizes: dict[str, int] | None, victim: int, number: int, told: str) -> int:
+    """Train what the config names, or the little model of `sizes`, but rank `victim` dies of its `number`th call.
+
+    It is a call of a function of ours, on any thread.
 
     It leaves in `told` where that was. With number 0 it lives, and leaves how many calls there were.
     """
-    little_lm.use(sizes)
+    if sizes is not None:
+        little_lm.use(sizes)
     if int(os.environ["RANK"]) != victim:
         return main([])
     calls = itertools.count(1)

@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
     reward: Tensor  # [N, A] float32
     terminated: Tensor  # [N, A] bool: the episode reached a terminal state
     truncated: Tensor  # [N, A] bool: the episode was cut off before a terminal state
-    final_observation: Tensor | None  # [N, A, D] before the reset; None for environments that never truncate
+    final: State | None  # all agents before the reset; None for environments that never truncate
 
 
 class Environment(Protocol):

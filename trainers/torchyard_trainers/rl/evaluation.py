@@ -1,6 +1,7 @@
 """Greedy evaluation: the first episode of each agent, in environments that no training run ever uses."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,34 +32,53 @@ class Episodes(NamedTuple):
 class Evaluator:
     """Plays greedy episodes under a policy whose weights change in place."""
 
-    def __init__(self, policy: Policy, environment: Environment, *, graphs: bool = False) -> None:
-        """Evaluate `policy` in `environment`, both on the same device; `graphs`: use CUDA graphs there."""
-        self.policy, self._environment = policy, environment
+    def __init__(
+        self,
+        policy: Policy,
+        environment: Environment,
+        *,
+        graphs: bool = False,
+        everywhere: Callable[[bool], bool] = bool,
+    ) -> None:
+        """Evaluate `policy` in `environment`, both on the same device.
+
+        Args:
+            policy: acts by the largest of its `logits`.
+            environment: whose episodes are played.
+            graphs: use CUDA graphs.
+            everywhere: returns whether a value is true on all ranks; a policy that all ranks must call equally often
+                needs it.
+        """
+        self.policy, self._environment, self._everywhere = policy, environment, everywhere
         self._advance = Graphed(self._played, wanted=graphs)
 
-    def qualities(self, session: Session, episodes: int) -> Tensor:
+    def qualities(self, session: Session, episodes: int, *, at_once: int | None = None) -> Tensor:
         """Return the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
 
         Every agent's first episode counts, however long it takes: counting episodes in the order in which they end
-        would favour short ones. Episodes are cut off at the environment's limit.
+        would favour short ones. Episodes are cut off at the environment's limit. A rank plays `at_once` environments
+        together; None: all of its own.
         """
         agents = self._environment.agents
         copies = -(-episodes // agents)
         device = session.world.device
-        found = over_ranks(session, lambda ids: self._first_episodes(torch.tensor(ids, device=device)), copies)
+
+        def measure(ids: list[int]) -> Tensor:
+            return self._first_episodes(torch.tensor(ids, device=device))
+
+        found = over_ranks(session, measure, copies, at_once=at_once)
         return found.flatten()[:episodes]
 
     def _first_episodes(self, ids: Tensor) -> Tensor:
         """Play environments `ids` [n] until every agent's first episode is over; return their quality: [n, A]."""
         environment = self._environment
-        keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
         none = torch.zeros(len(ids), environment.agents, dtype=torch.bool, device=ids.device)
-        (start,) = uniform_draws(keys, 0, 1, environment.draws)
+        (start,) = evaluation_draws(ids, 0, 1, environment.draws)
         episodes = Episodes(environment.reset(start), none.float(), none, none)
         steps = math.gcd(environment.limit, STEPS_AT_ONCE)
         for first in range(1, environment.limit + 1, steps):
-            episodes = self._advance(episodes, uniform_draws(keys, first, steps, environment.draws))
-            if bool(episodes.over.all()):
+            episodes = self._advance(episodes, evaluation_draws(ids, first, steps, environment.draws))
+            if self._everywhere(bool(episodes.over.all())):
                 break
         return environment.quality(episodes.total, episodes.died)
 
@@ -71,11 +91,12 @@ class Evaluator:
             total = total + reward.masked_fill(over, 0)
             died = died | (terminated & ~over)
             over = over | terminated | truncated
-            if can_sync(over) and bool(over.all()):
+            if can_sync(over) and self._everywhere(bool(over.all())):
                 break
         return Episodes(state, total, over, died)
 
 
-def uniform_draws(keys: Tensor, first: int, steps: int, draws: int) -> Tensor:
-    """Return the uniform numbers of `steps` steps from `first` on, for `keys` [n]: [steps, n, draws]."""
+def evaluation_draws(ids: Tensor, first: int, steps: int, draws: int) -> Tensor:
+    """Return the uniform numbers of `steps` steps from `first` on, for episodes `ids` [n]: [steps, n, draws]."""
+    keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
     return uniform(split_keys(split_keys(keys, steps, offset=first), draws)).transpose(0, 1)

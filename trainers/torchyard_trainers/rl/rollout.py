@@ -115,7 +115,7 @@ def act(
         ticks.append(step(policy, environment, state, numbers, gumbels))
         state = ticks[-1].outcome.state
     observation, action, logits, outcomes = zip(*ticks, strict=True)
-    _, reward, terminated, truncated, final_observation = zip(*outcomes, strict=True)
+    _, reward, terminated, truncated, final = zip(*outcomes, strict=True)
     return Trajectory(
         torch.stack(observation),
         torch.stack(action),
@@ -123,7 +123,7 @@ def act(
         torch.stack(reward),
         torch.stack(terminated),
         torch.stack(truncated),
-        torch.stack(final_observation) if final_observation[0] is not None else None,
+        torch.stack([environment.observe(each) for each in final]) if final[0] is not None else None,
         state,
     )
 

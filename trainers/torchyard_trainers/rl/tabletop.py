@@ -74,8 +74,7 @@ class Tabletop:
         reward = SHAPING * (before - left).float() + success.float()
         fresh, ended = self.reset(numbers), success | truncated
         following = {name: _where(ended, fresh[name], reached[name]) for name in reached}
-        final = self.observe(reached)
-        return Outcome(following, reward[:, None], success[:, None], truncated[:, None], final)
+        return Outcome(following, reward[:, None], success[:, None], truncated[:, None], reached)
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """See `Environment`: only a success terminates an episode."""

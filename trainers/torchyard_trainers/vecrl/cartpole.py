@@ -47,7 +47,8 @@ class CartPole:
         fresh = (numbers - 0.5) * 0.1
         following = {"physics": torch.where(ended[:, None], fresh, moved), "steps": torch.where(ended, 0, steps)}
         reward = torch.ones_like(moved[:, :1])
-        return Outcome(following, reward, terminated[:, None], truncated[:, None], moved.unsqueeze(1))
+        final = {"physics": moved, "steps": steps}
+        return Outcome(following, reward, terminated[:, None], truncated[:, None], final)
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """See `Environment`: the return is the measure."""

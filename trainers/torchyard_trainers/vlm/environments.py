@@ -1,0 +1,61 @@
+"""Environments of a vision-language policy: images, an instruction, and actions with names."""
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.rl.environment import Environment, State
+from torchyard_trainers.rl.tabletop import Tabletop
+from torchyard_trainers.vlm.params import Settings
+
+
+class Instructed(Environment, Protocol):
+    """An environment of one agent whose observation is an image, and that a language model can be told about."""
+
+    instruction: str  # an imperative: "reach the can"
+    action_names: tuple[str, ...]
+
+    def expert(self, state: State) -> Tensor:
+        """Return a good action in each of N states, [N, 1] int64; only needed to clone it."""
+
+
+def build_environment(settings: Settings) -> Instructed:
+    """Make the environment of checked settings; it works on the device of its states.
+
+    Raises:
+        ConfigError: there is no such class, or it is not an environment with images of the right size.
+    """
+    if settings.environment == "tabletop":
+        kind: Any = settings.task
+        return Tabletop(kind, settings.grid, settings.image_size)
+    made = _class_of(settings.environment)(settings.image_size)
+    at = f"trainer.params.environment: {settings.environment}"
+    needed = ["reset", "observe", "step", "quality", "draws", "limit", "measure", "actions", "agents", "planes"]
+    needed += ["instruction", "action_names", *(["expert"] if settings.clone_steps else [])]
+    lacking = [name for name in needed if not hasattr(made, name)]
+    if lacking:
+        raise ConfigError(f"{at} lacks {', '.join(lacking)}; see docs/vision-language-rl.md")
+    wanted = (3, settings.image_size, settings.image_size)
+    if made.planes != wanted or made.agents != 1:
+        raise ConfigError(f"{at} has planes {made.planes} and {made.agents} agents; it needs {wanted} and 1")
+    if len(made.action_names) != made.actions:
+        raise ConfigError(f"{at} has {made.actions} actions, but {len(made.action_names)} action_names")
+    return made
+
+
+def _class_of(name: str) -> Any:
+    path, _, kind = name.partition(":")
+    at = f"trainer.params.environment: {name!r}"
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # the module exists, and an import inside it fails
+        raise ConfigError(
+            f"{at}, but there is no module {error.name!r}; set workingDir to its folder, or add it to PYTHONPATH"
+        ) from error
+    if not callable(getattr(module, kind, None)):
+        raise ConfigError(f"{at}, but {path} has no class {kind}")
+    return getattr(module, kind)
