@@ -211,12 +211,27 @@ def _measure(
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = "evaluation between steps"
         # Code that reads the value of a fake tensor gets one of these errors.
-        with nullcontext() if real else suppress(RuntimeError, TypeError):
+        reads_values = nullcontext() if real else suppress(RuntimeError, TypeError)
+        evaluated = _noting_calls(work, "evaluate")
+        with reads_values:
             work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
-        if not real:  # a baseline may have read a value before the evaluation started
-            with suppress(RuntimeError, TypeError):
+        if not real and not evaluated:  # a baseline has read a value before the evaluation started
+            with reads_values:
                 work.evaluate(session)
     return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
+
+
+def _noting_calls(work: Workload, method: str) -> list[None]:
+    """Return a list that gets one item for each call of this method from now on."""
+    calls: list[None] = []
+    called = getattr(work, method)
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return called(*args, **kwargs)
+
+    setattr(work, method, noting)
+    return calls
 
 
 def _allocate(model: nn.Module, precision: Precision) -> None:
