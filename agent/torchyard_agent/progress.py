@@ -133,6 +133,7 @@ def report(
     global _writer  # noqa: PLW0603 - one report file a process
     if "TORCHYARD_ROUND" not in os.environ or "TORCHYARD_RUN_DIR" not in os.environ:
         return
+    numbers = {name: _number(name, value) for name, value in metrics.items()}
     writer = _writer
     fresh = writer is None or writer.pid != os.getpid()
     if writer is None or fresh:
@@ -149,7 +150,6 @@ def report(
     known = writer.document.get("checkpoint", {}).get("step")
     if checkpoint_step is not None:
         document["checkpoint"] = {"step": int(checkpoint_step), "time": time.time()}
-    numbers = {name: float(value) for name, value in metrics.items()}
     document["metrics"] = {
         **document.get("metrics", {}),
         **{name: value for name, value in numbers.items() if math.isfinite(value)},
@@ -159,6 +159,14 @@ def report(
         writer.start()
     if checkpoint_step is not None and checkpoint_step != known:
         writer.write()
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last one: a tensor of several elements
+        fix = "give each metric a keyword and one number: report(step=3, loss=0.7)"
+        raise TypeError(f"report(): {name} is no number but {type(value).__name__} ({error}); {fix}") from error
 
 
 def silence_with(stop: Callable[[], None]) -> None:

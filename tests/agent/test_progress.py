@@ -1,5 +1,6 @@
 """Progress without a word of code: counted optimizer steps, Hugging Face's own callback, patterns, `report`."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -8,6 +9,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+
+from torchyard_agent.progress import report
 
 pytestmark = pytest.mark.e2e
 
@@ -105,6 +108,14 @@ def test_report_of_a_script_is_shown_whole(node, script):
     report = last(node)
     assert (report["step"], report["totalSteps"], report["epoch"], report["counter"]) == (511, 600, 0.5, 12)
     assert report["metrics"] == {"loss": 0.25}
+
+
+@pytest.mark.parametrize(("value", "kind"), [("{'loss': 1.0}", "dict"), ("[1, 2]", "list"), ("'x'", "str")])
+def test_a_metric_that_is_no_number_is_named_with_what_to_write(monkeypatch, tmp_path, value, kind):
+    monkeypatch.setenv("TORCHYARD_ROUND", "1")
+    monkeypatch.setenv("TORCHYARD_RUN_DIR", str(tmp_path))
+    with pytest.raises(TypeError, match=rf"report\(\): metrics is no number but {kind} .*: report\(step=3, loss=0.7\)"):
+        report(3, metrics=ast.literal_eval(value))
 
 
 def test_metric_patterns_read_what_any_program_prints(pod, tmp_path):

@@ -63,6 +63,15 @@ def test_a_warning_is_said_once_and_its_control_characters_are_gone() -> None:
     ]
 
 
+@pytest.mark.parametrize("flags", ["", " -n team"])
+def test_commands_in_messages_name_the_job_and_where_it_is(flags: str) -> None:
+    event = Event(time="2026-11-21T06:57:00Z", type="Warning", reason="WorkerFailed", message="x; see `torchyard logs`")
+    status = msgspec.structs.replace(RUNNING.status, message="no step; `torchyard stacks` shows where the ranks are")
+    said = lines(Picture(msgspec.structs.replace(RUNNING, status=status), NOW, events=(event,), flags=flags))
+    assert f"x; see `torchyard logs cvrp{flags}`" in said[0]
+    assert f"no step; `torchyard stacks cvrp{flags}` shows where the ranks are" in said[1]
+
+
 def test_how_a_job_failed_is_left_to_the_lines_after_the_view() -> None:
     event = Event(time="2026-11-21T07:00:00Z", type="Warning", reason="NoProgress", message=FAILED.status.message)
     said = lines(Picture(FAILED, NOW, events=[event]))

@@ -111,4 +111,5 @@ def test_problems_of_a_script_are_json_where_json_is_asked_for(tmp_path, monkeyp
     assert (document["valid"], document["jobs"]) == (False, [])
     assert f"{problem['path']}: {problem['what']}".startswith(said)
     assert problem["fix"]
+    assert problem["line"] == 0, "the job has no file"
     assert found.err == ""

@@ -236,10 +236,14 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
 def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
     import json
 
+    from msgspec.structs import replace
+
     from torchyard.api.validate import validate_bytes
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
-    return validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
+    result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
+    # The document has one line, which nobody wrote.
+    return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
 
 
 def job_name(program: str) -> str:

@@ -7,7 +7,7 @@ from torchyard.api import times
 from torchyard.api.figures import figure, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.cli.words import clean, measure, rate
+from torchyard.cli.words import addressed, clean, measure, rate
 
 if TYPE_CHECKING:
     from torchyard.cli.curve import History, Point
@@ -39,6 +39,11 @@ class Picture(NamedTuple):
     events: "Sequence[Event]" = ()
     notice: str = ""  # what the program itself has to say, for instance after Ctrl-C
     output: "Sequence[OutputLine]" = ()
+    flags: str = ""  # of a job on a cluster, as ` -n team`
+
+    def told(self, text: str) -> str:
+        """Return a sentence about the job, with commands that can be typed as they stand."""
+        return addressed(clean(text), self.job.metadata.name, self.flags)
 
 
 def unix(timestamp: str | None) -> float | None:

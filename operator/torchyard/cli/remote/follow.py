@@ -105,7 +105,15 @@ class _Following:
         """The job now; None before anything is known of it."""
         if self.job is None:
             return None
-        return Picture(self.job, time.time(), (), self.losses.points, self.events, self.notice, list(self.output))
+        return Picture(
+            self.job,
+            time.time(),
+            losses=self.losses.points,
+            events=self.events,
+            notice=self.notice,
+            output=list(self.output),
+            flags=self.remote.flags,
+        )
 
 
 async def _read_logs(remote: Remote, name: str, uid: str, printed: "_Printed") -> None:
