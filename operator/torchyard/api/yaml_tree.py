@@ -157,7 +157,9 @@ class _Document:
         self._count += by
         if self._count > MAX_VALUES:
             raise YamlError(
-                line, f"more than {MAX_VALUES} values", "a job holds far fewer; look for aliases of aliases"
+                line,
+                f"more than {MAX_VALUES} values",
+                "a job holds far fewer; put data into a file of a volume, or look for aliases of aliases",
             )
 
     def _sequence(self, line: int, depth: int) -> At:
