@@ -87,7 +87,9 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
         "print('rank', dist.get_rank(), sys.argv[1:], os.environ['COLOUR'], flush=True)\ndist.destroy_process_group()\n"
     )
     sent = ("--nodes", "2", "--env", "COLOUR=green", "--set", "args=['--n', '5']")
-    assert "hello succeeded" in (await torchyard("submit", script, *sent, "--watch")).err
+    watched = await torchyard("submit", script, *sent, "--watch")
+    assert "hello succeeded" in watched.err
+    assert sorted(watched.out.splitlines()) == [f"[rank {rank}] rank {rank} ['--n', '5'] green" for rank in (0, 1)]
     assert "rank 1 ['--n', '5'] green" in (await torchyard("logs", "hello")).out
     await torchyard("delete", "hello")
 
