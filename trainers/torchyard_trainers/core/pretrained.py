@@ -40,11 +40,14 @@ class Pretrained:
         prefix: of the names in the workload's model, for a part: `language.`.
         new: patterns of names in the model that the folder has no weights for: `value_head.*`. Parts outside of
             `prefix` and adapters are always new. They get initial values.
+        renamed: patterns of names in files, and what replaces them; the first match counts. Published models of some
+            families name their parts as earlier versions of transformers did.
     """
 
     folder: Path
     prefix: str = ""
     new: Sequence[str] = ()
+    renamed: Sequence[tuple[str, str]] = ()
 
 
 def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
@@ -80,16 +83,17 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
         DataMismatchError: names or shapes differ; the error lists missing, unexpected and mis-shaped tensors.
     """
     held = names_of(model)
-    plan: dict[Path, list[tuple[str, Tensor]]] = defaultdict(list)
+    plan: dict[Path, list[tuple[str, Tensor]]] = defaultdict(list)  # by the names in the file
 
     def match() -> None:
         files = files_of(pretrained.folder)
-        places = {name: file for file, names in files.items() for name in names}
+        places = {_renamed(name, pretrained): (file, name) for file, names in files.items() for name in names}
         wanted = {
             canonical(name, pretrained): tensor
             for name, tensor in held.items()
             if name.startswith(pretrained.prefix) and not _is_new(name, pretrained)
         }
+        shapes = {name: files[file][own] for name, (file, own) in places.items()}
         ignored = _ignored_by(model)
         found = {id(tensor) for name, tensor in wanted.items() if name in places}
         faults = {
@@ -102,9 +106,9 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
                 and not any(each.search(name) for each in ignored)
             ],
             "of another shape": [
-                f"{name} {list(files[places[name]][name])} for {list(tensor.shape)}"
+                f"{name} {list(shapes[name])} for {list(tensor.shape)}"
                 for name, tensor in wanted.items()
-                if name in places and tuple(files[places[name]][name]) != tuple(tensor.shape)
+                if name in places and tuple(shapes[name]) != tuple(tensor.shape)
             ],
         }
         if any(faults.values()):
@@ -113,7 +117,8 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
         for name, tensor in wanted.items():
             if name in places and id(tensor) not in read:
                 read.add(id(tensor))
-                plan[places[name]].append((name, tensor))
+                file, own = places[name]
+                plan[file].append((own, tensor))
 
     world.agree(match)
     world.agree(lambda: _read(plan))
@@ -166,6 +171,15 @@ def canonical(name: str, pretrained: Pretrained | None = None) -> str:
 def is_adapter(name: str) -> bool:
     """Return whether a parameter is a part of a peft adapter."""
     return _ADAPTER.search(name) is not None
+
+
+def _renamed(name: str, pretrained: Pretrained) -> str:
+    """Return the name in the model of a tensor in a file."""
+    for pattern, replacement in pretrained.renamed:
+        found, times = re.subn(pattern, replacement, name, count=1)
+        if times:
+            return found
+    return name
 
 
 def _is_new(name: str, pretrained: Pretrained) -> bool:

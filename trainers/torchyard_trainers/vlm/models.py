@@ -22,6 +22,10 @@ FAMILIES = {
 }
 
 
+# Names in published folders of Qwen2-VL and Qwen2.5-VL, which transformers renames, and writes, as well.
+RENAMED = ((r"^visual\.", "model.visual."), (r"^model\.(?!language_model\.|visual\.)", "model.language_model."))
+
+
 def _text(width: int, inner: int, *, layers: int, heads: int, pairs: int, sections: list[int], **more: Any) -> Any:
     """Return a text config; `sections` of a head are rotated by time, row and column."""
     return {

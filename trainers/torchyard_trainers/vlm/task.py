@@ -25,7 +25,7 @@ from torchyard_trainers.rl.rollout import metrics_of
 from torchyard_trainers.vlm import report
 from torchyard_trainers.vlm.cloning import clone_loss, demonstrations
 from torchyard_trainers.vlm.environments import build_environment
-from torchyard_trainers.vlm.models import Policy, build_policy, check_size, config_of
+from torchyard_trainers.vlm.models import RENAMED, Policy, build_policy, check_size, config_of
 from torchyard_trainers.vlm.params import Settings
 from torchyard_trainers.vlm.prompt import make_prompt
 from torchyard_trainers.vlm.rollouts import Player
@@ -72,7 +72,7 @@ class VisionLanguagePolicy(Workload):
         self.architecture += ["trainer.params.model"] if settings.pretrained is None else []
         self.architecture += ["trainer.params.lora_alpha"] if settings.lora_rank is not None else []
         folder = Path(settings.pretrained) if settings.pretrained is not None else None
-        self.pretrained = Pretrained(folder, prefix="vlm.") if folder is not None else None
+        self.pretrained = Pretrained(folder, prefix="vlm.", renamed=RENAMED) if folder is not None else None
         self.environment = build_environment(settings)
         self._config = config_of(settings.model, folder)
         check_size(self._config, settings.image_size)
