@@ -134,6 +134,7 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
         *(("vecrl", {"environment": name}, "a real step on the CPU") for name in ("cartpole", "snake", "bandit")),
         ("lm", {"batch": 32, "evalSamples": 8}, "a step of shapes"),
         ("vla", {"batch": 16, "evalSamples": 8, "evalEpisodes": 8}, "a step of shapes"),
+        ("vlm", {"environments": 8, "evalEpisodes": 8}, "a step of shapes"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"strategy": "fsdp", "precision": "fp32", "compile": True}])
