@@ -41,3 +41,9 @@ def test_time_is_left_only_while_steps_are_made(state):
 def test_what_is_not_done_never_reads_as_done():
     status = TrainingJobStatus(progress=Progress(step=4999, total_steps=5000, percent=99.98))
     assert columns(status).progress == "99%"
+
+
+def test_a_built_in_workload_shows_what_it_is_trained_for():
+    metrics = {"loss": 0.1, "episodeReturn": 1.5, "successRate": 0.95703}
+    assert columns(TrainingJobStatus(metrics=metrics)).result == "successRate 0.957"
+    assert columns(TrainingJobStatus(metrics={"cost": 4.8123, "gapPercent": 2.0})).result == "cost 4.812"

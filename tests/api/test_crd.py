@@ -161,7 +161,13 @@ def test_kubectl_shows_the_columns_people_look_for():
     assert [c["name"].upper() for c in columns if not c.get("priority")] == (
         ["STATE", "PROGRESS", "STEP", "LOSS", "RATE", "GPUS", "GOODPUT", "RESTARTS", "ETA", "AGE"]
     )
-    assert [c["name"].upper() for c in columns if c.get("priority") == 1] == ["ROUND", "CKPT", "REASON", "NODES"]
+    assert [c["name"].upper() for c in columns if c.get("priority") == 1] == [
+        "ROUND",
+        "CKPT",
+        "REASON",
+        "NODES",
+        "RESULT",
+    ]
     known = {f".{path}" for path, _ in NODES} | {".metadata.creationTimestamp"}
     assert {c["jsonPath"] for c in columns} <= known
 

@@ -9,6 +9,9 @@ from torchyard.api.figures import figure, span
 from torchyard.api.states import State
 from torchyard.api.status import Columns, TrainingJobStatus
 
+# What built-in workloads are trained for, the first that a job reports.
+RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
+
 
 def columns(status: TrainingJobStatus) -> Columns:
     """The columns of a status; what is not known is empty."""
@@ -22,7 +25,14 @@ def columns(status: TrainingJobStatus) -> Columns:
         rate=f"{figure(rate)}/s" if rate is not None else "",
         goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
+        result=_result(status),
     )
+
+
+def _result(status: TrainingJobStatus) -> str:
+    """Return what a built-in workload is trained for, as it last evaluated it: the first such metric of the job."""
+    name = next((name for name in RESULTS if name in status.metrics), None)
+    return f"{name} {figure(status.metrics[name])}" if name is not None else ""
 
 
 def with_columns(status: TrainingJobStatus) -> TrainingJobStatus:

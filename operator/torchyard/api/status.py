@@ -206,6 +206,7 @@ class Columns(StatusModel, frozen=True, kw_only=True):
     rate: Annotated[str, doc("Optimizer steps a second.")] = ""
     goodput: Annotated[str, doc("Share of wall time that made steps which survived.")] = ""
     eta: Annotated[str, doc("Time left at the current rate, while the job runs.")] = ""
+    result: Annotated[str, doc("What a built-in workload is trained for, as it last evaluated it.")] = ""
 
 
 class Goodput(StatusModel, frozen=True, kw_only=True):
