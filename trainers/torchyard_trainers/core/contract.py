@@ -60,6 +60,9 @@ def checked(kind: Callable[[Any], Any], settings: Any, name: str) -> Workload:
         number = getattr(work, each)
         if (number is not None or each != "dataset_size") and (not isinstance(number, int) or number < 1):
             raise ConfigError(f"{kind.__name__}.{each}: {number!r} is not a whole number of at least 1; {_SEE}")
+    if work.average_decay is not None and not 0 < work.average_decay < 1:
+        what = f"{kind.__name__}.average_decay: {work.average_decay!r} is not between 0 and 1"
+        raise ConfigError(f"{what}; use the share that an average keeps in a step, such as 0.999, or None")
     for key, value in _mapping(kind.__name__, "identity", work.identity).items():
         if not isinstance(value, str | int | float):  # a tuple would come back from run.json as a list
             what = f"{kind.__name__}.identity: {key!r} is {_kind(value)}"

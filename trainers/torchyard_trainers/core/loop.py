@@ -53,7 +53,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     )
     progress = restore(work, session, optimizer, checkpoints, settings)
     if finish.is_finished(run.checkpoint_dir, world, reporter, work.total_steps):
-        return progress.metrics
+        return _ended(session, progress)
     cadence = Cadence(settings.checkpoint.interval, now=time.monotonic())
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
@@ -101,14 +101,22 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 saver.wait()
             if stops or totals.flags["save"] or (boundary and saver.is_best(score)):
                 reporter.phase("save")
-                state = capture(session.parallel, optimizer, work.state())
+                state = capture(session.parallel, optimizer, work.state(), session.average)
                 saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
                 log.flush()
             if stops or last:
                 saver.wait()
             if stops and not last:
                 preempt.stop(run.run_dir, world, done, work.total_steps)
-    finish.finish(work, session, progress.metrics, run.checkpoint_dir)
+    metrics = _ended(session, progress)
+    finish.finish(work, session, metrics, run.checkpoint_dir)
+    return metrics
+
+
+def _ended(session: Session, progress: Progress) -> Mapping[str, float]:
+    """Return the final metrics; the moving average becomes the model that is exported."""
+    if session.average is not None:
+        session.average.replace_weights()
     return progress.metrics
 
 

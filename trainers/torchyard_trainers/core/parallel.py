@@ -28,6 +28,7 @@ from torchyard_trainers.core.world import World
 
 # Mixed-precision AdamW: fp32 weights, gradients and two moments, all of them 4 bytes.
 BYTES_PER_TRAINABLE = 16
+BYTES_PER_AVERAGE = 4  # fp32
 # The rest is for activations; a larger model is sharded.
 USABLE_MEMORY = 0.85
 SHARDED = frozenset({"fsdp", "hsdp"})
@@ -159,10 +160,14 @@ def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
     return strategy
 
 
-def state_bytes(model: nn.Module) -> int:
-    """Return the bytes of a model's training state: a frozen parameter needs neither gradient nor optimizer state."""
+def state_bytes(model: nn.Module, *, averaged: bool = False) -> int:
+    """Return the bytes of a model's training state: a frozen parameter needs neither gradient nor optimizer state.
+
+    `averaged`: there is a moving average of the weights.
+    """
+    learning = BYTES_PER_TRAINABLE + (BYTES_PER_AVERAGE if averaged else 0)
     return sum(
-        each.numel() * (BYTES_PER_TRAINABLE if each.requires_grad else each.element_size())
+        each.numel() * (learning if each.requires_grad else each.element_size())
         for each in model.parameters()
     )
 

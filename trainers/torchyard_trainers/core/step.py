@@ -97,6 +97,8 @@ def optimize(
     sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
     if sound:
         precision.step(optimizer)
+        if session.average is not None:
+            session.average.update(step)
     else:
         precision.skip()
         parallel.buffers.put_back(before)

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 from torchyard_trainers.core.weights import built, fill, is_deferred
-from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.workload import Session, average_of
 from torchyard_trainers.core.world import device_name, join
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
@@ -110,7 +111,7 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     model = built(task)
     if settings.strategy == "auto" and strategy == "ddp":
         limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
-        strategy = strategy_by_memory(state_bytes(model), limit, world.size, world.local_size)
+        strategy = strategy_by_memory(state_bytes(model, averaged=task.average_decay is not None), limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
     parallel = parallelize(
@@ -123,10 +124,11 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
         fill=(lambda empty: fill(task, empty, world)) if is_deferred(task) else None,
         entry_points=task.entry_points,
     )
+    session = Session(parallel, precision, world, run.reporter, micro_batch, average=average_of(task, parallel))
     if settings.micro_batch_tokens is None:
-        return Session(parallel, precision, world, run.reporter, micro_batch)
+        return session
     packing = packing_of(task.source, micro_batch, divisible=divisible(task, model))
-    return Session(parallel, precision, world, run.reporter, None, packing=packing)
+    return replace(session, micro_batch=None, packing=packing)
 
 
 def largest_micro_batch(configured: int | Literal["auto"], learned: str | None) -> int | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from torchyard_trainers.core.companions import MovingAverage
 from torchyard_trainers.core.data.packing import Packing
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
@@ -66,6 +68,11 @@ class Session:
     micro_batch: int | None  # samples of one forward pass on one rank; None: all samples of the rank
     data_wait: DataWait = field(default_factory=DataWait)  # `with session.data_wait:` around reading samples
     packing: Packing | None = None  # micro-batches by tokens, in place of `micro_batch`
+    average: MovingAverage | None = None  # of the weights, if `Workload.average_decay` is set
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Return a context in which the moving average, if there is one, takes the place of the weights."""
+        return self.average.in_place() if self.average is not None else nullcontext()
 
 
 class Workload(Protocol):
@@ -81,6 +88,7 @@ class Workload(Protocol):
     log_every: int = 20  # optimizer steps between two log lines
     eval_every: int = 100  # optimizer steps between evaluations; `evaluation.everySteps` of the config overrides it
     max_grad_norm: float = 1.0
+    average_decay: float | None = None  # of an exponential moving average of the weights; see `evaluate`
     save_every: int = 1  # checkpoints only after steps that are multiples of it: a rollout lasts that many steps
     pretrained: Pretrained | None = None  # a Hugging Face folder: weights for the model that `build` makes without them
     deferred: bool = False  # `build` makes a model without weights, also without `pretrained`; see `initialize`
@@ -149,12 +157,12 @@ class Workload(Protocol):
         """
         if step % self.eval_every and step != self.total_steps:
             return {}
-        session.reporter.phase("eval")
-        return self.evaluate(session)
+        return evaluated(self, session)
 
     def evaluate(self, _session: Session) -> dict[str, float]:
         """Evaluate the model on the fixed evaluation set; return metrics, equal on every rank. Collective.
 
+        With `average_decay`, the weights are the moving average (see `evaluated`), as those of the final model are.
         Call `session.parallel.module` in `eval` mode, equally often on every rank, and put it back in `train` mode.
         """
         return {}
@@ -181,6 +189,18 @@ class Workload(Protocol):
 
 
 MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))})
+
+
+def average_of(work: Workload, parallel: Parallel) -> MovingAverage | None:
+    """Return the moving average of the weights that the workload asks for, as they are now."""
+    return MovingAverage(parallel, work.average_decay) if work.average_decay is not None else None
+
+
+def evaluated(work: Workload, session: Session) -> dict[str, float]:
+    """Evaluate during training, in phase `eval`: the moving average of the weights, if there is one. Collective."""
+    session.reporter.phase("eval")
+    with session.averaged():
+        return work.evaluate(session)
 
 
 def size_of(work: Workload) -> int | None:

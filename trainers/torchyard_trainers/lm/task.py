@@ -52,6 +52,7 @@ class LanguageModeling(Workload):
         }
         self.architecture = ["trainer.name"]
         if settings.pretrained is None:
+            self.deferred = not settings.model.startswith("tiny")  # no process has the memory of the whole model
             self.architecture.append("trainer.params.model")
         else:
             folder = Path(settings.pretrained)

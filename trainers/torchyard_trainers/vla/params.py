@@ -96,6 +96,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     max_grad_norm: Annotated[
         Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
     ] = None
+    ema: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        doc(
+            "Decay of an exponential moving average of the weights, such as 0.999, which is then what is evaluated and "
+            "exported; default: none."
+        ),
+    ] = None
     freeze_vision: Annotated[bool, doc("Do not train the vision tower.")] = False
     freeze_language: Annotated[bool, doc("Do not train the language model; the action expert still reads it.")] = False
     flow_steps: Annotated[
@@ -136,6 +143,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     expert_lr_scale: float
     weight_decay: float
     max_grad_norm: float
+    ema: float | None = None
     freeze_vision: bool
     freeze_language: bool
     flow_steps: int

@@ -42,6 +42,7 @@ class VisionLanguageAction(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
+        self.average_decay = settings.ema
         own = [
             "seed",
             "chunk",

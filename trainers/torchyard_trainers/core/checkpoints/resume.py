@@ -58,7 +58,7 @@ def restore(
         )
 
     def fill(storage: Shards, folder: Path) -> None:
-        fill_all(session.parallel, optimizer, work.state(), storage, folder)
+        fill_all(session.parallel, optimizer, work.state(), storage, folder, average=session.average)
 
     found = checkpoints.restore(fill, also=elsewhere)
     checkpoints.sweep()
@@ -68,6 +68,8 @@ def restore(
         if config.checkpoint.init_from:
             origin = load_starting_weights(work, session, Path(config.checkpoint.init_from))
             checkpoints.note_origin(origin)
+        if session.average is not None:
+            session.average.copy()
         return Progress(fresh=True)
     session.precision.load_state(found.record["scaler"])
     progress = Progress(found.record["step"], dict(found.record["metrics"]))
@@ -127,8 +129,9 @@ def identity_of(work: Workload, parallel: Parallel) -> dict[str, Any]:
     finite = {} if size is None else {"datasetSize": size}
     source = {} if work.source is None else {"dataset": work.source.fingerprint}
     frozen = {FROZEN_BASE: base} if base else {}
+    average = {} if work.average_decay is None else {"decay of the moving average": work.average_decay}
     shape = hashlib.sha256(shapes.encode()).hexdigest()[:16]
-    return {**work.identity, **finite, **source, **frozen, MODEL_SHAPE: shape}
+    return {**work.identity, **finite, **source, **frozen, **average, MODEL_SHAPE: shape}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

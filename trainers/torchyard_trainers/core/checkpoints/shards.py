@@ -13,10 +13,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.checkpoints.index import INDEX, UnreadableError
+from torchyard_trainers.core.companions import Companion
 from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code, storage_error
 from torchyard_trainers.core.optimizers import parts_of
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.world import World
+
+
+AVERAGE = "average"  # the part of a checkpoint that holds the moving average of the weights
 
 
 class Shards(Protocol):
@@ -33,8 +37,8 @@ class Shards(Protocol):
     def load(self, state: dict[str, Any], folder: Path) -> None:
         """Fill the given tensors in place, at whatever world size or sharding they were written."""
 
-    def weights(self, folder: Path) -> set[str]:
-        """Return the names of the model's tensors in a folder."""
+    def weights(self, folder: Path, part: str = "model") -> set[str]:
+        """Return the names of the model's tensors, or of another part, in a folder."""
 
     def written_by(self, rank: int, folder: Path) -> list[Path]:
         """Return the files of one rank; rank 0 also answers for the index."""
@@ -108,7 +112,7 @@ class DcpShards:
                 raise RuntimeError(f"loading {folder} failed") from error
             raise CheckpointError(f"{folder}: does not fit this model ({str(error)[-300:].strip()})") from error
 
-    def weights(self, folder: Path) -> set[str]:
+    def weights(self, folder: Path, part: str = "model") -> set[str]:
         """See `Shards`."""
         from torchyard_trainers.core.checkpoints.storage import Reader
 
@@ -117,7 +121,7 @@ class DcpShards:
                 names = Reader(folder).names
             except UnreadableError as error:
                 raise CheckpointError(f"{folder}: {error}") from error
-            return {name.removeprefix("model.") for name in names if name.startswith("model.")}
+            return {name.removeprefix(f"{part}.") for name in names if name.startswith(f"{part}.")}
 
         return self._world.from_leader(read)
 
@@ -235,7 +239,9 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def capture(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any]) -> dict[str, Any]:
+def capture(
+    parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any], average: Companion | None = None
+) -> dict[str, Any]:
     """Return the training state under names that do not depend on the strategy. Collective.
 
     Frozen parameters that training has not changed are left out.
@@ -248,11 +254,20 @@ def capture(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any]) 
         "model": base.limited(model_state, base.changed()),
         "optimizer": _in_full(optimizer_state),
         "workload": workload,
+        **({AVERAGE: average.state()} if average is not None else {}),
     }
 
 
-def fill_all(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any], storage: Shards, folder: Path) -> None:
-    """Load model, optimizer and workload from a checkpoint. Collective."""
+def fill_all(
+    parallel: Parallel,
+    optimizer: Optimizer,
+    workload: dict[str, Any],
+    storage: Shards,
+    folder: Path,
+    *,
+    average: Companion | None = None,
+) -> None:
+    """Load model, optimizer, workload and moving average from a checkpoint. Collective."""
     from torch.distributed.checkpoint import state_dict
 
     model_state, optimizer_state = state_dict.get_state_dict(parallel.module, parts_of(optimizer))
@@ -261,6 +276,7 @@ def fill_all(parallel: Parallel, optimizer: Optimizer, workload: dict[str, Any],
         "model": parallel.frozen_base.limited(model_state, held),
         "optimizer": _in_full(optimizer_state),
         "workload": workload,
+        **({AVERAGE: average.state()} if average is not None else {}),
     }
     storage.load(loaded, folder)
     loaded["optimizer"] = _as_held(optimizer_state, loaded["optimizer"])
@@ -278,6 +294,21 @@ def fill_weights(parallel: Parallel, storage: Shards, folder: Path) -> None:
     loaded = {"model": parallel.frozen_base.limited(get_model_state_dict(parallel.module), held)}
     storage.load(loaded, folder)
     _put_weights(parallel.module, loaded["model"])
+
+
+def fill_average(average: Companion, storage: Shards, folder: Path) -> None:
+    """Load the moving average from a checkpoint. Collective.
+
+    Raises:
+        CheckpointError: the checkpoint has none.
+    """
+    values = average.state()
+    if not values.keys() <= storage.weights(folder, AVERAGE):
+        raise CheckpointError(
+            f"{folder}: holds no moving average of the weights, which this job asks for; leave that out, to load the "
+            "weights themselves"
+        )
+    storage.load({AVERAGE: values}, folder)
 
 
 def _in_full(value: Any) -> Any:

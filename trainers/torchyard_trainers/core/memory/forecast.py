@@ -36,7 +36,7 @@ from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import accumulate, micro_batches_of
 from torchyard_trainers.core.weights import built, is_deferred
-from torchyard_trainers.core.workload import Session, Workload, ids_of_step
+from torchyard_trainers.core.workload import Session, Workload, average_of, evaluated, ids_of_step
 from torchyard_trainers.core.world import T, World
 
 CPU = torch.device("cpu")
@@ -54,13 +54,15 @@ class Usage(NamedTuple):
     optimizer: int
     activations: int  # stored for the backward pass, and temporaries
     buffers: int  # of collectives: gathered parameters, unreduced gradients, buckets
+    average: int = 0  # a moving average of the weights
     host: int = 0  # parameters, gradients and optimizer state that are offloaded to host memory
     peak: str = "forward pass"  # when that is: or `backward pass`, `update`, `evaluation between steps`
 
     @property
     def total(self) -> int:
         """On the device."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.buffers - self.host
+        kept = self.parameters + self.gradients + self.optimizer + self.average
+        return kept + self.activations + self.buffers - self.host
 
 
 def room_on(memory: int, world_size: int, fraction: float = 1.0) -> int:
@@ -177,13 +179,15 @@ def _measure(
         parallel = Parallel(strategy, Replica(model), model)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     packing = packing_of(work.source, settings.micro_batch_tokens, divisible=divisible(work, model))
-    session = Session(parallel, half, world, reporter, size, packing=packing)
+    average = average_of(work, parallel)
+    session = Session(parallel, half, world, reporter, size, packing=packing, average=average)
     optimizer = as_one(work.optimizer(model))
     for group in optimizer.param_groups:
         if on_gpu and not group.get("fused") and group.get("foreach") is None:
             group["foreach"] = True  # as PyTorch chooses there, with temporaries for all parameters at once
     tracker = tracker_of(model, optimizer, sharded=sharded, offloads=settings.cpu_offload, on_gpu=on_gpu)
     kept = [leaf for leaf in tree_leaves(work.state()) if isinstance(leaf, torch.Tensor)]
+    kept += average.parts if average is not None else []
     if sharded:  # its `track_external` does nothing
         tracker.track_inputs((kept,))
     else:
@@ -208,17 +212,28 @@ def _measure(
         sums = accumulate(work, session, ids, slots)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
+        if average is not None:
+            average.update(0)
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = "evaluation between steps"
         # Code that reads the value of a fake tensor gets one of these errors.
         reads_values = nullcontext() if real else suppress(RuntimeError, TypeError)
-        evaluated = _noting_calls(work, "evaluate")
+        evaluations = _noting_calls(work, "evaluate")
         with reads_values:
             work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
-        if not real and not evaluated:  # a baseline has read a value before the evaluation started
+        if not real and not evaluations:  # a baseline has read a value before the evaluation started
             with reads_values:
-                work.evaluate(session)
-    return _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
+                evaluated(work, session)
+    snapshot = tracker.get_tracker_snapshot("peak")[CPU]
+    found = _usage(snapshot, offloads=settings.cpu_offload, peak=tracker.moment)
+    if average is None:
+        return found
+    # Offloaded to the host as the weights are.
+    return found._replace(
+        activations=found.activations - average.bytes,
+        average=average.bytes,
+        host=found.host + (average.bytes if settings.cpu_offload else 0),
+    )
 
 
 def _noting_calls(work: Workload, method: str) -> list[None]:

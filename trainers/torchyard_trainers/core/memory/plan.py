@@ -60,7 +60,7 @@ class Planner:
         model = built(work)
         self.parameters = sum(each.numel() for each in model.parameters())
         self.trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
-        self.state = state_bytes(model)
+        self.state = state_bytes(model, averaged=work.average_decay is not None)
         self.divisible = divisible(work, model)
         self.tokens = config.parallelism.micro_batch_tokens
         packing = packing_of(work.source, self.tokens, divisible=self.divisible)

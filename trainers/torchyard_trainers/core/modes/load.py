@@ -5,7 +5,7 @@ from typing import Any
 
 from torchyard_trainers.core.checkpoints.checkpoint import FROZEN_BASE, MODEL_SHAPE, read_newest, resolve
 from torchyard_trainers.core.checkpoints.resume import compare_elsewhere, identity_of
-from torchyard_trainers.core.checkpoints.shards import Shards, fill_weights, reader_of
+from torchyard_trainers.core.checkpoints.shards import Shards, fill_average, fill_weights, reader_of
 from torchyard_trainers.core.exits import CheckpointError
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.workload import Session, Workload
@@ -15,6 +15,7 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
     """Load the weights of a checkpoint; return its record and its folder. Collective.
 
     `checkpoint.resumeFrom` names it; the default is the newest of the job's folder. No checkpoint is changed.
+    Of a workload with a moving average of the weights, that is loaded.
     The evaluation data may differ from the training data, the model may not. If the job's folder has no checkpoint and
     none is named, the weights are those that the workload starts from, of a Hugging Face folder.
 
@@ -32,6 +33,9 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
 
     def fill(storage: Shards, folder: Path) -> None:
         fill_weights(session.parallel, storage, folder)
+        if session.average is not None:
+            fill_average(session.average, storage, folder)
+            session.average.replace_weights()
 
     found = read_newest(root, session.world, reader_of(resolve(root).root, session.world), fill)
     if found.record is None and not found.skipped and wanted is None and work.pretrained is not None:
