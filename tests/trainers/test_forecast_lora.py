@@ -1,10 +1,14 @@
 """A forecast counts a frozen base once, in the precision that computes, and optimizer state of adapters only."""
 
+import resource
+from contextlib import contextmanager
+
 import pytest
 from folder_lm import FolderLm
 from transformers import Qwen3Config
 
-from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers import registry
+from torchyard_trainers.core.config import Config, Parallelism, Trainer
 from torchyard_trainers.core.memory.forecast import forecast, imagined_world
 from torchyard_trainers.core.parallel import state_bytes
 from torchyard_trainers.core.weights import built
@@ -40,3 +44,20 @@ def test_a_frozen_base_costs_its_weights_and_adapters_cost_a_training_state(tmp_
     assert usage.parameters == pytest.approx((2 * base + 4 * adapters) / ranks, rel=0.01)
     assert usage.optimizer == pytest.approx(8 * adapters / ranks, rel=0.05)
     assert usage.gradients <= 4 * adapters * 1.01
+
+
+@pytest.mark.parametrize("params", [{}, {"loraRank": 8}])
+def test_no_process_builds_the_weights_of_a_large_preset(params):
+    with resident(limit=1 << 30):
+        work = registry.build(Config(trainer=Trainer(name="lm", params={"model": "llama3-8b", **params})))
+        model = built(work)
+    assert sum(each.numel() for each in model.parameters()) > 8e9
+    assert all(each.is_meta for each in model.parameters())
+
+
+@contextmanager
+def resident(limit):
+    """Let a `with` block have at most so many bytes of resident memory more than there were."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < limit

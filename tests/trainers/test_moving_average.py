@@ -47,7 +47,10 @@ def alone(fork_server, tmp_path_factory):
 
 def test_the_average_is_the_sum_of_all_weights_and_no_weight_is_changed():
     work = Averaged({"decay": DECAY, "steps": 12})
-    world, precision = World(0, 1, 0, torch.device("cpu"), grouped=False), Precision("fp32", torch.device("cpu"), sharded=False)
+    world, precision = (
+        World(0, 1, 0, torch.device("cpu"), grouped=False),
+        Precision("fp32", torch.device("cpu"), sharded=False),
+    )
     model = work.build()
     parallel = parallelize(model, [], "single", settings=Parallelism(), precision=precision, world=world)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)

@@ -108,9 +108,8 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 saver.wait()
             if stops and not last:
                 preempt.stop(run.run_dir, world, done, work.total_steps)
-    metrics = _ended(session, progress)
-    finish.finish(work, session, metrics, run.checkpoint_dir)
-    return metrics
+    finish.finish(work, session, _ended(session, progress), run.checkpoint_dir)
+    return progress.metrics
 
 
 def _ended(session: Session, progress: Progress) -> Mapping[str, float]:

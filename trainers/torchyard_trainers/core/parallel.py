@@ -166,10 +166,7 @@ def state_bytes(model: nn.Module, *, averaged: bool = False) -> int:
     `averaged`: there is a moving average of the weights.
     """
     learning = BYTES_PER_TRAINABLE + (BYTES_PER_AVERAGE if averaged else 0)
-    return sum(
-        each.numel() * (learning if each.requires_grad else each.element_size())
-        for each in model.parameters()
-    )
+    return sum(each.numel() * (learning if each.requires_grad else each.element_size()) for each in model.parameters())
 
 
 def strategy_by_memory(state: int, memory: int, world_size: int, local_size: int) -> str:

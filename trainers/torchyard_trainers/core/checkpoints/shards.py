@@ -19,7 +19,6 @@ from torchyard_trainers.core.optimizers import parts_of
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.world import World
 
-
 AVERAGE = "average"  # the part of a checkpoint that holds the moving average of the weights
 
 

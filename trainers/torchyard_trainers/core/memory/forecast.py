@@ -212,8 +212,6 @@ def _measure(
         sums = accumulate(work, session, ids, slots)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
-        if average is not None:
-            average.update(0)
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = "evaluation between steps"
         # Code that reads the value of a fake tensor gets one of these errors.
@@ -224,16 +222,8 @@ def _measure(
         if not real and not evaluations:  # a baseline has read a value before the evaluation started
             with reads_values:
                 evaluated(work, session)
-    snapshot = tracker.get_tracker_snapshot("peak")[CPU]
-    found = _usage(snapshot, offloads=settings.cpu_offload, peak=tracker.moment)
-    if average is None:
-        return found
-    # Offloaded to the host as the weights are.
-    return found._replace(
-        activations=found.activations - average.bytes,
-        average=average.bytes,
-        host=found.host + (average.bytes if settings.cpu_offload else 0),
-    )
+    found = _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
+    return found if average is None else _told_apart(found, average.bytes, offloads=settings.cpu_offload)
 
 
 def _noting_calls(work: Workload, method: str) -> list[None]:
@@ -300,6 +290,12 @@ class Replica(nn.Module):
 def _fill_with_zeros(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+
+
+def _told_apart(found: Usage, average: int, *, offloads: bool) -> Usage:
+    """Return the usage with the bytes of a moving average by themselves; it is offloaded as the weights are."""
+    host = found.host + (average if offloads else 0)
+    return found._replace(activations=found.activations - average, average=average, host=host)
 
 
 def _usage(snapshot: dict[Any, int], *, offloads: bool, peak: str) -> Usage:
