@@ -23,7 +23,7 @@ _TRIMMED = (
     "device",
     "aloneSeconds",
 )
-_MAX_METRICS = 32
+_MAX_METRICS = 64
 _MAX_ARTIFACTS = 16
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}

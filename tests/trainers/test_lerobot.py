@@ -1,9 +1,11 @@
 """LeRobot datasets: frames are read as they were written, bad data is named, a run is the same with any world size."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -168,6 +170,30 @@ def test_a_video_that_ends_early_is_named(tmp_path):
         DataError, match=r"episode 2, frame 6, field 'observation.images.camera0': .*has no frame at 0.6"
     ):
         recordings(folder).read([LENGTHS[0] + LENGTHS[1] + 6])
+
+
+def test_a_process_opens_each_video_once_and_reads_its_frames_in_any_order(tmp_path, monkeypatch):
+    source = recordings(write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True))
+    expected, opened = source.read(range(len(source))).images, []
+    monkeypatch.setattr("av.open", lambda path, open_file=av.open: (opened.append(path), open_file(path))[1])
+    source = recordings(tmp_path / "data")
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0)).tolist()
+    found = torch.cat([source.read([number]).images for number in order])
+    assert torch.equal(found, expected[order])
+    assert len(opened) == len(set(opened)) == len(LENGTHS)
+    child = os.fork()
+    if child == 0:
+        source.read([0])
+        os._exit(len(opened) - len(LENGTHS))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1, "a forked process opens a video of its own"
+
+
+def test_a_process_closes_the_oldest_videos(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchyard_trainers.core.data.frames.MOST_OPEN", 2)
+    source = recordings(write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True))
+    whole = source.read(range(len(source))).images
+    assert torch.equal(source.read(range(len(source))).images, whole)
+    assert len(source._videos._open) == 2
 
 
 def test_a_path_of_the_metadata_stays_in_the_dataset(tmp_path):

@@ -28,7 +28,7 @@ CONDITION_TYPES = (
     "Failed",
 )
 MAX_ATTEMPTS = 10
-MAX_METRICS = 32
+MAX_METRICS = 64
 MAX_WARNINGS = 8
 MAX_WARNING = 300
 MAX_STATUS_BYTES = 64 * 1024
@@ -236,7 +236,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
     restarts: Annotated[Restarts, doc("How often the job began again.")] = field(default_factory=Restarts)
     progress: Annotated[Progress, doc("How far training is.")] = field(default_factory=Progress)
-    metrics: Annotated[dict[str, float], doc("At most 32 finite numbers.")] = field(default_factory=dict)
+    metrics: Annotated[dict[str, float], doc("At most 64 finite numbers.")] = field(default_factory=dict)
     throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None

@@ -47,7 +47,7 @@ def lines(text: object, limit: int) -> str:
 
 
 def numbers(values: object) -> dict[str, float]:
-    """Return the first 32 finite numbers, by name."""
+    """Return the first `MAX_METRICS` finite numbers, by name."""
     if not isinstance(values, dict):
         return {}
     kept: dict[str, float] = {}

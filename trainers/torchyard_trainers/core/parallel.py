@@ -160,13 +160,24 @@ def choose_strategy(parallelism: Parallelism, world_size: int) -> str:
     return strategy
 
 
-def state_bytes(model: nn.Module, *, averaged: bool = False) -> int:
+def state_bytes(model: nn.Module, *, precision: str = "fp32", averaged: bool = False) -> int:
     """Return the bytes of a model's training state: a frozen parameter needs neither gradient nor optimizer state.
 
-    `averaged`: there is a moving average of the weights.
+    Args:
+        model: before it is distributed.
+        precision: that computes, of `core.precision.resolved`.
+        averaged: there is a moving average of the weights.
     """
     learning = BYTES_PER_TRAINABLE + (BYTES_PER_AVERAGE if averaged else 0)
-    return sum(each.numel() * (learning if each.requires_grad else each.element_size()) for each in model.parameters())
+    return sum(
+        each.numel() * (learning if each.requires_grad else _frozen_size(each, precision))
+        for each in model.parameters()
+    )
+
+
+def _frozen_size(parameter: nn.Parameter, precision: str) -> int:
+    """Return the bytes of an element of a frozen parameter in memory."""
+    return held_type(parameter, precision).itemsize if parameter.is_meta else parameter.element_size()
 
 
 def strategy_by_memory(state: int, memory: int, world_size: int, local_size: int) -> str:
@@ -233,14 +244,14 @@ def _set_types(model: nn.Module, precision: Precision) -> None:
     """
     for each in model.parameters():
         if each.is_meta:
-            each.data = each.data.to(held_type(each, precision))
+            each.data = each.data.to(held_type(each, precision.name))
 
 
-def held_type(parameter: nn.Parameter, precision: Precision) -> torch.dtype:
+def held_type(parameter: nn.Parameter, precision: str) -> torch.dtype:
     """Return the type of a deferred model's parameter in memory."""
     if not parameter.is_floating_point():
         return parameter.dtype
-    return torch.bfloat16 if precision.name == "bf16" and not parameter.requires_grad else torch.float32
+    return torch.bfloat16 if precision == "bf16" and not parameter.requires_grad else torch.float32
 
 
 def compile_blocks(blocks: list[nn.Module]) -> None:

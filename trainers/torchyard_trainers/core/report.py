@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PERIOD_SECONDS = 1.0
-MAX_METRICS = 32
+MAX_METRICS = 64
 MAX_WARNINGS = 8
 MAX_ARTIFACTS = 16
 MAX_DEVICE = 64

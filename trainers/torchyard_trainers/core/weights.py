@@ -7,21 +7,32 @@ that they are the same in every process and at every world size.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.named_tensors import local_part, names_of
-from torchyard_trainers.core.pretrained import stream
+from torchyard_trainers.core.pretrained import Pretrained, stream
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.world import World
 
-if TYPE_CHECKING:
-    from torchyard_trainers.core.workload import Workload
-
 Initialize = Callable[[nn.Module, nn.Module, str], None]
+
+
+class Architecture(Protocol):
+    """A model and where its weights come from: what of a `core.workload.Workload` is needed here."""
+
+    pretrained: Pretrained | None
+    deferred: bool
+    identity: Mapping[str, str | int | float]
+
+    def build(self) -> nn.Module:
+        """Build the model."""
+
+    def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
+        """Fill the parameters of one of its modules."""
 
 
 @contextmanager
@@ -46,12 +57,12 @@ def parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def is_deferred(work: "Workload") -> bool:
+def is_deferred(work: Architecture) -> bool:
     """Return whether `build` makes a model without weights, which are filled in when it is sharded."""
     return work.deferred or work.pretrained is not None
 
 
-def built(work: "Workload") -> nn.Module:
+def built(work: Architecture) -> nn.Module:
     """Build the model of a workload; its parameters have no memory yet if `is_deferred`."""
     if not is_deferred(work):
         return work.build()
@@ -69,7 +80,7 @@ def allocate(model: nn.Module, device: torch.device) -> None:
         torch.__future__.set_swap_module_params_on_conversion(swaps)
 
 
-def fill(work: "Workload", model: nn.Module, world: World) -> None:
+def fill(work: Architecture, model: nn.Module, world: World) -> None:
     """Fill an allocated, possibly sharded model: from the pretrained files, and what they lack initially. Collective.
 
     Raises:
@@ -82,7 +93,7 @@ def fill(work: "Workload", model: nn.Module, world: World) -> None:
     initialize(work, model, world, rest)
 
 
-def initialize(work: "Workload", model: nn.Module, world: World, names: set[str]) -> None:
+def initialize(work: Architecture, model: nn.Module, world: World, names: set[str]) -> None:
     """Fill the named parameters with initial values. Each rank makes those of some modules. Collective."""
     owners: list[tuple[str, nn.Module, list[str]]] = []
     seen: set[int] = set()
@@ -137,7 +148,7 @@ def default_initialize(model: nn.Module, module: nn.Module, name: str) -> None:
 
 
 def _initial(
-    work: "Workload", model: nn.Module, prefix: str, module: nn.Module, seed: int
+    work: Architecture, model: nn.Module, prefix: str, module: nn.Module, seed: int
 ) -> Mapping[str, nn.Parameter]:
     """Return initial values of a module's own parameters, on the CPU."""
     bare = _bare(module)

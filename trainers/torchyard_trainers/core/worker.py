@@ -111,9 +111,9 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     model = built(task)
     if settings.strategy == "auto" and strategy == "ddp":
         limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
-        strategy = strategy_by_memory(
-            state_bytes(model, averaged=task.average_decay is not None), limit, world.size, world.local_size
-        )
+        computes = Precision(settings.precision, world.device, sharded=False).name
+        state = state_bytes(model, precision=computes, averaged=task.average_decay is not None)
+        strategy = strategy_by_memory(state, limit, world.size, world.local_size)
     precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
     blocks = task.blocks(model)
     parallel = parallelize(

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchyard_trainers.core.data.frames import decode_image, decode_video, fitted
+from torchyard_trainers.core.data.frames import Videos, decode_image, fitted
 from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.vla.instructions import Instructions
@@ -94,6 +94,7 @@ class Recordings:
         self._back = [_frames_of(each, dataset.fps, "imageDeltas") for each in image_deltas]
         if max(self._back) > 0:
             raise ConfigError(f"trainer.params.imageDeltas: {max(image_deltas)} is in the future; use 0 or less")
+        self._videos = Videos()
         self._ends = np.cumsum([each.length for each in self._episodes])
         self._places = {task: place for place, task in enumerate(sorted(dataset.tasks))}
         self.instructions = Instructions([dataset.tasks[task] for task in self._places], folder=pretrained)
@@ -165,7 +166,7 @@ class Recordings:
             return fitted(decode_image(self._frames.image(episode, frame, camera), place), self._size)
         file, start = episode.videos[camera]
         second = start + frame / self._dataset.fps
-        pixels = decode_video(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
+        pixels = self._videos.frame(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
         return fitted(pixels, self._size)
 
 

@@ -1,6 +1,8 @@
 """Decodes images and frames of videos on the CPU."""
 
 import io
+import os
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.exits import DataError
 
 MAX_PIXELS = 1 << 26  # of an image: more is not a camera
+MOST_OPEN = 32  # videos of a process: a decoder keeps several frames
 
 
 def decode_image(content: bytes, place: str) -> NDArray[np.uint8]:
@@ -33,42 +36,70 @@ def decode_image(content: bytes, place: str) -> NDArray[np.uint8]:
         raise DataError(f"{place}: not a readable image: {error}") from error
 
 
-def decode_video(path: Path, second: float, tolerance: float, place: str) -> NDArray[np.uint8]:
-    """Return the frame of a video at a time, [height, width, 3].
+class Videos:
+    """Reads frames of video files; each process opens a file once, and keeps the last ones open.
 
-    Args:
-        path: of the video.
-        second: from its start.
-        tolerance: seconds that the nearest frame may be away.
-        place: names it in errors.
-
-    Raises:
-        DataError: there is no such video, it is damaged, or it has no frame there.
+    A forked process opens them again: its parent's have a position that both would move.
     """
-    import av
 
-    if not path.is_file():
-        raise DataError(f"{place}: {path} does not exist; copy the dataset again")
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, Any] = OrderedDict()
+        self._process = os.getpid()
+
+    def frame(self, path: Path, second: float, tolerance: float, place: str) -> NDArray[np.uint8]:
+        """Return the frame of a video at a time, [height, width, 3].
+
+        Args:
+            path: of the video.
+            second: from its start.
+            tolerance: seconds that the nearest frame may be away.
+            place: names it in errors.
+
+        Raises:
+            DataError: there is no such video, it is damaged, or it has no frame there.
+        """
+        import av
+
+        try:
+            best = _nearest(self._container(path, place), second, tolerance)
+        except (av.error.FFmpegError, IndexError) as error:
+            self._open.pop(path, None)
+            raise DataError(f"{place}: {path} cannot be decoded: {error}") from error
+        if best is not None and abs(best.time - second) <= tolerance:
+            return np.asarray(best.to_ndarray(format="rgb24"))
+        nearest = "none" if best is None else f"the nearest is at {best.time:.4f} s"
+        raise DataError(f"{place}: {path} has no frame at {second:.4f} s ({nearest}); copy the file again")
+
+    def _container(self, path: Path, place: str) -> Any:
+        import av
+
+        if self._process != os.getpid():
+            self._open, self._process = OrderedDict(), os.getpid()
+        if path not in self._open:
+            if not path.is_file():
+                raise DataError(f"{place}: {path} does not exist; copy the dataset again")
+            self._open[path] = av.open(str(path))
+            if len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(path)
+        return self._open[path]
+
+
+def _nearest(container: Any, second: float, tolerance: float) -> Any:
+    """Return the frame nearest to a time, None if the video has none."""
+    stream = container.streams.video[0]
+    if not stream.codec_context.is_open:
+        stream.thread_type = "NONE"  # the workers of the loader are the threads
+    container.seek(max(0, int((second - tolerance) / stream.time_base)), stream=stream)
     best: Any = None
-    try:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "NONE"  # the workers of the loader are the threads
-            assert stream.time_base is not None
-            container.seek(max(0, int((second - tolerance) / stream.time_base)), stream=stream)
-            for frame in container.decode(stream):
-                if frame.time is None:
-                    continue
-                if best is None or abs(frame.time - second) < abs(best.time - second):
-                    best = frame
-                if frame.time >= second:
-                    break
-            if best is not None and abs(best.time - second) <= tolerance:
-                return np.asarray(best.to_ndarray(format="rgb24"))
-    except (av.error.FFmpegError, IndexError) as error:
-        raise DataError(f"{place}: {path} cannot be decoded: {error}") from error
-    nearest = "none" if best is None else f"the nearest is at {best.time:.4f} s"
-    raise DataError(f"{place}: {path} has no frame at {second:.4f} s ({nearest}); copy the file again")
+    for frame in container.decode(stream):
+        if frame.time is None:
+            continue
+        if best is None or abs(frame.time - second) < abs(best.time - second):
+            best = frame
+        if frame.time >= second:
+            break
+    return best
 
 
 def fitted(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from torchyard_trainers.core.data.frames import decode_image, decode_video
+from torchyard_trainers.core.data.frames import Videos, decode_image
 from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot
 from torchyard_trainers.core.exits import DataError
 
@@ -55,7 +55,7 @@ def _problems(dataset: LeRobot, frames: Frames, episode: Episode) -> list[str]:
         frames.of(episode)
     except DataError as error:
         return [str(error)]
-    found = []
+    found, videos = [], Videos()
     for camera in dataset.cameras:
         for frame in sorted({0, episode.length - 1}):
             place = f"{episode.file}, episode {episode.number}, frame {frame}, field {camera!r}"
@@ -63,7 +63,7 @@ def _problems(dataset: LeRobot, frames: Frames, episode: Episode) -> list[str]:
                 if camera in episode.videos:
                     file, start = episode.videos[camera]
                     second = start + frame / dataset.fps
-                    decode_video(dataset.folder / file, second, 0.5 / dataset.fps, place)
+                    videos.frame(dataset.folder / file, second, 0.5 / dataset.fps, place)
                 else:
                     decode_image(frames.image(episode, frame, camera), place)
             except DataError as error:

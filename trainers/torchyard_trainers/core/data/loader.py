@@ -53,6 +53,7 @@ class Loader:
         self._device, self._workers, self._wait = device, workers, wait
         self._next: int | None = None
         self._found: Iterator[Any] = iter(())
+        self._order: _Order | None = None
 
     def step(self, step: int, micro_batch: int | None) -> Iterator[Any] | None:
         """Return the data of each micro-batch of a step; reading begins again where steps do not follow each other.
@@ -68,15 +69,20 @@ class Loader:
 
     def _read(self, source: Source, step: int, micro_batch: int | None) -> Iterator[Any]:
         if step != self._next:
-            order = _Order(self._batches, step, self._steps, micro_batch)
-            self._found = iter(self._loader(source, order))
+            self._order = _Order(self._batches, step, self._steps, micro_batch)
+            self._found = iter(self._loader(source, self._order))
         self._next = step + 1
-        for _ in self._batches(step, micro_batch):
-            with self._wait:
-                data = next(self._found)
-            if isinstance(data, _Failed):
-                raise data.error
-            yield on_device(data, self._device)
+        assert self._order is not None
+        yield self._one()  # a rank has at least one micro-batch; the order knows how many once it has been asked
+        for _ in range(self._order.counts.pop(step) - 1):
+            yield self._one()
+
+    def _one(self) -> Any:
+        with self._wait:
+            data = next(self._found)
+        if isinstance(data, _Failed):
+            raise data.error
+        return on_device(data, self._device)
 
     def __enter__(self) -> Self:
         return self
@@ -98,14 +104,21 @@ class Loader:
 
 
 class _Order:
-    """The sample ids of all micro-batches from a step on."""
+    """The sample ids of all micro-batches from a step on.
+
+    Attributes:
+        counts: micro-batches of each step that has been reached.
+    """
 
     def __init__(self, batches: Batches, first: int, last: int, micro_batch: int | None) -> None:
         self._batches, self._steps, self._micro_batch = batches, range(first, last), micro_batch
+        self.counts: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in self._steps:
-            yield from (list(ids) for ids in self._batches(step, self._micro_batch))
+            found = self._batches(step, self._micro_batch)
+            self.counts[step] = len(found)
+            yield from (list(ids) for ids in found)
 
 
 class _Samples(Dataset[Any]):

@@ -60,13 +60,13 @@ class Planner:
         model = built(work)
         self.parameters = sum(each.numel() for each in model.parameters())
         self.trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
-        self.state = state_bytes(model, averaged=work.average_decay is not None)
+        self.precision = resolved(config.parallelism.precision, gpu=memory is not None, bf16=bf16)
+        self.state = state_bytes(model, precision=self.precision, averaged=work.average_decay is not None)
         self.divisible = divisible(work, model)
         self.tokens = config.parallelism.micro_batch_tokens
         packing = packing_of(work.source, self.tokens, divisible=self.divisible)
         self.packed = len(packing.micro_batches(ids_of_step(work, 0), world.size, 0)) if packing is not None else None
         self.real = False
-        self.precision = resolved(config.parallelism.precision, gpu=memory is not None, bf16=bf16)
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
