@@ -81,6 +81,7 @@ class Loader:
         with self._wait:
             data = next(self._found)
         if isinstance(data, _Failed):
+            self._next = None  # the rest of this step is not read any more
             raise data.error
         return on_device(data, self._device)
 
