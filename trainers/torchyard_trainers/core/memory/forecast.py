@@ -214,16 +214,21 @@ def _measure(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = "evaluation between steps"
-        # Code that reads the value of a fake tensor gets one of these errors.
-        reads_values = nullcontext() if real else suppress(RuntimeError, TypeError)
-        evaluations = _noting_calls(work, "evaluate")
-        with reads_values:
-            work.after_step(session, work.total_steps, dict.fromkeys([*sums.names, "gradNorm"], 0.0))
-        if not real and not evaluations:  # a baseline has read a value before the evaluation started
-            with reads_values:
-                evaluated(work, session)
+        _evaluate(work, session, [*sums.names, "gradNorm"], real=real)
     found = _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
     return found if average is None else _told_apart(found, average.bytes, offloads=settings.cpu_offload)
+
+
+def _evaluate(work: Workload, session: Session, names: list[str], *, real: bool) -> None:
+    """Run the code after the last step, and the evaluation if it has not come that far."""
+    # Code that reads the value of a fake tensor gets one of these errors.
+    reads_values = nullcontext() if real else suppress(RuntimeError, TypeError)
+    evaluations = _noting_calls(work, "evaluate")
+    with reads_values:
+        work.after_step(session, work.total_steps, dict.fromkeys(names, 0.0))
+    if not real and not evaluations:  # a baseline has read a value before the evaluation started
+        with reads_values:
+            evaluated(work, session)
 
 
 def _noting_calls(work: Workload, method: str) -> list[None]:
