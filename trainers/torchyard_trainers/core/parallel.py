@@ -60,7 +60,7 @@ class Parallel:
         For many passes without gradients, as of generation: each block is gathered at its first pass only. (Gathering
         earlier, before the first pass of the whole model, would break its lazy initialization.)
         """
-        units = self._units()
+        units = _units(self.module)
         for unit in units:
             unit.set_reshard_after_forward(False, recurse=False)
         try:
@@ -69,14 +69,6 @@ class Parallel:
             for unit in units:
                 unit.reshard()
                 unit.set_reshard_after_forward(self.reshards and unit is not self.module, recurse=False)
-
-    def _units(self) -> list[Any]:
-        """Return the modules that gather their parameters together."""
-        if self.strategy not in SHARDED:
-            return []
-        from torch.distributed.fsdp import FSDPModule
-
-        return [each for each in self.module.modules() if isinstance(each, FSDPModule)]
 
     @contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
@@ -118,8 +110,7 @@ class Parallel:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""
-        for unit in self._units():
-            unit.reshard()
+        reshard(self.module)
         return list(self.module.parameters())
 
     def copy_to(self, other: nn.Module) -> None:
@@ -322,6 +313,19 @@ def mesh_of(strategy: str, world: World) -> DeviceMesh:
         )
     shape = (world.size // world.local_size, world.local_size)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def reshard(model: nn.Module) -> None:
+    """Free the parameters that a forward pass left gathered; those of the model are then this rank's shards."""
+    for unit in _units(model):
+        unit.reshard()
+
+
+def _units(model: nn.Module) -> list[Any]:
+    """Return the modules of a sharded model that gather their parameters together."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return [each for each in model.modules() if isinstance(each, FSDPModule)]
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
+from torchyard_trainers.core.schedules import Kind, factor
 
 # The geometries of lm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
@@ -69,9 +70,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Count | None, doc("Samples of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")
     ] = None
     lr: Annotated[Rate | None, doc("Learning rate after the warm-up.")] = None
-    lr_final: Annotated[Rate | None, doc("Learning rate of the last step; linear in between.")] = None
+    lr_final: Annotated[Rate | None, doc("Learning rate of the last step.")] = None
+    schedule: Annotated[
+        Kind | None, doc("Fall of the learning rate after the warm-up; wsd: only in the last fifth of the steps.")
+    ] = None
     warmup_steps: Annotated[
-        Annotated[int, Meta(ge=0)] | None, doc("Steps over which the learning rate rises from 0.")
+        Annotated[int, Meta(ge=0)] | None,
+        doc("Steps over which the learning rate rises from 0; by default at most a tenth of all after sftSteps."),
     ] = None
     weight_decay: Annotated[Rate | None, doc("Weight decay of AdamW; norms, biases and embeddings have none.")] = None
     max_grad_norm: Annotated[
@@ -151,6 +156,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: int
     lr: float
     lr_final: float
+    schedule: Kind
     warmup_steps: int
     weight_decay: float
     max_grad_norm: float
@@ -189,7 +195,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a frozen copy of the model is needed."""
+        """Whether the model after `sft_steps` is needed."""
         return self.method == "dpo" or self.kl_coefficient > 0
 
 
@@ -200,6 +206,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "symbols": 8,
         "batch": 128,
         "lr_final": 0.0,
+        "schedule": "linear",
         "warmup_steps": 10,
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
@@ -214,6 +221,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "batch": 16,
         "lr": 1e-5,
         "lr_final": 0.0,
+        "schedule": "linear",
         "warmup_steps": 50,
         "weight_decay": 0.01,
         "max_grad_norm": 1.0,
@@ -297,6 +305,8 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         )
     if params.lora_rank is not None:
         values.setdefault("lora_alpha", 2.0 * params.lora_rank)
+    if params.warmup_steps is None:
+        values["warmup_steps"] = min(values["warmup_steps"], max(values["steps"] - values.get("sft_steps", 0), 0) // 10)
     # The longest answer and the token that ends it.
     values.setdefault("max_new_tokens", values["length"] + 2)
     settings = msgspec.convert(values, Settings)
@@ -311,11 +321,10 @@ def _check(settings: Settings) -> None:
             f"{at}.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "
             f"{settings.method}; raise it"
         )
-    if settings.warmup_steps > settings.steps - settings.sft_steps:
-        raise ConfigError(
-            f"{at}.warmupSteps: {settings.warmup_steps}, but there are {settings.steps - settings.sft_steps} steps; "
-            "lower it"
-        )
+    try:
+        factor(settings.schedule, 0, settings.steps - settings.sft_steps, warm_up=settings.warmup_steps)
+    except ValueError as error:
+        raise ConfigError(f"{at}.warmupSteps: {error}") from error
     if settings.batch % settings.group:
         raise ConfigError(
             f"{at}.batch: {settings.batch} completions are not groups of {settings.group}; give a multiple of group"

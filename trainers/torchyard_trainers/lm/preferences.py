@@ -33,7 +33,7 @@ class Preferences:
             step: counted from the first of this method.
         """
         if not step:
-            self._reference.renew(session)
+            self._reference.renew()
         world = session.world
         (slots,) = split(len(ids), world.size, world.rank)
         score = self._reference.scorer(session)

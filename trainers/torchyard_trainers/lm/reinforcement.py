@@ -45,7 +45,7 @@ class Reinforcement:
         if number not in self._held:
             session.reporter.phase("rollout")
             if not number and self._reference is not None:
-                self._reference.renew(session)
+                self._reference.renew()
             training = session.parallel.module.training
             session.parallel.module.eval()
             several = settings.steps_per_rollout > 1 or settings.method == "ppo"

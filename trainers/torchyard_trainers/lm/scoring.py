@@ -1,14 +1,15 @@
 """Scores of documents as [n, T], by the model in training and by a frozen reference."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchyard_trainers.core.frozen import frozen
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.core.weights import allocate
+from torchyard_trainers.core.named_tensors import local_part
+from torchyard_trainers.core.optimizers import trainable
+from torchyard_trainers.core.parallel import reshard
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.models import LanguageModel, Scores
 
@@ -55,33 +56,55 @@ def scorer(session: Session, *, temperature: float = 1.0) -> Score:
 
 
 class Reference:
-    """A frozen copy of the model, which training is not to leave too far behind."""
+    """The model as it was after the supervised steps, which training is not to leave too far behind.
+
+    Only this rank's parts of the trainable parameters are held, those of the adapters for LoRA. While the reference
+    scores, they change places with the parts in training, so that no process ever holds a second model.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
-        """Copy a model that is not sharded yet."""
-        self._model = frozen(model).eval()
-        if any(each.is_meta for each in self._model.parameters()):  # the weights come later, and `renew` copies them
-            allocate(self._model, torch.device("cpu"))
-            for each in self._model.parameters():
-                each.detach().zero_()
+        """Refer to a model, which may be sharded and filled before the first use."""
+        self._model = model
+        self._held: dict[str, Tensor] = {}
 
-    def renew(self, session: Session) -> None:
-        """Copy the weights in training. Collective."""
-        self._model.to(session.world.device)
-        session.parallel.copy_to(self._model)
+    def renew(self) -> None:
+        """Copy the weights in training."""
+        with torch.no_grad():
+            for live, value in self._pairs():
+                value.copy_(live)
 
     def scorer(self, session: Session, *, temperature: float = 1.0) -> Score:
-        """Return a function that scores documents."""
-        self._model.to(session.world.device)
+        """Return a function that scores documents. Collective if sharded."""
+        score = scorer(session, temperature=temperature)
 
-        @torch.no_grad()
-        def score(tokens: Tensor, labels: Tensor) -> Scored:
-            with session.precision.casting():
-                found = self._model(tokens, labels, scores=True, temperature=temperature)
-            return scored(found, labels)
+        def score_in_place(tokens: Tensor, labels: Tensor) -> Scored:
+            self._exchange()
+            try:
+                return score(tokens, labels)
+            finally:
+                self._exchange()
 
-        return score
+        return score_in_place
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Tensor]:
         """Return the weights, which a restore fills in place."""
-        return self._model.state_dict()
+        if not self._held:
+            self._held = {name: torch.zeros_like(each, requires_grad=False) for name, each in self._live().items()}
+        return self._held
+
+    def _exchange(self) -> None:
+        """Exchange the weights in training and those of the reference, one at a time."""
+        with torch.no_grad():
+            for live, value in self._pairs():
+                before = live.clone()
+                live.copy_(value)
+                value.copy_(before)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return this rank's parts of each weight in training, and of the same weight of the reference."""
+        live = self._live()
+        return [(local_part(live[name])[0], local_part(value)[0]) for name, value in self.state().items()]
+
+    def _live(self) -> dict[str, nn.Parameter]:
+        reshard(self._model)
+        return trainable(self._model)

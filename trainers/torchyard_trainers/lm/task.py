@@ -14,6 +14,7 @@ from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
+from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 from torchyard_trainers.lm.evaluation import answers, score_answers
 from torchyard_trainers.lm.folder import empty_model, read_tokenizer, tokenizer_files
@@ -106,20 +107,21 @@ class LanguageModeling(Workload):
         return adamw(model, self.settings.lr, weight_decay=self.settings.weight_decay, betas=(0.9, 0.95))
 
     def learning_rate(self, step: int) -> float:
-        """Return the rate of a step: rising from 0 during the warm-up, then linear from `lr` to `lr_final`.
+        """Return the rate of a step, the same for all steps of a rollout.
 
-        It is `sft_lr` in the supervised steps of another method, and warms up for each.
+        In the supervised steps of another method it is `sft_lr`, with a warm-up of their own.
         """
         settings = self.settings
         if step < settings.sft_steps:
-            return settings.sft_lr * min((step + 1) / max(settings.warmup_steps, 1), 1.0)
-        own, steps = step - settings.sft_steps, settings.steps - settings.sft_steps
-        # All steps of a rollout have one rate.
-        own -= own % settings.steps_per_rollout
-        if own < settings.warmup_steps:
-            return settings.lr * (own + 1) / settings.warmup_steps
-        share = min((own - settings.warmup_steps) / max(steps - settings.warmup_steps, 1), 1.0)
-        return settings.lr + (settings.lr_final - settings.lr) * share
+            warm_up = min(settings.warmup_steps, settings.sft_steps)
+            return settings.sft_lr * factor("constant", step, settings.sft_steps, warm_up=warm_up)
+        rollouts = [
+            -(-steps // settings.steps_per_rollout)
+            for steps in (settings.steps - settings.sft_steps, settings.warmup_steps)
+        ]
+        number = (step - settings.sft_steps) // settings.steps_per_rollout
+        final = settings.lr_final / settings.lr if settings.lr else 0.0
+        return settings.lr * factor(settings.schedule, number, rollouts[0], warm_up=rollouts[1], final=final)
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the model before training."""
