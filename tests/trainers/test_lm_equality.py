@@ -40,12 +40,18 @@ def undisturbed(fork_server, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("world", "parallelism"),
-    [(1, {"microBatchSize": 3}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp", "microBatchSize": 2})],
+    ("world", "nodes", "parallelism"),
+    [
+        (1, 1, {"microBatchSize": 3}),
+        (2, 1, {"strategy": "ddp"}),
+        (2, 1, {"strategy": "fsdp", "microBatchSize": 2}),
+        (3, 1, {"strategy": "fsdp"}),
+        (4, 2, {"strategy": "hsdp", "microBatchSize": 2}),
+    ],
 )
-def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
+def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, nodes, parallelism):
     assert undisturbed[0]["completionTokens"] not in (2, 3), "answers differ in length: tokens are counted, not samples"
-    yard.train(settings(parallelism=parallelism), world)
+    yard.train(settings(parallelism=parallelism), world, nodes=nodes)
     yard.assert_learned(undisturbed, LEARNED)
 
 

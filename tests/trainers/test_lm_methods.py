@@ -101,11 +101,21 @@ def undisturbed(fork_server, tmp_path_factory):
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("world", "strategy"), [(2, "ddp"), (2, "fsdp")])
-def test_every_strategy_is_the_same_run(yard, undisturbed, method, world, strategy):
-    yard.train(of_method(method, parallelism={"strategy": strategy, "microBatchSize": 3}), world)
+@pytest.mark.parametrize(
+    ("method", "ranks", "parallelism"),
+    [
+        *((method, (2, 1), {"strategy": "ddp", "microBatchSize": 3}) for method in METHODS),
+        *((method, (2, 1), {"strategy": "fsdp"}) for method in ("dpo", "grpo")),
+        *((method, (3, 1), {"strategy": "fsdp", "microBatchSize": 2}) for method in METHODS),
+        *((method, (4, 2), {"strategy": "hsdp"}) for method in ("dpo", "grpo")),
+    ],
+)
+def test_every_strategy_is_the_same_run_with_and_without_accumulation(yard, undisturbed, method, ranks, parallelism):
+    world, nodes = ranks
+    yard.train(of_method(method, parallelism=parallelism), world, nodes=nodes)
     yard.assert_learned(undisturbed[method], LEARNED, rel=1e-4)
+    losses = {line["step"]: line["loss"] for line in undisturbed[method]}
+    assert yard.losses() == pytest.approx(losses, abs=1e-5, rel=1e-5)
 
 
 @pytest.mark.e2e
