@@ -21,6 +21,10 @@ def test_figures_are_short_and_carry_their_units():
     )
 
 
+def test_a_job_of_reinforcement_learning_shows_its_reward():
+    assert columns(TrainingJobStatus(metrics={"reward": 0.75})).reward == "0.750"
+
+
 def test_a_job_of_which_nothing_is_known_shows_nothing():
     assert columns(TrainingJobStatus(state=State("Pending"))) == Columns()
 

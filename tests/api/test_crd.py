@@ -159,7 +159,7 @@ def test_patterns_mean_the_same_to_go():
 def test_kubectl_shows_the_columns_people_look_for():
     columns = VERSION["additionalPrinterColumns"]
     assert [c["name"].upper() for c in columns if not c.get("priority")] == (
-        ["STATE", "PROGRESS", "STEP", "LOSS", "RATE", "GPUS", "GOODPUT", "RESTARTS", "ETA", "AGE"]
+        ["STATE", "PROGRESS", "STEP", "LOSS", "REWARD", "RATE", "GPUS", "GOODPUT", "RESTARTS", "ETA", "AGE"]
     )
     assert [c["name"].upper() for c in columns if c.get("priority") == 1] == [
         "ROUND",

@@ -15,13 +15,15 @@ RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
 
 def columns(status: TrainingJobStatus) -> Columns:
     """The columns of a status; what is not known is empty."""
-    progress, rate, loss = status.progress, status.throughput.steps_per_second, status.metrics.get("loss")
+    progress, rate = status.progress, status.throughput.steps_per_second
+    loss, reward = status.metrics.get("loss"), status.metrics.get("reward")
     running = status.state == State.RUNNING
     return Columns(
         # Rounded down: what is not done never reads 100%.
         progress=f"{int(progress.percent)}%" if progress.percent is not None else "",
         step=f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
         loss=figure(loss) if loss is not None else "",
+        reward=figure(reward) if reward is not None else "",
         rate=f"{figure(rate)}/s" if rate is not None else "",
         goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",

@@ -24,6 +24,7 @@ _COLUMNS = (
     ("Progress", ".status.columns.progress", "string", 0, "Share done."),
     ("Step", ".status.columns.step", "string", 0, "Newest optimizer step, of how many."),
     ("Loss", ".status.columns.loss", "string", 0, "Newest loss."),
+    ("Reward", ".status.columns.reward", "string", 0, "Newest mean reward, of reinforcement learning."),
     ("Rate", ".status.columns.rate", "string", 0, "Optimizer steps a second."),
     ("GPUs", ".status.gpus.count", "integer", 0, "GPUs of the gang."),
     ("Goodput", ".status.columns.goodput", "string", 0, "Share of wall time that made steps which survived."),

@@ -203,6 +203,7 @@ class Columns(StatusModel, frozen=True, kw_only=True):
     progress: Annotated[str, doc("Share done.")] = ""
     step: Annotated[str, doc("Newest optimizer step, of how many.")] = ""
     loss: Annotated[str, doc("Newest loss, to four digits.")] = ""
+    reward: Annotated[str, doc("Newest mean reward, to four digits, of a job of reinforcement learning.")] = ""
     rate: Annotated[str, doc("Optimizer steps a second.")] = ""
     goodput: Annotated[str, doc("Share of wall time that made steps which survived.")] = ""
     eta: Annotated[str, doc("Time left at the current rate, while the job runs.")] = ""

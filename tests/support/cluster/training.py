@@ -20,15 +20,16 @@ class Training:
     Args:
         jobs: of the namespace it is in.
         steps: it makes in all.
+        trainer: what trains; default: CVRP.
     """
 
-    def __init__(self, jobs: Jobs, steps: int = STEPS) -> None:
+    def __init__(self, jobs: Jobs, steps: int = STEPS, *, trainer: dict | None = None) -> None:
         self.jobs, self.name, self.steps = jobs, "job", steps
+        self.trainer = trainer or {"name": "cvrp", "params": {"preset": "tiny", "steps": steps}}
 
     async def start(self) -> "Training":
         await self.jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
-        trainer = {"name": "cvrp", "params": {"preset": "tiny", "steps": self.steps}}
-        await self.jobs.submit(self.name, trainer=trainer, **SPEC)
+        await self.jobs.submit(self.name, trainer=self.trainer, **SPEC)
         return self
 
     async def gained(self, seconds: float = 240.0) -> dict:
