@@ -1,4 +1,4 @@
-"""Reinforcement learning in pods: a pod lost during a rollout costs that rollout only, and the reward is seen to rise."""
+"""GRPO in pods: one that is lost during a rollout costs that rollout only, and the reward is seen to rise."""
 
 import json
 

@@ -237,11 +237,12 @@ _METHODS: dict[str, dict[str, Any]] = {
     "grpo": _ROLLOUTS | {"group": 16, "clip_high": 0.28, "normalize_groups": True},
     "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
 }
+_WARM = {"sft_steps": 50, "sft_lr": 3e-3, "schedule": "wsd"}
 _TINY: dict[str, dict[str, Any]] = {
     "sft": {"steps": 300, "lr": 3e-3},
-    "dpo": {"steps": 160, "lr": 3e-4, "sft_steps": 40, "sft_lr": 3e-3},
-    "grpo": {"steps": 180, "lr": 1e-3, "sft_steps": 40, "sft_lr": 3e-3, "batch": 256},
-    "ppo": {"steps": 180, "lr": 1e-3, "sft_steps": 40, "sft_lr": 3e-3, "batch": 256},
+    "dpo": _WARM | {"steps": 160, "lr": 3e-4},
+    "grpo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256},
+    "ppo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256},
 }
 _LARGE: dict[str, dict[str, Any]] = {
     "sft": {"steps": 1000},
