@@ -10,6 +10,7 @@ from parameters import parameters_markdown
 from torchyard.api.crd import crd_yaml
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.reference import reference_markdown
+from torchyard.sweep import reference as sweep_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +19,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     """Path and text of the CRD, the parameter schemas and the reference pages."""
     yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
+    yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
     for name in BUILT_IN:
         # Rooms never import each other: the trainer room describes its parameters in a process of its own.
         command = [sys.executable, "-m", "torchyard_trainers", "schema", name]

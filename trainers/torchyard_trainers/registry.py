@@ -79,10 +79,15 @@ def build(config: Config) -> Any:
 
 
 def schema(name: str) -> str:
-    """Return the JSON Schema of a workload's parameters as text, without torch."""
+    """Return the JSON Schema of a workload's parameters, and the metrics it reports, as text, without torch."""
     import msgspec
 
-    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(_params(name).Params)}
+    from torchyard_trainers.core.parameters import METRICS
+
+    module = _params(name)
+    reported = sorted({*METRICS, *module.METRICS})
+    tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(module.Params)}
+    tree["x-metrics"] = reported
     return json.dumps(tree, indent=2) + "\n"
 
 

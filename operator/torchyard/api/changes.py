@@ -73,6 +73,7 @@ FIXED: tuple[Fixed, ...] = (
             "health.nonFinite",
             "health.stall",
             "metrics.patterns",
+            "metrics.milestones",
             "logging",
             "scheduling.gang",
             "scheduling.priorityClass",

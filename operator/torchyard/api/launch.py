@@ -79,6 +79,7 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
         "evaluation": spec["evaluation"],
         "export": spec["export"],
         "preflight": job.spec.preflight is not None and job.spec.preflight.enabled,
+        **({"milestones": spec["metrics"]["milestones"]} if job.spec.metrics.milestones is not None else {}),
     }
 
 

@@ -25,21 +25,21 @@ def reference_markdown() -> str:
     parts = [_INTRODUCTION]
     for title, path, schema in (("Spec", "spec", spec_schema()), ("Status", "status", status_schema())):
         parts.append(f"## {title}\n\n{schema['description']}\n")
-        parts.extend(_sections(path, schema))
+        parts.extend(sections(path, schema))
     parts += [_rules(), _changes()]
     return "\n".join(parts)
 
 
-def _sections(path: str, schema: Schema) -> Iterator[str]:
-    """The table of a section, then those of the sections inside it."""
+def sections(path: str, schema: Schema) -> Iterator[str]:
+    """Yield the table of a section, then those of the sections inside it."""
     required = schema.get("required", ())
     rows = [_row(path, name, field, name in required) for name, field in schema["properties"].items()]
     yield f"### `{path}`\n\n| Field | Type | Default | Meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
     for name, field in schema["properties"].items():
         if "properties" in field:
-            yield from _sections(f"{path}.{name}", field)
+            yield from sections(f"{path}.{name}", field)
         elif "properties" in field.get("items", {}):
-            yield from _sections(f"{path}.{name}[]", field["items"])
+            yield from sections(f"{path}.{name}[]", field["items"])
 
 
 def _row(path: str, name: str, field: Schema, required: bool) -> str:
@@ -63,6 +63,8 @@ def _note(field: str) -> str:
 
 def type_text(field: Schema) -> str:
     """What may be written into a field, in words."""
+    if "type" not in field and field.get(ANY):
+        return "value"
     if field.get("pattern") in FORMS:
         return FORMS[field["pattern"]][0].removeprefix("a ").removeprefix("an ")
     if field.get(INT_OR_STRING):
@@ -76,11 +78,9 @@ def type_text(field: Schema) -> str:
     if "additionalProperties" in field:
         values = field["additionalProperties"]
         return "mapping" if values.get(ANY) else f"map to {type_text(values)}"
-    if field["type"] == "object":
-        return "section"
     if field["type"] in {"integer", "number"}:
         return ("whole number" if field["type"] == "integer" else "number") + _bounds(field)
-    return "true, false" if field["type"] == "boolean" else "text"
+    return {"object": "section", "boolean": "true, false"}.get(field["type"], "text")
 
 
 def _bounds(field: Schema) -> str:

@@ -118,7 +118,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     if node["type"] == "integer":
         schema["format"] = "int32" if node.get("maximum", _INT32 + 1) <= _INT32 else "int64"
     if node["type"] == "array":
-        schema["items"] = _convert(node["items"], definitions)
+        schema["items"] = _convert(node.get("items", {}), definitions)
         schema["items"].pop("default", None)
         schema.setdefault(LIST_TYPE, "atomic")
     if node["type"] == "object":

@@ -122,6 +122,16 @@ class Parallelism(Model, frozen=True, kw_only=True):
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 
 
+class Milestones(Model, frozen=True, kw_only=True):
+    """Values of one metric that stay in `status.metrics`, under `METRIC@PERCENT%`."""
+
+    metric: Annotated[Annotated[str, Meta(min_length=1, max_length=64)], doc("A metric that the workload reports.")]
+    percents: Annotated[
+        list[Annotated[int, Meta(ge=1, le=99)]],
+        Meta(min_length=1, max_length=8, description="Percents of the job's steps after which its value is kept."),
+    ]
+
+
 class Metrics(Model, frozen=True, kw_only=True):
     """Metrics of scripts that write no report."""
 
@@ -133,6 +143,9 @@ class Metrics(Model, frozen=True, kw_only=True):
             "`loss=(?P<loss>[0-9.]+)`. Every matching line is a point of the curves in metrics.jsonl.",
         ),
     ] = field(default_factory=list)
+    milestones: Annotated[
+        Milestones | None, doc("Values to keep, of workloads; a sweep sets this to compare its trials.")
+    ] = None
     interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = "10s"
 
 

@@ -46,7 +46,7 @@ def validate_file(path: Path | str, sets: Sequence[str] = ()) -> Validation:
 
 def validate_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> Validation:
     """Check the bytes of a job file; `file` is its name in messages."""
-    root = _tree(data, file)
+    root = tree_of(data, file)
     if isinstance(root, Problem):
         return Validation(problems=(root,))
     tree, found = root
@@ -62,7 +62,13 @@ def check_update(old: TrainingJob, new: TrainingJob, file: str = "") -> tuple[Pr
     )
 
 
-def _tree(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:
+def checked_tree(root: At, file: str) -> Validation:
+    """Check a job that was read already."""
+    return _Checked(file, root, []).result()
+
+
+def tree_of(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:
+    """Read the one object of a file with its lines, and what is wrong that can be told beside it."""
     if len(data) > MAX_BYTES:
         return Problem(file, 0, "", "larger than 1 MiB", "a job is far smaller; is this the right file?")
     try:

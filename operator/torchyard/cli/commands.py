@@ -20,6 +20,7 @@ COMMANDS: dict[str, Command] = {
     "submit": Command("submit", "Submit a job file to a cluster."),
     "validate": Command("validate", "Check job files without running them."),
     "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
+    "sweep": Command("sweep", "Show what a sweep found: its trials, the best one, a report."),
     "ps": Command("ps", "List jobs."),
     "status": Command("status", "Show what a job is doing."),
     "explain": Command("explain", "Explain why a job is where it is, and what to do."),

@@ -170,7 +170,10 @@ def save(wanted: RequestedJob, path: Path) -> None:
 
 def _from_file(file: Path, options: JobOptions) -> RequestedJob:
     from torchyard.cli.files import job_of, the_job
+    from torchyard.cli.sweep_files import is_sweep
 
+    if is_sweep(file):
+        raise RefusalError(f"{file} is a sweep, and sweeps run on one machine", f"run it with `torchyard run {file}`")
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
         raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)

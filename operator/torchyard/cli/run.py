@@ -4,7 +4,7 @@ from typing import Any
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.cli.job_options import declare, options_of
+from torchyard.cli.job_options import SCRIPT_SUFFIX, declare, options_of
 from torchyard.cli.output import Format
 
 
@@ -20,6 +20,7 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     """Run a job file or a script on this machine and watch it until it is over.
 
     torchyard run job.yaml
+    torchyard run sweep.yaml
     torchyard run train.py --nodes 2 --procs-per-node 2 -- --lr 1e-3
     torchyard run -m package.train -- --lr 1e-3
     torchyard run -- bash train.sh
@@ -30,14 +31,21 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     An unfinished run of that name goes on from its newest checkpoint; a finished one starts over. To train that for
     longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
 
+    The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows what was found.
+
     Ctrl-C saves and stops; a second Ctrl-C stops now.
 
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
     from torchyard.cli.foreground import start, watch
     from torchyard.cli.job_options import requested, save
+    from torchyard.cli.sweep_files import is_sweep
 
     options = options_of(values)
+    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and is_sweep(options.file):
+        from torchyard.cli.sweep_run import run
+
+        return run(options, name, output)
     wanted = requested(options, "local", name)
     if options.save is not None:
         save(wanted, options.save)

@@ -9,8 +9,11 @@ from torchyard.cli.job_options import SCRIPT_SUFFIX, JobOptions, checked_program
 from torchyard.cli.output import Format, emit, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchyard.api.problems import Problem
     from torchyard.api.validate import Validation
+    from torchyard.sweep.validate import SweepValidation
 
 
 def arguments(parser: common.Parser) -> None:
@@ -60,23 +63,36 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
     from torchyard.cli.files import checked
+    from torchyard.cli.sweep_files import checked_sweep, is_sweep
 
-    return _print([(str(file), checked(file, sets)) for file in files], output)
+    sweeps = {file: checked_sweep(file, sets) for file in files if is_sweep(file)}
+    jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps]
+    return _print(jobs, output, [(str(file), validated) for file, validated in sweeps.items()])
 
 
-def _print(results: list[tuple[str, "Validation"]], output: Format | None) -> int:
+def _print(
+    results: "list[tuple[str, Validation]]",
+    output: Format | None,
+    sweeps: "Sequence[tuple[str, SweepValidation]]" = (),
+) -> int:
     from torchyard.api.codec import job_document
 
-    problems = [problem for _, result in results for problem in result.problems]
+    told = [*(each.problems for _, each in results), *(each.problems for _, each in sweeps)]
+    problems = [problem for each in told for problem in each]
     if output is not None:
         jobs = [job_document(job, with_status=False) for _, result in results for job in result.jobs]
-        emit({"valid": not problems, "jobs": jobs, "problems": [_document(problem) for problem in problems]}, output)
+        found = [each.document for _, each in sweeps if each.sweep is not None]
+        whole = {"valid": not problems, "jobs": jobs, "problems": [_document(problem) for problem in problems]}
+        emit(whole | {"sweeps": found} if sweeps else whole, output)
         return INVALID if problems else SUCCEEDED
     for problem in problems:
         say(str(problem))
     for source, result in results:
         if not result.problems:
             say(f"{source}: valid ({', '.join(job.metadata.name for job in result.jobs)})")
+    for source, validated in sweeps:
+        if validated.sweep is not None:
+            say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {validated.sweep.spec.max_trials} trials)")
     return INVALID if problems else SUCCEEDED
 
 

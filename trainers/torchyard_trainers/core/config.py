@@ -107,6 +107,13 @@ class Logging(Section):
     mlflow: bool = False
 
 
+class Milestones(Section):
+    """A metric that is kept as it was after these percents of all steps."""
+
+    metric: str
+    percents: list[Annotated[int, Meta(ge=1, le=99)]]
+
+
 class Config(Section):
     """The root of the config."""
 
@@ -121,6 +128,7 @@ class Config(Section):
     evaluation: Evaluation | None = None
     export: Export | None = None
     preflight: bool = False
+    milestones: Milestones | None = None
 
 
 def load(path: Path) -> Config:

@@ -17,6 +17,7 @@ from torchyard_trainers.core.guard import Guard
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics import curves
 from torchyard_trainers.core.metrics.meter import Meter
+from torchyard_trainers.core.metrics.milestones import milestones_of, with_milestones
 from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
@@ -91,9 +92,17 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 continue
             found = work.after_step(session, done, totals.metrics)
             values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | begun | found
-            progress = Progress(done, progress.metrics | values)
+            progress = Progress(
+                done, with_milestones(settings.milestones, progress.metrics | values, done, work.total_steps)
+            )
             pace = meter.tick(time.monotonic(), values)
-            reporter.made_step(done, work.total_steps, values, pace, epochs(work, done))
+            reporter.made_step(
+                done,
+                work.total_steps,
+                values | milestones_of(settings.milestones, progress.metrics),
+                pace,
+                epochs(work, done),
+            )
             if done % work.log_every == 0 or last:
                 log.add(done, work.total_steps, values | pace)
             stops, score = totals.flags["preempt"], agreed(work.score(found) if found else None, world)

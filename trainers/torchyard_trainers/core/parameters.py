@@ -12,6 +12,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 P = TypeVar("P", bound=Struct)
 
+METRICS = ("loss", "gradNorm", "learningRate")
+"""Metrics that every workload reports."""
+
 
 def doc(text: str) -> Meta:
     """Describe a field; the text reaches the JSON Schema and the reference page."""

@@ -128,6 +128,22 @@ _STANDARD = {
     "baseline_every": 2500,
 }
 
+METRICS = (
+    "trainCost",
+    "advantage",
+    "baselineCost",
+    "baselineRenewals",
+    "cost",
+    "costNearest",
+    "costSavings",
+    "costSampling",
+    "costAugmented",
+    "costUntrained",
+    "gapPercent",
+    "gapReferencePercent",
+)
+"""Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "customers": 10,

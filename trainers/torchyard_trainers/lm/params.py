@@ -251,6 +251,31 @@ _LARGE: dict[str, dict[str, Any]] = {
     "ppo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
 }
 # Preset -> method -> what it fills in.
+METRICS = (
+    "approxKl",
+    "chosenLogProbability",
+    "clipFraction",
+    "completionTokens",
+    "degenerateGroups",
+    "entropy",
+    "evalLoss",
+    "evalLossUntrained",
+    "exactMatch",
+    "exactMatchSupervised",
+    "exactMatchUntrained",
+    "kl",
+    "perplexity",
+    "preferenceAccuracy",
+    "reward",
+    "rewardAccuracy",
+    "rewardDeviation",
+    "rewardMargin",
+    "tokens",
+    "truncatedFraction",
+    "valueLoss",
+)
+"""Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     preset: {method: _SIZES[preset] | _METHODS[method] | own for method, own in methods.items()}
     for preset, methods in {"tiny": _TINY, "large": _LARGE}.items()

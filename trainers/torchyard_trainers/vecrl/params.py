@@ -109,6 +109,22 @@ class Settings(Struct, frozen=True, kw_only=True):
         return -(-self.environment_steps // (self.environments * self.horizon))
 
 
+METRICS = (
+    "policyLoss",
+    "valueLoss",
+    "entropy",
+    "approxKl",
+    "clipFraction",
+    "episodes",
+    "rolloutEpisodes",
+    "episodeReturn",
+    "explainedVariance",
+    "evalReturn",
+    "evalLength",
+    "evalUntrained",
+)
+"""Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {
         "cartpole": {

@@ -156,6 +156,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 # Preset -> what it fills in.
+METRICS = (
+    "flowLoss",
+    "flowLossUntrained",
+    "successRate",
+    "successRateUntrained",
+    "validActions",
+    "wrongObjectRate",
+)
+"""Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "steps": 1400,

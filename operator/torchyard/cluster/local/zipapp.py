@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 from torchyard.cluster.local.interpreter import own_environment, own_python
@@ -28,7 +29,8 @@ def agent_zipapp(cache: Path) -> Path:
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f"{target.stem}-{os.getpid()}.pyz")
+    # Of a thread, too: the trials of a sweep are controlled by one process.
+    fresh = target.with_name(f"{target.stem}-{os.getpid()}-{threading.get_ident()}.pyz")
     command, environment = own_python("-m", f"{_PACKAGE}.build", str(fresh)), own_environment(os.environ)
     built = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if built.returncode != 0:

@@ -1,0 +1,114 @@
+"""`torchyard sweep show|best|report|rm NAME`: what the sweeps of this machine have found."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, console, emit, say
+from torchyard.sweep.resource import TrainingSweep
+
+
+def arguments(parser: common.Parser) -> None:
+    """Declare the command line."""
+    parser.add_argument("what", choices=("show", "best", "report", "rm"), help="what to do")
+    parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
+    parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
+    common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
+
+
+def command(what: str, name: str, folder: Path | None, output: Format | None) -> int:
+    """Show what a sweep of this machine has found.
+
+    torchyard sweep show tune
+    torchyard sweep best tune -o yaml >best.yaml
+    torchyard sweep report tune
+
+    show lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
+    run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials.
+    """
+    from torchyard.cluster.local.sweeps import load_sweep, remove_sweep, sweep_names, trial_jobs
+
+    try:
+        sweep = load_sweep(name)
+        if what == "rm":
+            say(f"sweep {name} and {remove_sweep(sweep)} trials are deleted")
+            return SUCCEEDED
+        jobs = trial_jobs(sweep)
+    except ValueError as error:
+        known = ", ".join(sweep_names()) or "none"
+        raise RefusalError(str(error).rstrip("."), f"sweeps of this machine: {known}") from error
+    if what == "show":
+        return _show(sweep, jobs, output)
+    if what == "best":
+        return _best(sweep, jobs, output)
+    return _report(sweep, jobs, folder or Path(f"{name}-report"))
+
+
+def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:
+    """Return a sweep with its trials as JSON values."""
+    from torchyard.cli.sweep_results import results_of
+    from torchyard.sweep.codec import sweep_document
+
+    return {**sweep_document(sweep), "trials": msgspec.to_builtins(results_of(sweep, jobs))}
+
+
+def _show(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
+    from torchyard.cli.sweep_table import table_of
+
+    if output is not None:
+        emit(document(sweep, jobs), output)
+    else:
+        console().print(table_of(sweep, jobs))
+    return SUCCEEDED
+
+
+def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
+    from torchyard.api.codec import job_document
+    from torchyard.cli.sweep_results import results_of
+    from torchyard.cli.sweep_table import line_of
+    from torchyard.sweep.space import trial_spec
+
+    best = next((each for each in results_of(sweep, jobs) if each.best), None)
+    if best is None:
+        name = sweep.metadata.name
+        raise RefusalError(
+            f"no trial of sweep {name} has trained to its end", f"`torchyard sweep show {name}` lists them"
+        )
+    if output is None:
+        say(line_of(sweep, jobs))
+        print(best.name)
+        return SUCCEEDED
+    job = TrainingJob(
+        metadata=ObjectMeta(name=f"{sweep.metadata.name}-best"),
+        spec=trial_spec(sweep.spec.job_template.spec, best.parameters),
+    )
+    emit(job_document(job, with_status=False), output)
+    return SUCCEEDED
+
+
+def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path) -> int:
+    from torchyard.cli.sweep_page import page_of
+    from torchyard.cli.sweep_results import csv_of, results_of
+    from torchyard.cluster.local.sweeps import trial_of
+    from torchyard.sweep.outcomes import outcomes_of
+    from torchyard.sweep.sampling import Past, importances
+
+    trials = [trial_of(job) for _, job in sorted(jobs.items())]
+    past = [Past(number=each.record.number, parameters=each.record.parameters, basis=0) for each in trials]
+    ended = [last for each in trials if (last := outcomes_of(sweep.spec, each)[-1]) is not None]
+    try:
+        shares = importances(sweep.spec, ended, past)
+    except ImportError:
+        shares = {}
+        say("importances need Optuna: `pip install 'torchyard[sweep]'`")
+    results = results_of(sweep, jobs)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.csv").write_text(csv_of(sweep, results), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(sweep, results, shares), encoding="utf-8")
+    say(f"{folder / 'results.csv'} and {folder / 'report.html'} are written")
+    return SUCCEEDED

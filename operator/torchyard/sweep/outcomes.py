@@ -1,0 +1,129 @@
+"""What is known of trials: how each unit of training ended, by the values that the trial reported (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct, field
+
+from torchyard.sweep.resource import TrialRecord, Unit
+from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+
+Kind = Literal["complete", "stopped", "failed"]
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """A trial as a controller sees it: what the sweep stored on its job, and the job's status."""
+
+    record: TrialRecord
+    state: str = ""
+    """Of the job; empty before its first visit."""
+    suspended: bool = False
+    """Whether the job's spec says so."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no process of the job is left."""
+        return self.state in {"Succeeded", "Failed", "Suspended"}
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How one unit of a trial ended."""
+
+    unit: int
+    trial: int
+    kind: Kind
+    value: float | None = None
+    """Of the objective: the last one, or that of the rung where the trial was stopped."""
+    percent: int = 100
+    values: Mapping[int, float] = field(default_factory=dict)
+    """By percent, up to the rung where the trial was stopped."""
+
+
+def rungs(stopping: EarlyStopping | None) -> list[int]:
+    """Return the percents of a trial's steps at which it is judged."""
+    found: list[int] = []
+    percent = stopping.first_percent if stopping is not None else 100
+    while percent < 100 and stopping is not None:
+        found.append(percent)
+        percent *= stopping.factor
+    return found
+
+
+def milestone(metric: str, percent: int) -> str:
+    """Return the name that a workload reports the value of a rung by."""
+    return f"{metric}@{percent}%"
+
+
+def rung_values(spec: TrainingSweepSpec, trial: Trial) -> dict[int, float]:
+    """Return the values of a trial by percent: as they were stored, else as its job reports them."""
+    found: dict[int, float] = {}
+    for percent in rungs(spec.early_stopping):
+        value = trial.record.values.get(str(percent), trial.metrics.get(milestone(spec.objective.metric, percent)))
+        if value is not None:
+            found[percent] = value
+    return found
+
+
+def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
+    """Return the outcome of each unit of a trial, in order; the last one may be None: it trains.
+
+    Values of rungs decide, not the moment at which the controller looked: a trial that ran past the rung where it was
+    to be stopped, because no controller was there, was stopped at that rung all the same.
+    """
+    values = rung_values(spec, trial)
+    found: list[Outcome | None] = []
+    past = 0
+    for unit in trial.record.units:
+        stop = next((percent for percent in values if percent > past and _is_worse(spec, unit, percent, values)), None)
+        if stop is None:
+            found.append(_end(spec, trial, unit, values))
+            break
+        kept = {percent: value for percent, value in values.items() if percent <= stop}
+        found.append(
+            Outcome(
+                unit=unit.number,
+                trial=trial.record.number,
+                kind="stopped",
+                value=values[stop],
+                percent=stop,
+                values=kept,
+            )
+        )
+        past = stop
+    return found
+
+
+def better(spec: TrainingSweepSpec, one: float, other: float) -> bool:
+    """Whether a value is better than another one."""
+    return one > other if spec.objective.goal == "maximize" else one < other
+
+
+def best_first(spec: TrainingSweepSpec, values: Sequence[float]) -> list[float]:
+    """Return values in order, the best one first."""
+    return sorted(values, reverse=spec.objective.goal == "maximize")
+
+
+def best_of(spec: TrainingSweepSpec, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the best outcome of the trials that trained to their end; of equal ones the earliest trial's."""
+    complete = [each for each in outcomes if each.kind == "complete" and each.value is not None]
+    best: Outcome | None = None
+    for each in sorted(complete, key=lambda outcome: outcome.trial):
+        assert each.value is not None
+        if best is None or best.value is None or better(spec, each.value, best.value):
+            best = each
+    return best
+
+
+def _is_worse(spec: TrainingSweepSpec, unit: Unit, percent: int, values: Mapping[int, float]) -> bool:
+    threshold = unit.thresholds.get(str(percent))
+    return threshold is not None and better(spec, threshold, values[percent])
+
+
+def _end(spec: TrainingSweepSpec, trial: Trial, unit: Unit, values: Mapping[int, float]) -> Outcome | None:
+    if trial.state not in {"Succeeded", "Failed"}:
+        return None
+    value = trial.metrics.get(spec.objective.metric) if trial.state == "Succeeded" else None
+    # A value that is not a finite number never reaches a status.
+    kind: Kind = "failed" if value is None else "complete"
+    return Outcome(unit=unit.number, trial=trial.record.number, kind=kind, value=value, values=values)

@@ -1,0 +1,47 @@
+"""`docs/reference/trainingsweep.md`, as `make generate` writes it."""
+
+from typing import Any
+
+from torchyard.api.reference import sections
+from torchyard.api.resource import API_VERSION
+from torchyard.api.schema import Schema
+from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
+from torchyard.sweep.rules import NEVER_TUNED
+from torchyard.sweep.schema import spec_schema
+
+_INTRODUCTION = f"""\
+# TrainingSweep
+
+`apiVersion: {API_VERSION}`, `kind: {KIND}`. Generated from the models; every field is listed.
+`torchyard run sweep.yaml` runs one on this machine, [sweeps.md](../sweeps.md) explains how.
+The name of a sweep has at most {MAX_SWEEP_NAME} characters: its trials are jobs called `NAME-0`, `NAME-1` and so on.
+"""
+_NEVER = ", ".join(f"`{path}`" for path in NEVER_TUNED)
+_PARAMETERS = f"""\
+## Parameters
+
+`parameters[].path` is any field of the job with a single value, with these exceptions: {_NEVER}. Ranges and values must
+lie within what the field allows. `jobTemplate.spec` is the spec of a [TrainingJob](trainingjob.md).
+"""
+
+
+def reference_markdown() -> str:
+    """Return the whole page: one table a section."""
+    schema = _without_the_job(spec_schema())
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            f"## Spec\n\n{schema['description']}\n",
+            *sections("spec", schema),
+            _PARAMETERS,
+        ]
+    )
+
+
+def _without_the_job(schema: Schema) -> Schema:
+    """Return the schema without the fields of the job, which have a page."""
+    properties: dict[str, Any] = dict(schema["properties"])
+    template = properties["jobTemplate"]
+    job = {"type": "object", "description": template["properties"]["spec"]["description"]}
+    properties["jobTemplate"] = {**template, "properties": {"spec": job}}
+    return {**schema, "properties": properties}

@@ -1,0 +1,56 @@
+"""The TrainingSweep object, and what its trials carry: all that is known of a sweep is in these objects."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.resource import API_VERSION, ObjectMeta
+from torchyard.sweep.spec import MAX_TRIALS, TrainingSweepSpec
+
+KIND = "TrainingSweep"
+SWEEP_UID = "torchyard.dev/sweep-uid"
+"""Label of a trial."""
+TRIAL = "torchyard.dev/trial"
+"""Annotation of a trial: its `TrialRecord` as JSON."""
+MAX_SWEEP_NAME = MAX_JOB_NAME - 1 - len(str(MAX_TRIALS - 1))
+"""`<sweep>-<number>` must be the name of a job."""
+
+
+class Unit(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """One decision to train: a new trial, or a stopped one that goes on."""
+
+    number: int
+    basis: int = 0
+    """The decision used the outcomes of the units below this number, and nothing else."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """By percent of the steps: the trial is stopped where its value is worse."""
+
+
+class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """What a sweep stores on a trial, in an annotation: at most 20 KiB."""
+
+    number: int
+    parameters: dict[str, Any]
+    units: list[Unit]
+    values: dict[str, float] = field(default_factory=dict)
+    """Values of the objective by percent of the steps, as they were when the trial was stopped."""
+
+
+class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
+    """One sweep."""
+
+    metadata: ObjectMeta
+    spec: TrainingSweepSpec
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name), the key of the work queue."""
+        return (self.metadata.namespace, self.metadata.name)
+
+
+def trial_name(sweep: str, number: int) -> str:
+    """Name of the TrainingJob of a trial."""
+    return f"{sweep}-{number}"

@@ -1,0 +1,184 @@
+"""Rules of a sweep: fields of its own, and what the job says of the parameters and of the objective."""
+
+import json
+import math
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from torchyard.api.check import check
+from torchyard.api.forms import BUILT_IN
+from torchyard.api.params import params_schema
+from torchyard.api.problems import nearest, shown
+from torchyard.api.schema import ANY, INT_OR_STRING, Schema
+from torchyard.api.schema import spec_schema as job_schema
+from torchyard.api.yaml_tree import At
+from torchyard.sweep.space import grid_size, is_member
+from torchyard.sweep.spec import MAX_TRIALS, Parameter, TrainingSweepSpec
+
+Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
+PARAMS = "trainer.params."
+# What identifies a trial as the job of its sweep, or is the sweep's to decide.
+NEVER_TUNED = ("trainer.name", "trainer.mode", "suspend", "ttlAfterFinished", "activeDeadline", "metrics.milestones")
+
+
+def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    """Yield every broken rule of a decoded spec."""
+    for place, parameter in enumerate(spec.parameters):
+        path = f"parameters[{place}]"
+        found = list(_own_faults(path, parameter)) or list(_target_faults(path, parameter, spec))
+        yield from found
+        yield from _condition_faults(path, place, spec)
+    yield from _algorithm_faults(spec)
+    yield from _template_faults(spec)
+    yield from _objective_faults(spec)
+
+
+def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
+    kinds = [parameter.float_ is not None, parameter.int_ is not None, bool(parameter.choice)]
+    if sum(kinds) != 1:
+        yield path, "not exactly one of float, int and choice", "give the range or the values of the parameter"
+        return
+    if parameter.choice:
+        if any(isinstance(value, dict | list) or value is None for value in parameter.choice):
+            yield f"{path}.choice", "a value that is a list, a mapping or null", "give texts, numbers, true or false"
+        elif len({json.dumps(value) for value in parameter.choice}) < len(parameter.choice):
+            yield f"{path}.choice", "a value stands twice", "keep one of them"
+        return
+    kind = "float" if parameter.float_ is not None else "int"
+    bounds = parameter.float_ or parameter.int_
+    assert bounds is not None
+    if not (math.isfinite(bounds.min) and math.isfinite(bounds.max)) or bounds.min >= bounds.max:
+        yield f"{path}.{kind}", f"min {bounds.min:g} is not below max {bounds.max:g}", "give a range"
+    elif bounds.log and bounds.min < (1 if kind == "int" else 1e-300):
+        least = "at least 1" if kind == "int" else "above 0"
+        yield f"{path}.{kind}.min", f"{bounds.min:g} has no logarithm", f"give a min {least}, or set log to false"
+    elif bounds.log and bounds.step not in (None, 1):
+        yield f"{path}.{kind}.step", "a step on a logarithmic scale", "leave out step or log"
+    elif bounds.step is not None and not 0 < bounds.step <= bounds.max - bounds.min:
+        fix = f"give a step above 0 and of at most {bounds.max - bounds.min:g}"
+        yield f"{path}.{kind}.step", f"{bounds.step:g} does not fit into the range", fix
+
+
+def _target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> Iterator[Fault]:
+    """What the job says: is there such a field, and may it have these values."""
+    if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
+        yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
+        return
+    trainer = spec.job_template.spec.trainer
+    known = field_schema(parameter.path, trainer.name if trainer is not None else None)
+    if isinstance(known, tuple):
+        yield f"{path}.path", *known
+        return
+    if known is None:
+        return  # a workload that publishes no schema
+    values = [value for bounds in (parameter.float_, parameter.int_) if bounds for value in (bounds.min, bounds.max)]
+    where = "choice" if parameter.choice else "float" if parameter.float_ is not None else "int"
+    for value in values or parameter.choice:
+        said: list[tuple[str, str]] = []
+        check(known, At(value=value, line=0), "", lambda _path, _at, what, fix, said=said: said.append((what, fix)))  # type: ignore[misc]
+        if said:
+            yield f"{path}.{where}", f"{parameter.path}: {said[0][0]}", said[0][1]
+            return
+    if parameter.float_ is not None and known.get("type") == "integer":
+        yield f"{path}.float", f"{parameter.path} is a whole number", "give int in place of float"
+
+
+def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | None:
+    """Return the schema of a field of a job; what is wrong and the fix if there is none; None: it is not known."""
+    schema, walked, parts = job_schema(), "", path.split(".")
+    if path.startswith(PARAMS):
+        if trainer is None:
+            return f"{shown(path)}: the job has no trainer", "give jobTemplate.spec.trainer, or tune another field"
+        published = params_schema(trainer)
+        if published is None:
+            return None
+        schema, walked, parts = published, PARAMS.rstrip("."), parts[2:]
+    for part in parts:
+        fields = schema.get("properties", {})
+        if part not in fields:
+            meant = nearest(part, fields)
+            where = f"{walked}." if walked else ""
+            fix = f"did you mean {where}{meant}?" if meant else "docs/reference lists the fields"
+            return f"the job has no field {shown(path)}", fix
+        schema, walked = fields[part], f"{walked}.{part}".lstrip(".")
+    scalar = schema.get("type") in {"string", "integer", "number", "boolean"} or schema.get(INT_OR_STRING)
+    if not scalar and not schema.get(ANY):
+        return f"{shown(path)} is a section or a list", "give a field with one value"
+    return schema
+
+
+def _condition_faults(path: str, place: int, spec: TrainingSweepSpec) -> Iterator[Fault]:
+    before = {parameter.path: parameter for parameter in spec.parameters[:place]}
+    for number, condition in enumerate(spec.parameters[place].conditions):
+        here = f"{path}.conditions[{number}]"
+        if condition.path not in before:
+            what = f"{shown(condition.path)} is no parameter that is listed before"
+            yield f"{here}.path", what, "name one that is, or list it first"
+            continue
+        for value in condition.values:
+            if not is_member(before[condition.path], value):
+                fix = "give values that the parameter can have"
+                yield f"{here}.values", f"{condition.path} is never {shown(value)}", fix
+
+
+def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    if spec.algorithm.name == "grid":
+        endless = next(
+            (p for p in spec.parameters if p.float_ is not None and p.float_.step is None),
+            None,
+        )
+        if endless is not None:
+            fix = "give float.step, or a choice"
+            yield "algorithm.name", f"a grid needs single values, and {endless.path} has a range without step", fix
+        elif any(parameter.conditions for parameter in spec.parameters):
+            yield "algorithm.name", "a grid has no conditions", "use random or tpe, or leave the conditions out"
+        elif grid_size(spec) > MAX_TRIALS:
+            what = f"the grid has {grid_size(spec)} points, and a sweep at most {MAX_TRIALS} trials"
+            yield "algorithm.name", what, "use larger steps, fewer values, or random"
+    elif spec.algorithm.name == "cmaes" and all(parameter.choice for parameter in spec.parameters):
+        yield "algorithm.name", "cmaes searches numbers, and every parameter is a choice", "use tpe, random or grid"
+    stopping = spec.early_stopping
+    if stopping is not None and spec.job_template.spec.trainer is None:
+        fix = "use a workload (trainer), or leave earlyStopping out"
+        yield "earlyStopping", "a script reports no values at shares of its steps", fix
+
+
+def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    job = spec.job_template.spec
+    if job.ttl_after_finished is not None:
+        fix = "leave it out, and delete the trials when the sweep is over"
+        yield "jobTemplate.spec.ttlAfterFinished", "a trial that is deleted would be run again", fix
+    if job.suspend:
+        yield "jobTemplate.spec.suspend", "the sweep decides which trials are suspended", "leave it out"
+    if job.metrics.milestones is not None:
+        yield "jobTemplate.spec.metrics.milestones", "a sweep sets it itself", "use earlyStopping"
+    if job.trainer is not None and job.trainer.mode != "train":
+        yield "jobTemplate.spec.trainer.mode", f"mode {job.trainer.mode} trains nothing", "use mode train"
+
+
+def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    job, metric = spec.job_template.spec, spec.objective.metric
+    known: tuple[str, ...] = ()
+    if job.trainer is not None and job.trainer.name in BUILT_IN:
+        known = trainer_metrics(job.trainer.name)
+    elif job.metrics.patterns and job.trainer is None:
+        import re  # noqa: PLC0415 - most sweeps are of workloads
+
+        try:
+            known = tuple(name for pattern in job.metrics.patterns for name in re.compile(pattern).groupindex)
+        except re.error:
+            return  # a fault of the job, reported there
+    if known and metric not in known:
+        meant = nearest(metric, known)
+        reported = ", ".join(known[:30])
+        fix = f"did you mean {meant}? " if meant else ""
+        yield "objective.metric", f"the job never reports {shown(metric)}", f"{fix}use one of {reported}"
+
+
+@cache
+def trainer_metrics(trainer: str) -> tuple[str, ...]:
+    """Return the metrics that a built-in workload reports."""
+    found: Any = json.loads((files("torchyard.api") / "params" / f"{trainer}.json").read_text("utf-8"))
+    return tuple(found["x-metrics"])

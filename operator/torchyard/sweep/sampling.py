@@ -1,0 +1,155 @@
+"""Parameters of the next trial, from Optuna's samplers. Importing Optuna takes a second: never in an event loop.
+
+A sampler is made for each trial, from the outcomes that the decision uses; there is no database. Its seed is made
+of the sweep's and of the trial's number. CMA-ES alone has a state that results do not show: its former trials are asked
+for again, with what was known at the time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from torchyard.sweep.outcomes import Outcome
+from torchyard.sweep.space import applies, grid_point
+from torchyard.sweep.spec import Parameter, TrainingSweepSpec
+
+STARTUP_TRIALS = 10
+"""tpe draws its first trials at random."""
+MIN_FOR_IMPORTANCE = 6
+
+
+class Past(Struct, frozen=True, kw_only=True):
+    """A former trial: its parameters, and how many units were known when they were chosen."""
+
+    number: int
+    parameters: Mapping[str, Any]
+    basis: int
+
+
+def suggest(
+    spec: TrainingSweepSpec, number: int, basis: int, history: Sequence[Outcome], past: Sequence[Past]
+) -> dict[str, Any]:
+    """Return the parameters of a trial by path. Slow, and the same for the same arguments.
+
+    Args:
+        spec: of the sweep.
+        number: of the trial.
+        basis: number of units whose outcomes are known to it.
+        history: those outcomes.
+        past: the trials before it.
+    """
+    if spec.algorithm.name == "grid":
+        return grid_point(spec, number)
+    import optuna  # noqa: PLC0415
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    direction = spec.objective.goal
+    if spec.algorithm.name == "cmaes":
+        return _replayed(spec, number, basis, history, past)
+    study = optuna.create_study(direction=direction, sampler=_sampler(spec, spec.algorithm.seed * 100_003 + number))
+    parameters = {each.number: each.parameters for each in past}
+    latest = {outcome.trial: outcome for outcome in history}
+    for outcome in sorted(latest.values(), key=lambda each: each.trial):
+        _add(study, spec, parameters[outcome.trial], outcome)
+    return _asked(study.ask(), spec)
+
+
+def _sampler(spec: TrainingSweepSpec, seed: int) -> Any:
+    import optuna  # noqa: PLC0415
+
+    seed %= 2**32
+    if spec.algorithm.name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if spec.algorithm.name == "cmaes":
+        return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
+
+
+def _add(study: Any, spec: TrainingSweepSpec, parameters: Mapping[str, Any], outcome: Outcome) -> None:
+    """Add a trial that has ended. One without a value has taught nothing but that it failed."""
+    import optuna  # noqa: PLC0415
+
+    states = optuna.trial.TrialState
+    state = {"complete": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[outcome.kind]
+    distributions = {each.path: _distribution(each) for each in spec.parameters if each.path in parameters}
+    known = {path: parameters[path] for path in distributions}
+    values = {percent: value for percent, value in outcome.values.items() if percent <= outcome.percent}
+    study.add_trial(
+        optuna.trial.create_trial(
+            state=state,
+            value=outcome.value if outcome.kind == "complete" else None,
+            params={path: _as_category(distributions[path], value) for path, value in known.items()},
+            distributions=distributions,
+            intermediate_values=values,
+        )
+    )
+
+
+def _distribution(parameter: Parameter) -> Any:
+    import optuna  # noqa: PLC0415
+
+    if (real := parameter.float_) is not None:
+        return optuna.distributions.FloatDistribution(real.min, real.max, log=real.log, step=real.step)
+    if (whole := parameter.int_) is not None:
+        return optuna.distributions.IntDistribution(whole.min, whole.max, log=whole.log, step=whole.step)
+    return optuna.distributions.CategoricalDistribution(parameter.choice)
+
+
+def _as_category(distribution: Any, value: Any) -> Any:
+    """Return a value as its distribution has it: 1 and 1.0 are one category, and true is none of them."""
+    for each in getattr(distribution, "choices", ()):
+        if each == value and isinstance(each, bool) == isinstance(value, bool):
+            return each
+    return value
+
+
+def _asked(trial: Any, spec: TrainingSweepSpec) -> dict[str, Any]:
+    """Return the values of a new trial; a parameter whose conditions do not hold is left out."""
+    values: dict[str, Any] = {}
+    for parameter in spec.parameters:
+        if applies(parameter, values):
+            values[parameter.path] = trial._suggest(parameter.path, _distribution(parameter))  # noqa: SLF001 -- public for each kind alone
+    return values
+
+
+def _replayed(
+    spec: TrainingSweepSpec, number: int, basis: int, history: Sequence[Outcome], past: Sequence[Past]
+) -> dict[str, Any]:
+    import optuna  # noqa: PLC0415
+
+    study = optuna.create_study(direction=spec.objective.goal, sampler=_sampler(spec, spec.algorithm.seed))
+    asked: dict[int, Any] = {}
+    told: set[int] = set()
+    bases = {each.number: each.basis for each in past} | {number: basis}
+    values: dict[str, Any] = {}
+    for trial in range(number + 1):
+        for outcome in history:
+            if outcome.unit < bases.get(trial, 0) and outcome.trial in asked and outcome.trial not in told:
+                told.add(outcome.trial)
+                state = optuna.trial.TrialState.FAIL if outcome.value is None else None
+                study.tell(asked[outcome.trial], outcome.value, state=state)
+        asked[trial] = study.ask()
+        values = _asked(asked[trial], spec)
+    return values
+
+
+def importances(spec: TrainingSweepSpec, outcomes: Sequence[Outcome], past: Sequence[Past]) -> dict[str, float]:
+    """Return the share of each parameter in what makes trials good, by path; empty with too few trials. Slow.
+
+    PED-ANOVA (Watanabe et al. 2023), as Optuna has it, over the trials that trained to their end.
+    """
+    import optuna  # noqa: PLC0415
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction=spec.objective.goal)
+    parameters = {each.number: each.parameters for each in past}
+    complete = [each for each in outcomes if each.kind == "complete"]
+    if len(complete) < MIN_FOR_IMPORTANCE:
+        return {}
+    for outcome in complete:
+        _add(study, spec, parameters[outcome.trial], outcome)
+    always = [each.path for each in spec.parameters if not each.conditions]
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=always)
+    return {path: float(share) for path, share in found.items()}

@@ -1,0 +1,100 @@
+"""The search space: values of a parameter, points of a grid, and the job of one point (pure)."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.api import free_form
+from torchyard.api.codec import sparse
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.sweep.spec import Parameter, TrainingSweepSpec
+
+Values = Mapping[str, Any]
+"""Parameters of a trial by path."""
+
+
+def applies(parameter: Parameter, values: Values) -> bool:
+    """Whether a trial with these values of the parameters before it has the parameter."""
+    return all(
+        any(_same(values[condition.path], each) for each in condition.values) if condition.path in values else False
+        for condition in parameter.conditions
+    )
+
+
+def is_member(parameter: Parameter, value: Any) -> bool:
+    """Whether the parameter can have the value."""
+    bounds = parameter.float_ or parameter.int_
+    if bounds is None:
+        return any(_same(value, each) for each in parameter.choice)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not bounds.min <= value <= bounds.max:
+        return False
+    return bounds.step is None or _whole((value - bounds.min) / bounds.step)
+
+
+def bound(parameter: Parameter, *, last: bool) -> Any:
+    """Return the smallest or first, else the largest or last value of a parameter."""
+    bounds = parameter.float_ or parameter.int_
+    if bounds is None:
+        return parameter.choice[-1 if last else 0]
+    return bounds.max if last else bounds.min
+
+
+def listed(parameter: Parameter) -> list[Any]:
+    """Return all values of a parameter that has single ones, in order; empty for a range without step."""
+    bounds = parameter.float_ or parameter.int_
+    if bounds is None:
+        return list(parameter.choice)
+    if bounds.step is None:
+        return []
+    count = math.floor((bounds.max - bounds.min) / bounds.step + 1e-9) + 1
+    # Numbers as they are written: 0.1 + 2 * 0.1 is 0.3.
+    return [round(bounds.min + place * bounds.step, 12) for place in range(min(count, 10**6))]
+
+
+def grid_size(spec: TrainingSweepSpec) -> int:
+    """Return the number of points of the grid, without making it."""
+    return math.prod(len(listed(parameter)) for parameter in spec.parameters)
+
+
+def grid_point(spec: TrainingSweepSpec, number: int) -> dict[str, Any]:
+    """Return the values of one point; the last parameter changes fastest."""
+    axes = [listed(parameter) for parameter in spec.parameters]
+    (point,) = itertools.islice(itertools.product(*axes), number, number + 1)
+    return {parameter.path: value for parameter, value in zip(spec.parameters, point, strict=True)}
+
+
+def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
+    """Return the template with these values in their fields.
+
+    Raises:
+        ValueError: the result is not the spec of a job.
+    """
+    document = sparse(template)
+    for path, value in values.items():
+        holder = document
+        *outer, last = path.split(".")
+        for name in outer:
+            holder = holder.setdefault(name, {})
+        holder[last] = value
+    try:
+        return msgspec.convert(document, TrainingJobSpec, dec_hook=free_form.decode)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON: true is not 1, and 1 is 1.0."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other
+    return json.dumps(one) == json.dumps(other)
+
+
+def _whole(number: float) -> bool:
+    return abs(number - round(number)) < 1e-6

@@ -1,0 +1,147 @@
+"""The spec of a TrainingSweep: what is tuned, how, for how long.
+
+As in `api.spec`, the models are the single source of defaults, the CRD, `torchyard validate` and the reference.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from torchyard.api.forms import Duration, Model, by_key, doc
+from torchyard.api.spec import TrainingJobSpec
+
+MAX_TRIALS = 1000
+MAX_PARAMETERS = 32
+MAX_CHOICES = 64
+PATH_PATTERN = r"^[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+
+Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256)]
+Values = Annotated[list[Any], Meta(min_length=1, max_length=MAX_CHOICES)]
+
+
+class Objective(Model, frozen=True, kw_only=True):
+    """What makes one trial better than another."""
+
+    metric: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        doc("A metric of the job's status; the value of a trial is the last one that it reports."),
+    ]
+    goal: Annotated[Literal["minimize", "maximize"], doc("Which values are better.")]
+
+
+class Algorithm(Model, frozen=True, kw_only=True):
+    """How parameters of the next trial are chosen."""
+
+    name: Annotated[
+        Literal["tpe", "random", "grid", "cmaes"],
+        doc(
+            "tpe: tree-structured Parzen estimator; random; grid: every combination, in order; cmaes: covariance "
+            "matrix adaptation, for numbers."
+        ),
+    ] = "tpe"
+    seed: Annotated[
+        int, Meta(ge=0, le=2**31 - 1, description="Seed of the algorithm: the same results give the same parameters.")
+    ] = 0
+
+
+class EarlyStopping(Model, frozen=True, kw_only=True):
+    """When a trial is stopped early. A stopped trial has saved, so that it can be continued."""
+
+    name: Annotated[
+        Literal["asha", "hyperband", "median"],
+        doc(
+            "asha: at each rung, only the best part of the trials goes on; a stopped trial that belongs to the best "
+            "part later is continued from its checkpoint. hyperband: asha whose first rung differs between trials. "
+            "median: a trial that is worse than the median of the others is stopped."
+        ),
+    ]
+    first_percent: Annotated[
+        int, Meta(ge=1, le=90, description="Percent of a trial's steps at which it is judged for the first time.")
+    ] = 10
+    factor: Annotated[
+        int,
+        Meta(
+            ge=2,
+            le=10,
+            description="Each rung is at this multiple of the one before; asha and hyperband let one in so many "
+            "trials go on.",
+        ),
+    ] = 3
+    min_trials: Annotated[
+        int, Meta(ge=1, le=100, description="median: no trial is stopped before so many trials reached the rung.")
+    ] = 4
+
+
+class FloatRange(Model, frozen=True, kw_only=True):
+    """A number between two bounds, both included."""
+
+    min: Annotated[float, doc("Smallest value.")]
+    max: Annotated[float, doc("Largest value.")]
+    log: Annotated[bool, doc("Search on a logarithmic scale; min must be above 0.")] = False
+    step: Annotated[float | None, doc("Distance between two values; absent: any value.")] = None
+
+
+class IntRange(Model, frozen=True, kw_only=True):
+    """A whole number between two bounds, both included."""
+
+    min: Annotated[int, Meta(ge=-(2**53), le=2**53, description="Smallest value.")]
+    max: Annotated[int, Meta(ge=-(2**53), le=2**53, description="Largest value.")]
+    log: Annotated[bool, doc("Search on a logarithmic scale; min must be at least 1.")] = False
+    step: Annotated[int, Meta(ge=1, le=2**53, description="Distance between two values.")] = 1
+
+
+class Condition(Model, frozen=True, kw_only=True):
+    """A parameter exists only where another one has certain values."""
+
+    path: Annotated[Path, doc("Path of a parameter that is listed before.")]
+    values: Annotated[Values, doc("Values of that parameter.")]
+
+
+class Parameter(Model, frozen=True, kw_only=True):
+    """One field of the job that trials differ in. Give one of float, int, choice."""
+
+    path: Annotated[Path, doc("Field of the job's spec: trainer.params.lr, parallelism.globalBatchSize.")]
+    float_: Annotated[FloatRange | None, doc("A number of a range.")] = field(default=None, name="float")
+    int_: Annotated[IntRange | None, doc("A whole number of a range.")] = field(default=None, name="int")
+    choice: Annotated[
+        list[Any], Meta(max_length=MAX_CHOICES, description="One of these: texts, numbers, true or false.")
+    ] = field(default_factory=list)
+    conditions: Annotated[
+        list[Condition],
+        Meta(max_length=4, description="The parameter is left out of trials in which one of these does not hold."),
+    ] = field(default_factory=list)
+
+
+class JobTemplate(Model, frozen=True, kw_only=True):
+    """The job that every trial is, but for its parameters."""
+
+    spec: Annotated[TrainingJobSpec, doc("Spec of the trials.")]
+
+
+class TrainingSweepSpec(Model, frozen=True, kw_only=True):
+    """Which parameters of a job to tune, how, and for how long."""
+
+    objective: Annotated[Objective, doc("What makes a trial better.")]
+    algorithm: Annotated[Algorithm, doc("How parameters are chosen.")] = field(default_factory=Algorithm)
+    early_stopping: Annotated[
+        EarlyStopping | None, doc("When bad trials are stopped; absent: all run to their end.")
+    ] = None
+    parameters: Annotated[
+        list[Parameter],
+        Meta(
+            min_length=1,
+            max_length=MAX_PARAMETERS,
+            description="What trials differ in.",
+            extra_json_schema=by_key("path"),
+        ),
+    ]
+    max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Trials in all; it may be raised later.")] = 20
+    parallel_trials: Annotated[int, Meta(ge=1, le=64, description="Trials that run at the same time.")] = 1
+    max_failed: Annotated[
+        int, Meta(ge=0, le=MAX_TRIALS, description="The sweep fails when more trials than this have failed.")
+    ] = 3
+    deadline: Annotated[
+        Duration | None,
+        doc("Longest time from the sweep's creation; then trials are saved and stopped, and the best one counts."),
+    ] = None
+    job_template: Annotated[JobTemplate, doc("The job that is tuned.")]

@@ -1,0 +1,135 @@
+"""`torchyard validate sweep.yaml`: every fault of a sweep's file at once, with line and fix."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchyard.api.check import check
+from torchyard.api.files import read_bounded
+from torchyard.api.judge import judge
+from torchyard.api.overrides import override
+from torchyard.api.problems import Problem
+from torchyard.api.resource import API_VERSION
+from torchyard.api.resource import KIND as JOB_KIND
+from torchyard.api.validate import MAX_PROBLEMS, checked_tree, tree_of
+from torchyard.api.yaml_tree import MAX_BYTES, At
+from torchyard.sweep.codec import read_sweep, sweep_document
+from torchyard.sweep.resource import KIND, TrainingSweep, trial_name
+from torchyard.sweep.rules import Fault, faults
+from torchyard.sweep.schema import object_schema
+from torchyard.sweep.space import bound, trial_spec
+from torchyard.sweep.spec import TrainingSweepSpec
+
+TEMPLATE = "spec.jobTemplate.spec"
+
+
+class SweepValidation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds: its sweep, or what is wrong with it."""
+
+    sweep: TrainingSweep | None = None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """The sweep as JSON values."""
+        return sweep_document(self.sweep) if self.sweep is not None else None
+
+
+def is_sweep(path: Path | str) -> bool:
+    """Whether a file is that of a sweep: a regular file whose object has its kind."""
+    file = Path(path)
+    if not file.is_file():
+        return False
+    try:
+        data = read_bounded(file, MAX_BYTES + 1)
+    except (OSError, ValueError):
+        return False
+    root = tree_of(data, str(path))
+    if isinstance(root, Problem) or not isinstance(root[0].value, dict):
+        return False
+    kind = root[0].value.get("kind")
+    return kind is not None and kind.value == KIND
+
+
+def validate_sweep(path: Path | str, sets: Sequence[str] = ()) -> SweepValidation:
+    """Check the file of a sweep after applying `sets` (`path=value`).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return validate_sweep_bytes(read_bounded(Path(path), MAX_BYTES + 1), str(path), sets)
+
+
+def validate_sweep_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> SweepValidation:
+    """Check the bytes of a sweep's file; `file` is its name in messages."""
+    root = tree_of(data, file)
+    if isinstance(root, Problem):
+        return SweepValidation(problems=(root,))
+    tree, found = root
+    problems = [*found, *(problem for text in sets if (problem := override(tree, text)) is not None)]
+
+    def report(path: str, at: At, what: str, fix: str) -> None:
+        origin, line = (at.origin, 0) if at.origin else (file, at.key_line or at.line)
+        problems.append(Problem(origin, line, path, what, fix))
+
+    check(object_schema(), tree, "", report)
+    sweep = None
+    if not problems:
+        try:
+            sweep = read_sweep(tree.plain)
+        except ValueError as error:
+            report("", tree, str(error), "correct it")
+    if sweep is not None:
+        for path, what, fix in faults(sweep.spec):
+            report(f"spec.{path}", _find(tree, f"spec.{path}"), what, fix)
+        if not problems:
+            problems += _of_the_job(tree, file, sweep)
+        for path, what, fix in _at_the_bounds(sweep.spec) if not problems else ():
+            report("spec.parameters", _find(tree, "spec.parameters"), f"{path}: {what}", fix)
+    problems.sort(key=lambda problem: problem.line)
+    return SweepValidation(sweep=None if problems else sweep, problems=tuple(problems[:MAX_PROBLEMS]))
+
+
+def _of_the_job(tree: At, file: str, sweep: TrainingSweep) -> list[Problem]:
+    """Return the faults of the template as a job, with the lines of the sweep's file."""
+    whole = {
+        "apiVersion": At(value=API_VERSION, line=1),
+        "kind": At(value=JOB_KIND, line=1),
+        "metadata": At(value={"name": At(value=trial_name(sweep.metadata.name, 0), line=1)}, line=1),
+        "spec": _find(tree, TEMPLATE),
+    }
+    found = checked_tree(At(value=whole, line=1), file).problems
+    return [
+        Problem(each.file, each.line, re.sub(r"^spec\b", TEMPLATE, each.path), each.what, each.fix) for each in found
+    ]
+
+
+def _at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    """Yield a fault of the jobs that have the first, or the last, value of every parameter."""
+    for last in (False, True):
+        try:
+            job = trial_spec(spec.job_template.spec, {each.path: bound(each, last=last) for each in spec.parameters})
+        except ValueError as error:
+            yield "the job of a trial", str(error), "correct the ranges"
+            return
+        for path, what, fix in judge(job):
+            end = "largest or last" if last else "smallest or first"
+            yield f"{path} of the trial with the {end} values", what, fix
+            return
+
+
+def _find(root: At, path: str) -> At:
+    """Return the value at a path, or the nearest one around it that is there."""
+    at = root
+    for part in re.findall(r"[^.\[\]]+", path):
+        value = at.value
+        if isinstance(value, dict) and part in value:
+            at = value[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            at = value[int(part)]
+        else:
+            break
+    return at

@@ -1,0 +1,101 @@
+"""A sweep on this machine: killed and run again, it makes the trials of an undisturbed one; then its results."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tests.support.waiting import until
+
+from torchyard.cluster.local.process import carrying
+from torchyard.sweep.codec import read_sweep
+from torchyard.sweep.sampling import suggest
+
+pytestmark = pytest.mark.e2e
+
+SWEEP = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingSweep",
+    "metadata": {"name": "tune"},
+    "spec": {
+        "objective": {"metric": "evalReturn", "goal": "maximize"},
+        "algorithm": {"name": "random", "seed": 5},
+        "earlyStopping": {"name": "asha"},
+        "parameters": [{"path": "trainer.params.lr", "float": {"min": 0.0001, "max": 0.1, "log": True}}],
+        "maxTrials": 3,
+        "parallelTrials": 2,
+        "jobTemplate": {
+            "spec": {
+                "trainer": {
+                    "name": "vecrl",
+                    "params": {
+                        "environment": "bandit",
+                        "environmentSteps": 4096,
+                        "environments": 16,
+                        "horizon": 16,
+                        "evalEvery": 1,
+                        "evalEpisodes": 8,
+                    },
+                }
+            }
+        },
+    },
+}
+COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    yield tmp_path / "home"
+    for run in (tmp_path / "home" / "runs").glob("*"):
+        for process in carrying("TORCHYARD_CHECKPOINT_DIR", str(run / "checkpoints")):
+            process.kill(signal.SIGKILL)
+
+
+def torchyard(tmp_path, *words):
+    return subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
+
+
+def test_a_killed_sweep_goes_on_and_its_results_are_there(home, tmp_path):
+    first = subprocess.Popen([*COMMAND, "run", "sweep.yaml"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    status = home / "runs/tune-0/status.json"
+    until(lambda: json.loads(status.read_bytes())["status"]["state"] == "Running")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    done = torchyard(tmp_path, "run", "sweep.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "sweep tune: 3 trials" in done.stderr
+
+    shown = json.loads(torchyard(tmp_path, "sweep", "show", "tune", "-o", "json").stdout)
+    spec = read_sweep(SWEEP).spec
+    for number, trial in enumerate(shown["trials"]):
+        assert trial["parameters"] == suggest(spec, number, 0, [], []), "random parameters follow from the seed alone"
+        assert trial["outcome"] in {"complete", "stopped"}
+        assert trial["value"] is not None
+    milestones = json.loads(status.read_bytes())["status"]["metrics"]
+    assert {"evalReturn@10%", "evalReturn@30%", "evalReturn@90%"} <= milestones.keys()
+
+    best = max((each for each in shown["trials"] if each["outcome"] == "complete"), key=lambda each: each["value"])
+    job = yaml.safe_load(torchyard(tmp_path, "sweep", "best", "tune", "-o", "yaml").stdout)
+    assert job["spec"]["trainer"]["params"]["lr"] == best["parameters"]["trainer.params.lr"]
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(job))
+    assert torchyard(tmp_path, "validate", "best.yaml").returncode == 0
+
+    assert torchyard(tmp_path, "sweep", "report", "tune", "--folder", "out").returncode == 0
+    rows = list(csv.DictReader((tmp_path / "out/results.csv").open()))
+    assert [row["trial"] for row in rows] == ["0", "1", "2"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.count("<circle") == 3
+    assert "http" not in page
+
+    refused = torchyard(tmp_path, "run", "sweep.yaml", "--set", "objective.goal=minimize")
+    assert refused.returncode == 64
+    assert "differs in `spec.objective`" in refused.stderr
+    assert torchyard(tmp_path, "sweep", "rm", "tune").returncode == 0
+    assert not list((home / "runs").glob("tune-*"))

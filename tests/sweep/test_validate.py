@@ -1,0 +1,80 @@
+"""`torchyard validate sweep.yaml`: what is rejected before the first trial, with line, path and fix."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from torchyard.cli.main import main
+from torchyard.sweep.reference import reference_markdown
+from torchyard.sweep.rules import trainer_metrics
+from torchyard.sweep.validate import validate_sweep, validate_sweep_bytes
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/sweep.yaml"
+TEXT = EXAMPLE.read_text()
+
+
+def test_the_example_is_valid(capsys):
+    assert validate_sweep(EXAMPLE).problems == ()
+    assert main(["validate", str(EXAMPLE), str(ROOT / "examples/cvrp.yaml")]) == 0
+    assert "valid (sweep tune, 20 trials)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "said"),
+    [
+        ("params.lr,", "params.lrx,", "spec.parameters[0].path", "did you mean trainer.params.lr?"),
+        ("trainer.params.epochs", "nodez", "spec.parameters[1].path", "did you mean nodes?"),
+        ("trainer.params.epochs", "trainer.params", "spec.parameters[1].path", "is a section or a list"),
+        ("trainer.params.epochs", "trainer.name", "spec.parameters[1].path", "cannot differ between trials"),
+        ("min: 2, max: 8", "min: 0, max: 8", "spec.parameters[1].int", "0 is too small: give a number of at least 1"),
+        ("min: 2, max: 8", "min: 8, max: 2", "spec.parameters[1].int", "min 8 is not below max 2"),
+        ("int: {min: 2", "float: {min: 2.5", "spec.parameters[1].float", "expected a whole number"),
+        ("min: 0.0003", "min: 0", "spec.parameters[0].float.min", "0 has no logarithm"),
+        ("[32, 64, 128]", "[32, x]", "spec.parameters[2].choice", "expected a whole number"),
+        ("[32, 64, 128]", "[32, 32]", "spec.parameters[2].choice", "a value stands twice"),
+        (", choice: [32, 64, 128]", "", "spec.parameters[2]", "not exactly one of float, int and choice"),
+        ("evalReturn", "evalRetrun", "spec.objective.metric", "did you mean evalReturn?"),
+        ("name: tpe", "name: grid", "spec.algorithm.name", "has a range without step"),
+        ("name: tpe", "name: tpo", "spec.algorithm.name", "use cmaes, grid, random or tpe"),
+        ("cartpole", "cartpol", "spec.jobTemplate.spec.trainer.params.environment", "did you mean cartpole?"),
+        ("128]}", "128], conditions: [{path: x, values: [1]}]}", "spec.parameters[2].conditions[0].path", "is no par"),
+        ("maxTrials: 20", "maxTrails: 20", "spec.maxTrails", "did you mean maxTrials?"),
+        ("name: tune", f"name: {'t' * 49}", "metadata.name", "49 characters"),
+        ("    spec:\n", "    spec:\n      suspend: true\n", "spec.jobTemplate.spec.suspend", "the sweep decides"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path_and_fix(old, new, path, said):
+    assert old in TEXT
+    problems = validate_sweep_bytes(TEXT.replace(old, new).encode(), "sweep.yaml").problems
+    assert [problem.path for problem in problems] == [path]
+    assert said in str(problems[0])
+    assert problems[0].line > 1
+
+
+def test_a_script_is_known_by_its_patterns_and_has_no_rungs():
+    document = yaml.safe_load(TEXT)
+    document["spec"]["parameters"] = [{"path": "nodes", "choice": [1, 2]}]
+    document["spec"]["jobTemplate"]["spec"] = {"script": "pass", "metrics": {"patterns": ["score=(?P<score>.*)"]}}
+    found = [str(each) for each in validate_sweep_bytes(yaml.safe_dump(document).encode(), "s.yaml").problems]
+    assert len(found) == 2
+    assert "the job never reports 'evalReturn': use one of score" in found[0] + found[1]
+    assert "a script reports no values at shares of its steps" in found[0] + found[1]
+
+
+def test_the_trainers_name_the_metrics_that_sweeps_go_by():
+    for trainer, metric in {"cvrp": "cost", "vecrl": "evalReturn", "lm": "evalLoss", "vla": "successRate"}.items():
+        assert {metric, "loss"} <= set(trainer_metrics(trainer))
+
+
+def test_the_reference_page_names_every_field():
+    page = reference_markdown()
+    assert page == (ROOT / "docs/reference/trainingsweep.md").read_text()
+    for field in ("objective", "earlyStopping", "parallelTrials", "maxFailed", "conditions", "jobTemplate"):
+        assert f"`{field}`" in page
+
+
+def test_a_cluster_is_offered_no_sweep(capsys):
+    assert main(["submit", str(EXAMPLE)]) == 64
+    assert "sweeps run on one machine; run it with `torchyard run" in capsys.readouterr().err
