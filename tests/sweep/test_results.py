@@ -72,7 +72,9 @@ def test_the_table_and_its_line_name_the_best_trial():
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(table_of(SWEEP, JOBS))
     text = console.export_text()
-    line = "5 of 9 trials (1 running, 2 complete, 1 stopped, 1 failed); best: tune-1 with loss 1.500 (lr=0.100, kind=True"
+    line = (
+        "5 of 9 trials (1 running, 2 complete, 1 stopped, 1 failed); best: tune-1 with loss 1.500 (lr=0.100, kind=True"
+    )
     assert line_of(SWEEP, JOBS).startswith(line)
     assert line in text
     assert all(f"tune-{number}" in text for number in JOBS)

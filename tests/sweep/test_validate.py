@@ -63,6 +63,13 @@ def test_a_script_is_known_by_its_patterns_and_has_no_rungs():
     assert "a script reports no values at shares of its steps" in found[0] + found[1]
 
 
+def test_an_environment_of_ones_own_may_report_anything():
+    document = yaml.safe_load(TEXT.replace("evalReturn", "score"))
+    document["spec"]["parameters"] = [{"path": "trainer.params.lr", "float": {"min": 0.001, "max": 0.01}}]
+    document["spec"]["jobTemplate"]["spec"]["trainer"] = {"name": "vlm", "params": {"environment": "games:Maze"}}
+    assert validate_sweep_bytes(yaml.safe_dump(document).encode(), "s.yaml").problems == ()
+
+
 def test_the_trainers_name_the_metrics_that_sweeps_go_by():
     for trainer, metric in {"cvrp": "cost", "vecrl": "evalReturn", "lm": "evalLoss", "vla": "successRate"}.items():
         assert {metric, "loss"} <= set(trainer_metrics(trainer))

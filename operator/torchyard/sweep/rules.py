@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from torchyard.api.check import check
-from torchyard.api.forms import BUILT_IN
+from torchyard.api.forms import BUILT_IN, MODULE_PATTERN
 from torchyard.api.params import params_schema
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
@@ -161,11 +162,11 @@ def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
 def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     job, metric = spec.job_template.spec, spec.objective.metric
     known: tuple[str, ...] = ()
-    if job.trainer is not None and job.trainer.name in BUILT_IN:
+    # A part of the workload that is the user's own, such as an environment, may report others.
+    own_part = job.trainer is not None and any(_is_code(value) for value in job.trainer.params.values())
+    if job.trainer is not None and job.trainer.name in BUILT_IN and not own_part:
         known = trainer_metrics(job.trainer.name)
     elif job.metrics.patterns and job.trainer is None:
-        import re  # noqa: PLC0415 - most sweeps are of workloads
-
         try:
             known = tuple(name for pattern in job.metrics.patterns for name in re.compile(pattern).groupindex)
         except re.error:
@@ -175,6 +176,11 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         reported = ", ".join(known[:30])
         fix = f"did you mean {meant}? " if meant else ""
         yield "objective.metric", f"the job never reports {shown(metric)}", f"{fix}use one of {reported}"
+
+
+def _is_code(value: object) -> bool:
+    """Whether a parameter is written MODULE:NAME."""
+    return isinstance(value, str) and re.fullmatch(rf"{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*", value) is not None
 
 
 @cache

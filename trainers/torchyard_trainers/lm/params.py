@@ -250,7 +250,6 @@ _LARGE: dict[str, dict[str, Any]] = {
     "grpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
     "ppo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
 }
-# Preset -> method -> what it fills in.
 METRICS = (
     "approxKl",
     "chosenLogProbability",
@@ -276,6 +275,7 @@ METRICS = (
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
+# Preset -> method -> what it fills in.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     preset: {method: _SIZES[preset] | _METHODS[method] | own for method, own in methods.items()}
     for preset, methods in {"tiny": _TINY, "large": _LARGE}.items()

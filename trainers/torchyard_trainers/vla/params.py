@@ -155,17 +155,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_every: int
 
 
-# Preset -> what it fills in.
 METRICS = (
     "flowLoss",
     "flowLossUntrained",
     "successRate",
     "successRateUntrained",
+    "successRateBlue",
+    "successRateCyan",
+    "successRateGreen",
+    "successRatePurple",
+    "successRateRed",
+    "successRateYellow",
     "validActions",
     "wrongObjectRate",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
+# Preset -> what it fills in.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "steps": 1400,

@@ -157,6 +157,23 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.clone_steps + self.rollouts * self.steps_per_rollout
 
 
+METRICS = (
+    "approxKl",
+    "clipFraction",
+    "entropy",
+    "episodeReturn",
+    "episodes",
+    "expertAccuracy",
+    "explainedVariance",
+    "policyLoss",
+    "rolloutEpisodes",
+    "successRate",
+    "successRateCloned",
+    "successRateUntrained",
+    "valueLoss",
+)
+"""Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+
 # Preset -> what it fills in.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
