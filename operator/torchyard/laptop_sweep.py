@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 
 from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
@@ -52,7 +53,7 @@ async def run_sweep(
         TimeoutError: the sampler does not answer.
     """
     context = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_prepare_sampler) as pool:
         running = _Sweep(sweep, on_change, stop or asyncio.Event(), pool)
         try:
             return await running.until_over()
@@ -171,7 +172,16 @@ def _facts(job: TrainingJob) -> object:
     return job.status.state, job.spec.suspend, job.status.metrics
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C is for the controller, which saves first."""
+def _prepare_sampler() -> None:
+    """Ignore Ctrl-C, which is for the controller, and end with the controller, however that ends."""
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone: a killed parent closes no queue."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

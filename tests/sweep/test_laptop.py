@@ -68,6 +68,7 @@ def test_a_killed_sweep_goes_on_and_its_results_are_there(home, tmp_path):
     until(lambda: json.loads(status.read_bytes())["status"]["state"] == "Running")
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
+    until(lambda: not [each for each in carrying("TORCHYARD_HOME", str(home)) if each.alive()])  # its sampler ends too
     done = torchyard(tmp_path, "run", "sweep.yaml")
     assert done.returncode == 0, done.stderr
     assert "sweep tune: 3 trials" in done.stderr
