@@ -85,3 +85,14 @@ def test_the_reference_page_names_every_field():
 def test_a_cluster_is_offered_no_sweep(capsys):
     assert main(["submit", str(EXAMPLE)]) == 64
     assert "sweeps run on one machine; run it with `torchyard run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../tune", "T", "t" * 49])
+def test_a_name_is_never_a_path(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    assert main(["run", str(EXAMPLE), "--name", name]) == 64
+    assert main(["sweep", "rm", name]) == 64
+    said = capsys.readouterr().err
+    assert "is no name of a sweep" in said
+    assert f"There is no sweep `{name}`" in said
+    assert not (tmp_path / "home").exists()

@@ -1,6 +1,7 @@
 """`torchyard run sweep.yaml`: control a sweep from this terminal and show its trials."""
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.job_options import JobOptions
@@ -38,8 +40,9 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
     sweep = sweep_of(options.file, options.sets)
     _require_optuna(sweep)
     if name is not None:
-        if len(name) > MAX_SWEEP_NAME:
-            raise RefusalError(f"--name has {len(name)} characters", f"give at most {MAX_SWEEP_NAME}")
+        if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
+            fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
+            raise RefusalError(f"--name {name!r} is no name of a sweep", fix)
         sweep = msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))
     try:
         sweep = create_sweep(sweep, options.file.absolute().parent)

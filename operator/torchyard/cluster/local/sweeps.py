@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import time
 import uuid
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Milestones
@@ -58,6 +60,8 @@ def load_sweep(name: str) -> TrainingSweep:
         NoSweepError: there is none.
         ValueError: its file was damaged.
     """
+    if not re.fullmatch(DNS_LABEL_PATTERN, name):  # or it would be the path of another folder
+        raise NoSweepError(name)
     path = sweeps_folder() / name / "sweep.yaml"
     try:
         with path.open("rb") as file:
