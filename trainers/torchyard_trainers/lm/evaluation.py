@@ -1,5 +1,6 @@
 """Evaluation on the fixed held-out set, spread over ranks."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -31,16 +32,22 @@ def answers(settings: Settings, tokenizer: Any, ids: Any, *, held_out: bool = Fa
     return documents(prompts, completions, pad=tokenizer.pad_token_id)
 
 
-def score_answers(session: Session, settings: Settings, tokenizer: Any) -> Result:
+def score_answers(session: Session, made: Callable[[list[int]], Batch], count: int, *, at_once: int) -> Result:
     """Score the right answers of the evaluation set. Collective.
 
     Greedy decoding gives the right answer exactly if each of its tokens is the most probable one after those before
     it, so that a single pass over the right answers is enough.
+
+    Args:
+        session: the model in training.
+        made: returns the documents at these positions of the evaluation set.
+        count: documents of the set.
+        at_once: documents of one forward pass.
     """
     device, model = session.world.device, session.parallel.module
 
     def measure(positions: list[int]) -> Tensor:
-        batch = answers(settings, tokenizer, positions, held_out=True)
+        batch = made(positions)
         tokens, labels = batch.tokens.to(device), batch.labels.to(device)
         scores = model(tokens, labels, scores=True)
         rows = (labels != IGNORE).nonzero()[:, 0]
@@ -49,4 +56,4 @@ def score_answers(session: Session, settings: Settings, tokenizer: Any) -> Resul
         sums[1].index_add_(0, rows, (~scores.greedy).double())
         return torch.stack([sums[0], batch.counted.to(device).double(), (sums[1] == 0).double()], 1)
 
-    return Result(*over_ranks(session, measure, settings.eval_samples, at_once=settings.eval_batch).unbind(1))
+    return Result(*over_ranks(session, measure, count, at_once=at_once).unbind(1))

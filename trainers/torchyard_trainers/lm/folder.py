@@ -49,6 +49,12 @@ def read_config(folder: Path) -> Any:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
 
 
+def limits_in(folder: Path) -> tuple[int, int | None]:
+    """Return the tokens that the model of a folder knows, and its positions if they are limited."""
+    config = read_config(folder).get_text_config()
+    return config.vocab_size, getattr(config, "max_position_embeddings", None)
+
+
 def read_tokenizer(folder: Path) -> Any:
     """Return the tokenizer, with its chat template if it has one.
 

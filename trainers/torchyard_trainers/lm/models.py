@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
+from torchyard_trainers.core.losses import CHUNK, IGNORE, linear_cross_entropy
 
 _QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
 _LLAMA3 = {"vocab_size": 128_256, "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5}
@@ -57,6 +57,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+
+def limits_of(name: str, tokenizer: Any) -> tuple[int, int]:
+    """Return the tokens that the model of a preset knows, and its positions."""
+    geometry = PRESETS[name][1]
+    return geometry["vocab_size"] or len(tokenizer), geometry["max_position_embeddings"]
 
 
 class Scores(NamedTuple):
@@ -121,6 +127,17 @@ class LanguageModel(nn.Module):
             return linear_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten())
         chosen = (labels.flatten() != IGNORE).nonzero()[:, 0]
         hidden, labels = hidden.flatten(0, 1)[chosen], labels.flatten()[chosen]
+        if torch.is_grad_enabled():
+            return self._scores(hidden, labels, head, temperature)
+        # Nothing is kept for a backward pass, so that no more than a chunk of logits exists.
+        size = max(CHUNK // head.weight.shape[0], 1)
+        parts = [
+            self._scores(few, of_few, head, temperature)
+            for few, of_few in zip(hidden.split(size), labels.split(size), strict=True)
+        ]
+        return Scores(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _scores(self, hidden: Tensor, labels: Tensor, head: nn.Module, temperature: float) -> Scores:
         log_probabilities = F.log_softmax(head(hidden).float() / temperature, -1)
         with torch.no_grad():
             entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
@@ -13,6 +13,9 @@ from torchyard_trainers.core.schedules import Kind, factor
 # The geometries of lm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
 Rate = Annotated[float, Meta(ge=0, le=1)]
+Location = Annotated[str, Meta(min_length=1, max_length=4096)]
+# Fields of a record.
+FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "answer")
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -66,6 +69,50 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[int, Meta(ge=1, le=4096)] | None, doc("Letters of a sequence; arithmetic: digits of a number, to 15.")
     ] = None
     symbols: Annotated[Annotated[int, Meta(ge=2, le=26)] | None, doc("Different letters of a sequence.")] = None
+    data: Annotated[
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | str | None,
+        doc(
+            "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, URLs of fsspec, also with wildcards; "
+            "one, or a list of sets. Default: the procedural task."
+        ),
+    ] = None
+    data_weights: Annotated[
+        list[Positive] | None,
+        doc("data: share of each set in the samples, relative to the others; default: every record counts the same."),
+    ] = None
+    validation: Annotated[
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | str | None,
+        doc("Files that only evaluate; default: a part of data. Without data, only mode eval is possible."),
+    ] = None
+    hold_out: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        doc("data: share of each set that only evaluates, if there is no validation; 0.05 by default."),
+    ] = None
+    format: Annotated[
+        Literal["auto", "text", "prompt", "messages"],
+        doc("data: what a record is, for records that could be several; auto: messages before prompt before text."),
+    ] = "auto"
+    fields: Annotated[
+        dict[str, str],
+        doc("data: names of the fields of a record where they differ, such as {prompt: question, answer: solution}."),
+    ] = field(default_factory=dict)
+    max_length: Annotated[
+        Annotated[int, Meta(ge=2, le=2**20)] | None,
+        doc("data: longest sample, prompt and completion together, in tokens; 1024; grpo, ppo: longest prompt, 512."),
+    ] = None
+    truncation: Annotated[
+        Literal["end", "start", "none"] | None,
+        doc("data: what a longer sample loses; none: it is a bad record. grpo, ppo: none by default, else end."),
+    ] = None
+    train_on: Annotated[
+        Literal["completions", "last", "all"] | None,
+        doc("data: tokens that count: completions and all turns of the assistant, its last turn only, or all tokens."),
+    ] = None
+    bad_records: Annotated[
+        Literal["fail", "skip"] | None,
+        doc("data: end the job with the place of a record that cannot be used, or skip and count such records."),
+    ] = None
+    token_type: Annotated[Literal["uint16", "uint32"] | None, doc("data: numbers of .bin files; uint16.")] = None
     batch: Annotated[
         Count | None, doc("Samples of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")
     ] = None
@@ -153,6 +200,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     task: str
     length: int
     symbols: int
+    data: tuple[str, ...] = ()
+    data_weights: tuple[float, ...] = ()
+    validation: tuple[str, ...] = ()
+    hold_out: float = 0.05
+    format: str = "auto"
+    fields: dict[str, str] = field(default_factory=dict)
+    max_length: int = 1024
+    truncation: str = "end"
+    train_on: str = "completions"
+    bad_records: str = "fail"
+    token_type: str = "uint16"  # noqa: S105
+    packs: bool = False
     batch: int
     lr: float
     lr_final: float
@@ -187,6 +246,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     value_coefficient: float = 0.0
     beta: float = 0.0
     length_normalized: bool = False
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether samples are records of files, not those of a procedural task."""
+        return bool(self.data or self.validation)
 
     @property
     def steps_per_rollout(self) -> int:
@@ -292,6 +356,10 @@ _OWN = {
     **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient"), ("ppo",)),
     **dict.fromkeys(("beta", "length_normalized"), ("dpo",)),
 }
+# Tokens of a completion of a prompt from a file.
+MAX_NEW_TOKENS = 256
+# Records of a forward pass in evaluation: they are longer than samples of a procedural task.
+EVAL_BATCH = 16
 # Digits of a number that a random number of 53 bits can choose.
 DIGITS = 15
 
@@ -306,14 +374,15 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     chosen = given(params)
     for name, methods in _OWN.items():
         if name in chosen and params.method not in methods:
-            field = msgspec.structs.fields(Params)[Params.__struct_fields__.index(name)].encode_name
-            raise ConfigError(
-                f"trainer.params.{field}: is of method {' and '.join(methods)}, not {params.method}; remove it"
-            )
+            raise ConfigError(f"{_named(name)}: is of method {' and '.join(methods)}, not {params.method}; remove it")
     values = {**PRESETS[params.preset][params.method], **chosen}
     values.pop("preset")
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
+    if params.data is not None or params.validation is not None:
+        _of_files(params, chosen, values, parallelism)
+    else:
+        _of_task(params, chosen)
     if params.task == "arithmetic":
         if params.length is None:
             values["length"] = min(values["length"], DIGITS)
@@ -338,6 +407,67 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     settings = msgspec.convert(values, Settings)
     _check(settings)
     return settings
+
+
+# Fields of procedural tasks, and of data from files.
+_TASK = ("task", "length", "symbols")
+_FILES = ("data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records")
+
+
+def _named(name: str) -> str:
+    """Return the path of a field in a job."""
+    kinds = msgspec.structs.fields(Params)
+    return f"trainer.params.{kinds[Params.__struct_fields__.index(name)].encode_name}"
+
+
+def _of_task(params: Params, chosen: dict[str, Any]) -> None:
+    """Check that no field is set that needs files."""
+    for name in (*_FILES, "token_type"):
+        if name in chosen and chosen[name] not in ("auto", {}):
+            raise ConfigError(f"{_named(name)}: is set, but the task {params.task} has no files; set data or remove it")
+
+
+def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], parallelism: Parallelism) -> None:
+    """Check the fields of data from files, and fill in those that are not set."""
+    for name in ("data", "validation"):
+        if isinstance(given := getattr(params, name), str):
+            if not given:
+                raise ConfigError(f"{_named(name)}: is empty; name a file, or remove it")
+            values[name] = [given]
+    _check_files(params, chosen, sets=len(values.get("data", ())), budget=parallelism.micro_batch_tokens)
+    reinforced = params.method in _RL
+    values.setdefault("truncation", "none" if reinforced else "end")
+    values.setdefault("max_length", 512 if reinforced else 1024)
+    values.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    values["packs"] = parallelism.micro_batch_tokens is not None
+    if params.sft_steps is None:
+        values["sft_steps"] = 0
+    if params.eval_batch is None:
+        values["eval_batch"] = min(values["eval_batch"], EVAL_BATCH)
+
+
+def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: int | None) -> None:
+    """Check what fields of data from files require of others; `sets` are mixed, `budget` tokens packed."""
+    for each in msgspec.structs.fields(Params):
+        if each.name in _TASK and chosen.get(each.name, each.default) != each.default:
+            raise ConfigError(
+                f"{_named(each.name)}: {chosen[each.name]}, but samples are read from trainer.params.data; remove one"
+            )
+    for name in params.fields:
+        if name not in FIELDS:
+            raise ConfigError(f"trainer.params.fields: {name!r} is not a field of records; use {', '.join(FIELDS)}")
+    if params.data_weights is not None and len(params.data_weights) != sets:
+        raise ConfigError(
+            f"{_named('data_weights')}: {len(params.data_weights)} weights for {sets} sets of trainer.params.data; "
+            "give one for each"
+        )
+    if params.hold_out is not None and params.validation is not None:
+        raise ConfigError(f"{_named('hold_out')}: {params.hold_out}, but trainer.params.validation is set; remove one")
+    if budget is not None and params.method != "sft":
+        raise ConfigError(
+            f"parallelism.microBatchTokens: {budget}, but only method sft packs samples, not {params.method}; set "
+            "microBatchSize instead"
+        )
 
 
 def _check(settings: Settings) -> None:

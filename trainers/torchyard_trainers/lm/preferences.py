@@ -1,28 +1,43 @@
 """DPO: right answers are preferred to wrong ones, relative to a frozen reference."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
-from torchyard_trainers.lm.batches import Batch, documents, encode
+from torchyard_trainers.lm.batches import documents, encode
 from torchyard_trainers.lm.losses import preference_loss
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.scoring import Reference, Score, in_parts, scored, scorer
 from torchyard_trainers.lm.tasks import rows_of
 
 
+class Pairs(Protocol):
+    """Pairs of answers by id.
+
+    Attributes:
+        held_out_count: pairs of the evaluation set.
+    """
+
+    held_out_count: int
+
+    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """Return `tokens` and `labels` of right answers, then of wrong ones, [2n, T], and their `sizes` [2n]."""
+
+
 class Preferences:
     """The steps of DPO; a sample is a pair of answers."""
 
-    def __init__(self, settings: Settings, tokenizer: Any, reference: Reference) -> None:
+    def __init__(self, settings: Settings, pairs: Pairs, reference: Reference) -> None:
         """Take the parts that all methods share."""
-        self._settings, self._tokenizer, self._reference = settings, tokenizer, reference
-        self._known: tuple[int, Tensor] | None = None  # step; log-probabilities under the reference: [n, 2]
+        self._settings, self._made, self._reference = settings, pairs, reference
+        # Ids of this rank's pairs in order [n], and their log-probabilities under the reference [n, 2].
+        self._known: tuple[Tensor, Tensor] | None = None
 
     def prepare(self, session: Session, ids: Sequence[int], step: int) -> None:
         """Compute the reference's log-probabilities of this rank's pairs of a step. Collective at the first one.
@@ -37,18 +52,20 @@ class Preferences:
         world = session.world
         (slots,) = split(len(ids), world.size, world.rank)
         score = self._reference.scorer(session)
-        pairs = self._pairs([ids[position] for position in slots.positions], session)
-        self._known = step, _sums(in_parts(score, *pairs, session.micro_batch).log_probability)
+        own = sorted(ids[position] for position in slots.positions)  # equally many on every rank
+        tokens, labels, _ = self._pairs(own, session)
+        sums = _sums(in_parts(score, tokens, labels, session.micro_batch).log_probability)
+        self._known = torch.tensor(own, device=world.device), sums
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the loss of pairs."""
-        settings, world = self._settings, session.world
-        tokens, labels = self._pairs(batch.ids.tolist(), session)
+        settings = self._settings
+        tokens, labels, sizes = self._pairs(batch.ids, session, read=batch.data)
         found = session.parallel.forward(tokens, labels, scores=True)
         now = _sums(scored(found, labels).log_probability)
         assert self._known is not None, "prepare ran before"
-        rows = ((batch.ids % settings.batch) - world.rank).clamp(min=0) // world.size
-        known = self._known[1][rows]
+        ids, of_ids = self._known
+        known = of_ids[torch.searchsorted(ids, batch.ids).clamp(max=len(ids) - 1)]
         lengths = _sums((labels != IGNORE).float())
         result = preference_loss(
             now[:, 0],
@@ -62,7 +79,7 @@ class Preferences:
             "rewardMargin": result.margin.dot(batch.weights),
             "rewardAccuracy": result.accuracy.dot(batch.weights),
             "chosenLogProbability": now[:, 0].detach().dot(batch.weights),
-            "tokens": ((tokens != self._tokenizer.pad_token_id).sum(1) + 1.0).view(2, -1).sum(0).dot(batch.weights),
+            "tokens": sizes.float().view(2, -1).sum(0).dot(batch.weights),
         }
         return LossOutput(result.loss.dot(batch.weights), statistics)
 
@@ -71,27 +88,50 @@ class Preferences:
         score: Score = scorer(session)
 
         def right(positions: list[int]) -> Tensor:
-            tokens, labels = self._pairs(positions, session, held_out=True)
+            tokens, labels, _ = self._pairs(positions, session, held_out=True)
             sums = _sums(score(tokens, labels).log_probability)
             return sums[:, 0] > sums[:, 1]
 
-        found = over_ranks(session, right, self._settings.eval_samples, at_once=self._settings.eval_batch)
+        found = over_ranks(session, right, self._made.held_out_count, at_once=self._settings.eval_batch)
         return {"preferenceAccuracy": float(found.mean())}
 
-    def _pairs(self, ids: Sequence[int], session: Session, *, held_out: bool = False) -> tuple[Tensor, Tensor]:
-        """Return tokens and labels of right answers, then of wrong ones: [2n, T]."""
-        settings, device = self._settings, session.world.device
+    def _pairs(
+        self, ids: Sequence[int] | Tensor, session: Session, *, read: Any = None, held_out: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens and labels of right answers, then of wrong ones, [2n, T], and the tokens of each [2n].
+
+        Args:
+            ids: of the pairs.
+            session: the model in training.
+            read: what was read for them ahead of time.
+            held_out: of the evaluation set.
+        """
         with session.data_wait:
-            rows = rows_of(
-                settings.task, settings.seed, ids, length=settings.length, symbols=settings.symbols, held_out=held_out
-            )
-            prompts = encode(self._tokenizer, [row.prompt for row in rows])
-            end = self._tokenizer.eos_token_id
-            answers = encode(self._tokenizer, [row.answer for row in rows] + [row.wrong for row in rows])
-            made: Batch = documents(
-                prompts * 2, [[*answer, end] for answer in answers], pad=self._tokenizer.pad_token_id
-            )
-        return made.tokens.to(device), made.labels.to(device)
+            made = read if read is not None else self._made.pairs(ids, held_out=held_out)
+        tokens, labels, sizes = (made[name].to(session.world.device) for name in ("tokens", "labels", "sizes"))
+        return tokens, labels, sizes
+
+
+class TaskPairs:
+    """Right and wrong answers of a procedural task."""
+
+    def __init__(self, settings: Settings, tokenizer: Any) -> None:
+        """Take the tokenizer of the model."""
+        self._settings, self._tokenizer = settings, tokenizer
+        self.held_out_count = settings.eval_samples
+
+    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `Pairs`."""
+        settings, tokenizer = self._settings, self._tokenizer
+        rows = rows_of(
+            settings.task, settings.seed, ids, length=settings.length, symbols=settings.symbols, held_out=held_out
+        )
+        prompts = encode(tokenizer, [row.prompt for row in rows])
+        answers = encode(tokenizer, [row.answer for row in rows] + [row.wrong for row in rows])
+        completions = [[*answer, tokenizer.eos_token_id] for answer in answers]
+        made = documents(prompts * 2, completions, pad=tokenizer.pad_token_id)
+        sizes = torch.tensor([len(a) + len(b) for a, b in zip(prompts * 2, completions, strict=True)])
+        return {"tokens": made.tokens, "labels": made.labels, "sizes": sizes}
 
 
 def _sums(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Prompts of the built-in tasks as tokens, for training and for evaluation."""
+"""Prompts as tokens, for rollouts and for evaluation: of the built-in tasks, or of records."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Prompt(NamedTuple):
 
 
 class Prompts:
-    """Prompts by id, and the conversion of completions to text."""
+    """Prompts by id, and the conversion of completions to text; these are prompts of the built-in tasks."""
 
     def __init__(self, settings: Settings, tokenizer: Any) -> None:
         """Take the tokenizer of the model."""

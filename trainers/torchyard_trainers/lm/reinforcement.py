@@ -118,6 +118,8 @@ class Reinforcement:
             function = BUILT_IN.get(settings.reward, settings.reward)
             self._rewards = Rewards(function, seconds=settings.reward_seconds, workers=settings.reward_workers)
         texts = texts_of(completions, self._prompts.decode)
+        if settings.reads_files and settings.reward in BUILT_IN:
+            texts = [text.strip() for text in texts]  # as the answers are
         return self._rewards([prompt.text for prompt in prompts], texts, [prompt.row for prompt in prompts])
 
 

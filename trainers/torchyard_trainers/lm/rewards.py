@@ -133,10 +133,10 @@ class _Worker:
             raise RewardError(f"trainer.params.reward: {self._name} cannot be imported: {value}")
 
     def begin(self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]]) -> None:
-        """Send completions to the process."""
+        """Send completions to the process; values of a record that JSON lacks, such as times, are sent as text."""
         self._began = time.monotonic()
         try:
-            self._connection.send_bytes(json.dumps([prompts, completions, rows]).encode())
+            self._connection.send_bytes(json.dumps([prompts, completions, rows], default=str).encode())
         except OSError as error:
             raise self._gone() from error
 

@@ -6,21 +6,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.adapters import add_lora
+from torchyard_trainers.core.data.source import check_same_data
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
+from torchyard_trainers.lm.batches import Batch
+from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint
 from torchyard_trainers.lm.evaluation import answers, score_answers
-from torchyard_trainers.lm.folder import empty_model, read_tokenizer, tokenizer_files
-from torchyard_trainers.lm.models import LanguageModel, build_model
+from torchyard_trainers.lm.folder import empty_model, limits_in, read_tokenizer, tokenizer_files
+from torchyard_trainers.lm.models import LanguageModel, build_model, limits_of
 from torchyard_trainers.lm.params import Settings
-from torchyard_trainers.lm.preferences import Preferences
+from torchyard_trainers.lm.preferences import Preferences, TaskPairs
 from torchyard_trainers.lm.prompts import Prompts
 from torchyard_trainers.lm.reinforcement import Reinforcement
 from torchyard_trainers.lm.scoring import Reference
@@ -29,6 +34,14 @@ from torchyard_trainers.lm.tokens import character_tokenizer, saved
 # What samples depend on beyond the task.
 _ROLLOUTS = ("minibatches", "iterations", "sft_steps")
 _IDENTITY = {"sft": (), "dpo": ("sft_steps",), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
+
+# Metrics of the summary.
+_WORDS = {
+    "exactMatch": "exact match",
+    "evalLoss": "loss of right answers",
+    "preferenceAccuracy": "preference accuracy",
+    "reward": "reward",
+}
 
 
 class LanguageModeling(Workload):
@@ -44,7 +57,8 @@ class LanguageModeling(Workload):
         self.max_grad_norm = settings.max_grad_norm
         self.save_every = settings.steps_per_rollout
         origin = "model" if settings.pretrained is None else "pretrained"
-        own = ["seed", "method", origin, "task", "length", "symbols", *_IDENTITY[settings.method]]
+        data = () if settings.reads_files else ("task", "length", "symbols")
+        own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
         own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "lm",
@@ -61,14 +75,41 @@ class LanguageModeling(Workload):
             self.identity = {**self.identity, "seed": settings.seed}  # of adapters and heads
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
+        self._data = self._opened() if settings.reads_files else None
+        if self._data is not None and settings.method in ("sft", "dpo"):
+            self.source = self._data.train
+        elif self._data is not None:
+            self.identity = {**self.identity, "dataset": self._data.fingerprint}
+        self._compared = False  # the prompts of all ranks
         self._reference: Reference | None = None
         self._reinforcement: Reinforcement | None = None
         self._preferences: Preferences | None = None
+
+    def _opened(self) -> Datasets:
+        """Open the files of `data` and `validation`."""
+        settings, folder = self.settings, self.pretrained.folder if self.pretrained is not None else None
+        name = settings.model if folder is None else str(folder)
+        vocabulary, positions = limits_of(settings.model, self.tokenizer) if folder is None else limits_in(folder)
+        tokens = settings.max_length + (settings.max_new_tokens if settings.method in ("grpo", "ppo") else 0)
+        if positions is not None and tokens > positions:
+            more = f" and maxNewTokens {settings.max_new_tokens}" if tokens > settings.max_length else ""
+            raise ConfigError(
+                f"trainer.params.maxLength: {settings.max_length}{more}, but {name} has {positions} positions; lower it"
+            )
+        files = [] if folder is None else [each for each in tokenizer_files(folder).values() if isinstance(each, Path)]
+        tokens_of = tokenizer_fingerprint(files) if files else "characters"
+        return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of the model."""
         return character_tokenizer() if self.pretrained is None else read_tokenizer(self.pretrained.folder)
+
+    @cached_property
+    def _prompts(self) -> Prompts:
+        if self._data is None:
+            return Prompts(self.settings, self.tokenizer)
+        return RecordPrompts(self.settings, self.tokenizer, self._data)
 
     def build(self) -> nn.Module:
         """See `Workload`."""
@@ -84,9 +125,10 @@ class LanguageModeling(Workload):
             model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
-            self._reinforcement = Reinforcement(settings, Prompts(settings, self.tokenizer), self._reference)
+            self._reinforcement = Reinforcement(settings, self._prompts, self._reference)
         if self._reference is not None and settings.method == "dpo":
-            self._preferences = Preferences(settings, self.tokenizer, self._reference)
+            pairs = self._data or TaskPairs(settings, self.tokenizer)
+            self._preferences = Preferences(settings, pairs, self._reference)
         return model
 
     def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
@@ -125,12 +167,25 @@ class LanguageModeling(Workload):
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the model before training."""
+        self._check_trains()
         metrics = self.evaluate(session)
-        return {**metrics, **{f"{name}Untrained": metrics[name] for name in ("exactMatch", "evalLoss")}}
+        names = [name for name in ("exactMatch", "evalLoss") if name in metrics]
+        skipped = {"skippedRecords": float(self._data.skipped)} if self._data is not None else {}
+        return {**metrics, **{f"{name}Untrained": metrics[name] for name in names}, **skipped}
+
+    def _check_trains(self) -> None:
+        if self._data is not None and self._data.train is None:
+            raise ConfigError(
+                "trainer.params.data: is not set, and validation is for mode eval only; set data, or trainer.mode: eval"
+            )
 
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Make the rollout that starts at this step, or score its pairs with the reference."""
         own = step - self.settings.sft_steps
+        self._check_trains()
+        if self._data is not None and self.source is None and not self._compared:
+            check_same_data(self._data, session.world)
+            self._compared = True
         if own < 0:
             return {}
         if self._reinforcement is not None:
@@ -151,22 +206,37 @@ class LanguageModeling(Workload):
     def _supervised(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the cross-entropy of the right answers, summed over their tokens."""
         with session.data_wait:
-            found = answers(self.settings, self.tokenizer, batch.ids.cpu())
-            tokens, labels = found.tokens.to(batch.ids.device), found.labels.to(batch.ids.device)
-        labels = labels.masked_fill(batch.weights[:, None] == 0, IGNORE)
+            read = self._documents(batch)
+            tokens, labels, document, sizes = (
+                read[name].to(batch.ids.device) for name in ("tokens", "labels", "document", "sizes")
+            )
+        labels = labels.masked_fill(batch.weights[document] == 0, IGNORE)
+        positions = {"position_ids": read["positions"].to(batch.ids.device)} if "positions" in read else {}
         if self.settings.method == "ppo":
             # Every parameter needs a gradient, for ddp: that of the value head is 0.
             scores = session.parallel.forward(tokens, labels, scores=True)
             loss = -scores.log_probability.sum() + 0 * scores.value.sum()
         else:
-            loss = session.parallel.forward(tokens, labels)
-        count = (labels != IGNORE).sum()
-        documents, lengths = batch.weights.sum(), (tokens != self.tokenizer.pad_token_id).sum(-1) + 1
+            loss = session.parallel.forward(tokens, labels, **positions)
+        count, documents = (labels != IGNORE).sum(), batch.weights.sum()
         statistics = {
-            "tokens": Mean((lengths * batch.weights).sum(), documents),
+            "tokens": Mean((sizes * batch.weights).sum(), documents),
             "completionTokens": Mean(count.float(), documents),
         }
         return LossOutput(loss, statistics, count)
+
+    def _documents(self, batch: MicroBatch) -> dict[str, Tensor]:
+        """Return right answers with their prompts: `tokens`, `labels`, `document` and `sizes`."""
+        if self._data is None:
+            found = answers(self.settings, self.tokenizer, batch.ids.cpu())
+            number = torch.arange(len(found.tokens), device=found.tokens.device)[:, None]
+            sizes = (found.tokens != self.tokenizer.pad_token_id).sum(-1) + 1
+            return {"tokens": found.tokens, "labels": found.labels, "document": number, "sizes": sizes}
+        if batch.data is None:
+            assert isinstance(self._prompts, RecordPrompts)
+            return self._prompts.documents(batch.ids)
+        half = len(batch.weights)  # of pairs, the chosen answers
+        return {name: each[:half] if self.settings.method == "dpo" else each for name, each in batch.data.items()}
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Evaluate when due, and after the supervised steps."""
@@ -176,21 +246,30 @@ class LanguageModeling(Workload):
         if own == 0 and step:
             session.reporter.phase("eval")
             metrics = self.evaluate(session)
-            return {**metrics, "exactMatchSupervised": metrics["exactMatch"]}
+            return {**metrics, **{f"{name}Supervised": metrics[name] for name in ("exactMatch",) if name in metrics}}
         return super().after_step(session, step, means)
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return loss and perplexity of the right answers, and the share that greedy decoding gives exactly."""
+        settings, data = self.settings, self._data
         session.parallel.module.eval()
-        found = score_answers(session, self.settings, self.tokenizer)
-        loss = float(found.loss.sum() / found.tokens.sum())
-        more = self._preferences.evaluate(session) if self._preferences is not None else {}
+        metrics = self._preferences.evaluate(session) if self._preferences is not None else {}
+        if data is None:
+            found = score_answers(session, self._task_answers, settings.eval_samples, at_once=settings.eval_batch)
+        elif settings.method not in ("grpo", "ppo"):
+            found = score_answers(session, data.answers, data.held_out_count, at_once=settings.eval_batch)
+        else:
+            session.parallel.module.train()
+            return metrics
         session.parallel.module.train()
-        return more | {
-            "evalLoss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "exactMatch": float(found.exact.mean()),
-        }
+        loss = float(found.loss.sum() / found.tokens.sum())
+        metrics |= {"evalLoss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if data is None or data.has_answers:
+            metrics["exactMatch"] = float(found.exact.mean())
+        return metrics
+
+    def _task_answers(self, positions: list[int]) -> Batch:
+        return answers(self.settings, self.tokenizer, positions, held_out=True)
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """Return the loss of the right answers."""
@@ -212,15 +291,18 @@ class LanguageModeling(Workload):
             *("evalLoss", "evalLossUntrained", "perplexity"),
             *("reward", "completionTokens", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
         )
-        untrained = metrics.get("exactMatchUntrained", math.nan)
-        text = (
-            f"{settings.task} by {settings.method}: exact match {metrics['exactMatch']:.3f} on {settings.eval_samples} "
-            f"held-out prompts after {self.total_steps} steps; untrained {untrained:.3f}"
-        )
+        what = f"{settings.task} by {settings.method}" if self._data is None else settings.method
+        shown = [name for name in ("exactMatch", "evalLoss", "preferenceAccuracy", "reward") if name in metrics]
+        parts = []
+        for name in shown:
+            before = f", untrained {metrics[f'{name}Untrained']:.3f}" if f"{name}Untrained" in metrics else ""
+            parts.append(f"{_WORDS[name]} {metrics[name]:.3f}{before}")
+        count = settings.eval_samples if self._data is None else self._data.held_out_count
+        text = f"{what}: {'; '.join(parts)}; after {self.total_steps} steps, on {count} held-out samples"
         return {
             "trainer": "lm",
             "method": settings.method,
-            "task": settings.task,
+            **({"task": settings.task} if self._data is None else {}),
             "steps": self.total_steps,
             **{name: metrics[name] for name in names if name in metrics},
             "text": text,

@@ -7,6 +7,12 @@ from typing import Any
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
+# A line for each turn; the end token ends those of the assistant.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{{ eos_token if message.role == 'assistant' else '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 
 
 def character_tokenizer() -> Any:
@@ -28,6 +34,7 @@ def character_tokenizer() -> Any:
         eos_token=EOS,
         unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
     )
 
 

@@ -1,0 +1,212 @@
+"""Records of files as samples of `lm`: every format against the tokens and labels that it must give."""
+
+import json
+
+import numpy as np
+import pytest
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.data.rows import BadRecordError
+from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.lm.datasets import Datasets
+from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.records import Encoder
+from torchyard_trainers.lm.tokens import character_tokenizer
+
+# As Qwen3's: the last turn has an empty block of thoughts, the others have none.
+THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{% if loop.last and m.role == 'assistant' %}()\n{% endif %}{{ m.content }};\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }};{% endgeneration %}"
+    "{% else %}{{ m.content }}?{% endif %}{% endfor %}"
+)
+ASK, SAY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}
+MORE, LAST = {"role": "user", "content": "and"}, {"role": "assistant", "content": "ok"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return character_tokenizer()
+
+
+def encoder(tokenizer, *, prompts=False, **params):
+    settings = resolve_params({"data": "x.jsonl"} | params, Parallelism())
+    return Encoder(settings, tokenizer, len(tokenizer), prompts=prompts)
+
+
+def shown(tokenizer, document):
+    """The text of a document, what is learned in brackets."""
+    text, inside = "", False
+    for token, learned in zip(document.tokens, document.learned, strict=True):
+        text += ("[" if learned and not inside else "]" if inside and not learned else "") + tokenizer.decode([token])
+        inside = learned
+    return text.replace("<eos>", "$") + ("]" if inside else "")
+
+
+@pytest.mark.parametrize(
+    ("row", "params", "wanted"),
+    [
+        ({"text": "abc"}, {}, "[abc$]"),
+        ({"prompt": "1+1=", "completion": "2"}, {}, "1+1=[2$]"),
+        ({"q": "1+1=", "a": "2"}, {"fields": {"prompt": "q", "completion": "a"}}, "1+1=[2$]"),
+        ({"prompt": "1+1=", "completion": "2"}, {"trainOn": "all"}, "[1+1=2$]"),
+        ({"prompt": "abcdef", "completion": "xyz"}, {"maxLength": 7}, "abcdef[xy]"),
+        ({"prompt": "abcdef", "completion": "xyz"}, {"maxLength": 5, "truncation": "start"}, "ef[xyz$]"),
+        ({"messages": [ASK, SAY, MORE, LAST]}, {}, "user: hi\nassistant: [yo$]user: and\nassistant: [ok$]"),
+        (
+            {"messages": [ASK, SAY, MORE, LAST]},
+            {"trainOn": "last"},
+            "user: hi\nassistant: yo$user: and\nassistant: [ok$]",
+        ),
+        ({"prompt": [ASK, SAY, MORE], "completion": [LAST]}, {}, "user: hi\nassistant: yo$user: and\nassistant: [ok$]"),
+        ({"prompt": [ASK], "completion": "yo"}, {}, "user: hi\nassistant: [yo$]"),
+        ({"text": "t", "prompt": "p", "completion": "c", "messages": [ASK, SAY]}, {"format": "prompt"}, "p[c$]"),
+        ({"tokens": np.array([7, 8, 9])}, {}, "[345]"),
+    ],
+)
+def test_a_record_becomes_tokens_of_which_those_to_learn_are_marked(tokenizer, row, params, wanted):
+    assert shown(tokenizer, encoder(tokenizer, **params)(row).document) == wanted
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (THINKS, "<user>hi;\n<assistant>[yo;\n]<user>and;\n<assistant>[()\nok;\n]"),
+        (MARKED, "hi?[yo;]and?[ok;]"),
+    ],
+)
+def test_turns_of_the_assistant_are_found_in_the_text_of_any_template(tokenizer, template, wanted):
+    other = character_tokenizer()
+    other.chat_template = template
+    assert shown(other, encoder(other)({"messages": [ASK, SAY, MORE, LAST]}).document) == wanted
+
+
+def test_preference_pairs_share_a_prompt_that_is_given_or_that_both_begin_with(tokenizer):
+    encode = encoder(tokenizer, method="dpo")
+    for row in (
+        {"prompt": "user: hi\nassistant: ", "chosen": "yo", "rejected": "ok"},
+        {"prompt": [ASK], "chosen": [SAY], "rejected": [LAST]},
+        {"chosen": [ASK, SAY], "rejected": [ASK, LAST]},
+    ):
+        found = encode(row)
+        assert shown(tokenizer, found.document) == "user: hi\nassistant: [yo$]"
+        assert shown(tokenizer, found.rejected) == "user: hi\nassistant: [ok$]"
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "answer"),
+    [
+        ({"prompt": "1+1=", "answer": 2, "kind": "sum"}, "1+1=", "2"),
+        ({"prompt": "1+1=", "completion": " 2"}, "1+1=", "2"),
+        ({"prompt": [ASK], "answer": "yo"}, "user: hi\nassistant: ", "yo"),
+        ({"messages": [ASK, SAY]}, "user: hi\nassistant: ", "yo"),
+    ],
+)
+def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, text, answer):
+    prompt = encoder(tokenizer, method="grpo")(row).prompt
+    assert (prompt.text, tokenizer.decode(prompt.tokens)) == (text, text)
+    assert prompt.row == row | {"answer": answer}
+
+
+@pytest.mark.parametrize(
+    ("row", "params", "message"),
+    [
+        ({"body": "x"}, {}, "field 'messages' is missing, and 'prompt' or 'text' too; the record has 'body'"),
+        ({"text": 3}, {}, "field 'text' is int, expected str"),
+        ({"prompt": "p"}, {}, "field 'completion' is missing"),
+        ({"messages": [ASK]}, {}, "field 'messages' has no turn of the assistant"),
+        ({"messages": [{"content": "x"}]}, {}, "field 'messages' has a message 1 without a role; it has 'content'"),
+        ({"prompt": "abcdef", "completion": "x"}, {"maxLength": 4}, "has nothing to learn within 4 tokens; raise max"),
+        ({"text": "abcdef"}, {"maxLength": 4, "truncation": "none"}, "has 7 tokens, and a sample at most 4"),
+        ({"prompt": "abcdef", "answer": "x"}, {"maxLength": 4, "method": "grpo"}, "has 6 tokens, and a sample at most"),
+        ({"prompt": "p"}, {"method": "grpo"}, "field 'answer' is missing, which reward exact compares with"),
+        ({"prompt": "p", "chosen": "x"}, {"method": "dpo"}, "field 'rejected' is missing"),
+        ({"chosen": [ASK, SAY], "rejected": [MORE, SAY]}, {"method": "dpo"}, "'rejected' does not begin with the mess"),
+        ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
+    ],
+)
+def test_a_record_that_cannot_be_used_says_which_field_and_why(tokenizer, row, params, message):
+    with pytest.raises(BadRecordError) as caught:
+        encoder(tokenizer, **params)(row)
+    assert message in str(caught.value)
+
+
+def test_a_tokenizer_without_a_chat_template_is_an_error_of_the_configuration():
+    plain = character_tokenizer()
+    plain.chat_template = None
+    with pytest.raises(ConfigError, match=r"has no chat template, which conversations need; add chat_template\.jinja"):
+        encoder(plain)({"messages": [ASK, SAY]})
+
+
+def opened(tokenizer, **params):
+    return Datasets(resolve_params(params, Parallelism()), tokenizer, len(tokenizer), tokens_of="characters")
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def prompts(samples):
+    return {samples.row(number)["prompt"] for number in range(len(samples))}
+
+
+def test_sets_are_mixed_by_weight_and_none_trains_on_what_it_holds_out(tokenizer, tmp_path):
+    sets = [
+        write(tmp_path / f"{name}.jsonl", [{"prompt": f"{name}{number}", "completion": "x"} for number in range(count)])
+        for name, count in (("a", 90), ("b", 10))
+    ]
+    data = opened(tokenizer, data=sets, dataWeights=[1, 1], holdOut=0.2)
+    held, trained = prompts(data.held_out), prompts(data.train)
+    assert (len(held), len(trained)) == (20, 80)
+    assert not held & trained
+    drawn = [data.train.row(number)["prompt"][0] for number in range(len(data.train))]
+    assert drawn.count("a") == drawn.count("b") == 72
+    other = write(tmp_path / "c.jsonl", [{"prompt": "c", "completion": "x"}])
+    assert prompts(opened(tokenizer, data=sets, validation=other).held_out) == {"c"}
+    assert opened(tokenizer, validation=other).train is None
+
+
+def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tokenizer, tmp_path):
+    rows = [{"prompt": f"{number}", "completion": "x"} for number in range(20)]
+    rows[7] = {"prompt": "7"}
+    path, check = write(tmp_path / "d.jsonl", rows), write(tmp_path / "v.jsonl", rows[:5])
+    data = opened(tokenizer, data=path, validation=check)
+    with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing"):
+        data.train.read(range(20))
+    data = opened(tokenizer, data=path, validation=check, badRecords="skip")
+    assert (len(data.train), data.skipped) == (19, 1)
+    assert "7" not in prompts(data.train)
+
+
+def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):
+    np.arange(90, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    data = opened(tokenizer, data=str(tmp_path / "t.bin"), maxLength=8, holdOut=0.1)
+    found = data.train.read([0])
+    first = int(found["tokens"][0, 0])
+    assert found["tokens"].tolist() == [list(range(first, first + 8))]
+    assert found["labels"].tolist() == [list(range(first + 1, first + 9))]
+    assert len(data.train) + len(data.held_out) == 11
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": "x.jsonl", "task": "sort"}, "trainer.params.task: sort, but samples are read from"),
+        ({"maxLength": 8}, "trainer.params.maxLength: is set, but the task reverse has no files; set data or remove"),
+        ({"data": ["a", "b"], "dataWeights": [1]}, "dataWeights: 1 weights for 2 sets of trainer.params.data; give"),
+        ({"data": "a", "validation": "b", "holdOut": 0.1}, "holdOut: 0.1, but trainer.params.validation is set"),
+        ({"data": "a", "fields": {"question": "q"}}, "trainer.params.fields: 'question' is not a field of records"),
+    ],
+)
+def test_parameters_of_data_that_contradict_each_other_are_named(given, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve_params(given, Parallelism())
+    assert message in str(caught.value)
+
+
+def test_only_supervised_fine_tuning_packs():
+    with pytest.raises(ConfigError, match=r"microBatchTokens: 99, but only method sft packs samples, not dpo"):
+        resolve_params({"data": "a", "method": "dpo"}, Parallelism(micro_batch_tokens=99))

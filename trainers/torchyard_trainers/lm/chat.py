@@ -1,0 +1,130 @@
+"""Conversations as text and tokens, by the chat template of the tokenizer."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchyard_trainers.core.data.rows import BadRecordError
+from torchyard_trainers.core.exits import ConfigError
+
+Message = Mapping[str, Any]
+ASSISTANT = "assistant"
+# A template with these marks says itself which tokens the model generates.
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class Chat:
+    """Renders conversations with one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Use a tokenizer of `transformers`."""
+        self._tokenizer = tokenizer
+        template = tokenizer.chat_template
+        self._marks_turns = isinstance(template, str) and bool(_GENERATION.search(template))
+
+    def check(self) -> None:
+        """Check that conversations can be rendered, with the place of every token.
+
+        Raises:
+            ConfigError: the tokenizer cannot.
+        """
+        name = self._tokenizer.name_or_path or "the model"
+        if not self._tokenizer.chat_template:
+            raise ConfigError(
+                f"trainer.params.pretrained: the tokenizer of {name} has no chat template, which conversations need; "
+                "add chat_template.jinja to its folder, or use records with prompt and completion"
+            )
+        if not self._tokenizer.is_fast:
+            raise ConfigError(
+                f"trainer.params.pretrained: the tokenizer of {name} does not know the places of its tokens, which "
+                "conversations need; save it with a tokenizer.json"
+            )
+
+    def prompt(self, messages: Sequence[Message], *, tools: Any = None) -> tuple[str, list[int]]:
+        """Return the text and the tokens that the assistant's next turn follows."""
+        text = self._rendered(messages, opens=True, tools=tools)
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return text, tokens
+
+    def turns(
+        self, messages: Sequence[Message], *, first: int = 0, last_only: bool = False, tools: Any = None
+    ) -> tuple[list[int], list[bool]]:
+        """Return the tokens of a conversation, and which of them the assistant says.
+
+        Args:
+            messages: with `role` and `content`.
+            first: of the messages whose turns count.
+            last_only: only the last turn of the assistant counts.
+            tools: descriptions of functions, for the template.
+
+        Raises:
+            BadRecordError: the assistant says nothing, or the template mixes its turns with others.
+        """
+        numbers = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
+        if not numbers:
+            raise BadRecordError("messages", "has no turn of the assistant")
+        chosen = numbers[-1:] if last_only else numbers
+        if self._marks_turns and len(chosen) == sum(each["role"] == ASSISTANT for each in messages):
+            return self._marked(messages, tools)
+        whole = self._rendered(messages, opens=False, tools=tools)
+        spans = [self._span(whole, messages, number, tools) for number in chosen]
+        found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        said = [any(begin <= at < end for begin, end in spans) for at, _ in found["offset_mapping"]]
+        return list(found["input_ids"]), said
+
+    def _marked(self, messages: Sequence[Message], tools: Any) -> tuple[list[int], list[bool]]:
+        found = self._tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        )
+        return list(found["input_ids"]), [bool(each) for each in found["assistant_masks"]]
+
+    def _span(self, whole: str, messages: Sequence[Message], number: int, tools: Any) -> tuple[int, int]:
+        """Return where a turn begins and ends in the whole text, the mark of its end included."""
+        before = self._rendered(messages[:number], opens=True, tools=tools)
+        if not whole.startswith(before):
+            raise BadRecordError("messages", f"has a turn {number + 1} that the chat template does not begin as asked")
+        until = self._rendered(messages[: number + 1], opens=False, tools=tools)
+        if whole.startswith(until):
+            return len(before), len(until)
+        # Some templates write the last turn in another way, for example with an empty block of thoughts.
+        content = str(messages[number].get("content") or "").strip()
+        at = whole.find(content, len(before))
+        ending = until[until.rfind(content) + len(content) :]
+        if content and not whole[len(before) : at].strip() and whole.startswith(ending, at + len(content)):
+            return len(before), at + len(content) + len(ending)
+        raise BadRecordError(
+            "messages",
+            f"has a turn {number + 1} that the chat template changes when others follow; set trainOn: last, or mark "
+            "the turns in the template with {% generation %}",
+        )
+
+    def _rendered(self, messages: Sequence[Message], *, opens: bool, tools: Any) -> str:
+        if not messages:
+            return ""
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, tokenize=False, add_generation_prompt=opens
+            )
+        except Exception as error:  # a template raises anything
+            raise BadRecordError("messages", f"cannot be rendered by the chat template: {error}") from error
+        return text
+
+
+def conversation(value: Any, name: str) -> list[Message]:
+    """Return the messages in a field of a record.
+
+    Raises:
+        BadRecordError: it is not a list of messages with `role` and `content`.
+    """
+    if not isinstance(value, list) or not value:
+        raise BadRecordError(name, f"is {type(value).__name__}, expected a list of messages")
+    for number, each in enumerate(value, 1):
+        where = f"has a message {number} "
+        if not isinstance(each, Mapping):
+            raise BadRecordError(name, f"{where}that is {type(each).__name__}, expected role and content")
+        if not isinstance(each.get("role"), str):
+            raise BadRecordError(name, f"{where}without a role; it has {', '.join(map(repr, sorted(each)[:8]))}")
+        if "content" not in each and "tool_calls" not in each:
+            raise BadRecordError(name, f"{where}without content; it has {', '.join(map(repr, sorted(each)[:8]))}")
+    # Parquet fills fields that other messages have with null.
+    return [{key: part for key, part in each.items() if part is not None} for each in value]

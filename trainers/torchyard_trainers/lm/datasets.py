@@ -1,0 +1,227 @@
+"""Files of records as the training and evaluation samples of a run."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from torchyard_trainers.core.data.mixture import Concatenated, Mixture, hold_out
+from torchyard_trainers.core.data.opening import open_rows
+from torchyard_trainers.core.data.packing import concatenated
+from torchyard_trainers.core.data.rows import BadRecordError, Rows
+from torchyard_trainers.core.data.samples import Samples, scan
+from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.sampler import order_key, samples_of_step
+from torchyard_trainers.lm.batches import Batch
+from torchyard_trainers.lm.params import Settings
+from torchyard_trainers.lm.prompts import Prompt, Prompts
+from torchyard_trainers.lm.records import Document, Encoder, Example
+from torchyard_trainers.lm.tasks import EVALUATION_SEED
+
+# What the sample of a record depends on, besides the tokenizer.
+ENCODING = ("method", "format", "fields", "max_length", "truncation", "train_on", "reward")
+SCANNED_HERE = 2000  # records that are scanned without other processes
+
+
+class Datasets:
+    """The samples of a run.
+
+    Attributes:
+        train: read ahead by the loop, or by rollouts; None: the files only evaluate.
+        held_out: lists of examples.
+        skipped: records that cannot be used, if they are skipped.
+    """
+
+    def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str) -> None:
+        """Open the files.
+
+        Args:
+            settings: of the run.
+            tokenizer: of the model.
+            vocabulary: tokens that the model knows.
+            tokens_of: identifies the tokenizer.
+
+        Raises:
+            DataError: a file or a record cannot be used.
+            ConfigError: the tokenizer cannot render conversations.
+        """
+        self._settings = settings
+        self._encoding = "/".join([tokens_of, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
+        self._pad: int = tokenizer.pad_token_id
+        encoder = Encoder(settings, tokenizer, vocabulary)
+        held_out, train = _opened(settings)
+        self.skipped = 0
+        self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
+        asks = Encoder(settings, tokenizer, vocabulary, prompts=True)
+        self.held_out = self._samples(held_out, asks, list)
+
+    def _samples(self, rows: Rows, encoder: Encoder, collate: Any) -> Samples:
+        settings = self._settings
+        with suppress(BadRecordError, DataError):
+            encoder(rows.row(0))  # what is wrong with the tokenizer is found here, not in a worker process
+        found = None
+        if settings.bad_records == "skip" or settings.packs:
+            processes = 0 if len(rows) <= SCANNED_HERE else min(8, os.cpu_count() or 1)
+            skip_bad = settings.bad_records == "skip"
+            found = scan(rows, encoder, length_of, skip_bad=skip_bad, encoding=self._encoding, processes=processes)
+            self.skipped += found.bad
+        return Samples(rows, encoder, collate, encoding=self._encoding, scan=found)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the records that train."""
+        return self.train.fingerprint if self.train is not None else ""
+
+    @property
+    def held_out_count(self) -> int:
+        """The samples of an evaluation."""
+        return min(self._settings.eval_samples, len(self.held_out))
+
+    @cached_property
+    def has_answers(self) -> bool:
+        """Whether held-out records have answers, which can be compared with what the model says."""
+        (first,) = self.evaluated([0])
+        return first.prompt is not None and self._settings.train_on != "all"
+
+    def evaluated(self, positions: Sequence[int]) -> list[Example]:
+        """Return samples of an evaluation, which are evenly spread over the held-out records."""
+        count, wanted = len(self.held_out), self.held_out_count
+        found: list[Example] = self.held_out.read([position * count // wanted for position in positions])
+        return found
+
+    def answers(self, positions: Sequence[int]) -> Batch:
+        """Return documents of an evaluation."""
+        documents = [each.document for each in self.evaluated(positions) if each.document is not None]
+        made = padded(documents, self._pad)
+        return Batch(made["tokens"], made["labels"])
+
+    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `preferences.Pairs`."""
+        if not held_out:
+            assert self.train is not None
+            known = list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
+            read: dict[str, Tensor] = self.train.read(known)
+            return read
+        examples = self.evaluated(list(ids))
+        documents = [each.document for each in examples] + [each.rejected for each in examples]
+        return padded([each for each in documents if each is not None], self._pad)
+
+
+class RecordPrompts(Prompts):
+    """Prompts of records; in rollouts every record once in an epoch, in a new order in each."""
+
+    def __init__(self, settings: Settings, tokenizer: Any, data: Datasets) -> None:
+        """Take the samples of a run of grpo or ppo."""
+        super().__init__(settings, tokenizer)
+        self._data, self._key = data, order_key(data.fingerprint, settings.seed)
+
+    def of_ids(self, ids: Sequence[int]) -> list[Prompt]:
+        """See `Prompts`."""
+        assert self._data.train is not None
+        number_of = {each: samples_of_step(each, 1, size=len(self._data.train), key=self._key)[0] for each in set(ids)}
+        prompts = {number: self._data.train.sample(number).prompt for number in set(number_of.values())}
+        return [prompts[number_of[each]] for each in ids]
+
+    def held_out(self, ids: Sequence[int]) -> list[Prompt]:
+        """See `Prompts`."""
+        return [each.prompt for each in self._data.evaluated(ids) if each.prompt is not None]
+
+    def documents(self, ids: Sequence[int] | Tensor) -> dict[str, Tensor]:
+        """Return prompts of rollouts with their right answers, as a micro-batch."""
+        known = list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
+        assert self._data.train is not None
+        numbers = [samples_of_step(each, 1, size=len(self._data.train), key=self._key)[0] for each in known]
+        found: dict[str, Tensor] = self._data.train.read(numbers)
+        return found
+
+
+def length_of(example: Example) -> int:
+    """Return the tokens that the model reads of an example, at least 1."""
+    parts = [len(each.tokens) - 1 for each in (example.document, example.rejected) if each is not None]
+    return max([*parts, len(example.prompt.tokens) if example.prompt is not None else 1])
+
+
+class Collate:
+    """Makes the tensors of a micro-batch: documents padded on the right, or in one row if `packs`."""
+
+    def __init__(self, settings: Settings, pad: int) -> None:
+        """Fill rows with the token `pad`."""
+        self._packs, self._pad = settings.packs and settings.method == "sft", pad
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor] | list[Example]:
+        """Return `tokens`, `labels` and the `document` of each, [m, T], and the `sizes` of documents [m].
+
+        Of pairs, those of the rejected answers follow those of the chosen ones.
+        """
+        documents = [each.document for each in examples if each.document is not None]
+        documents += [each.rejected for each in examples if each.rejected is not None]
+        if len(documents) < len(examples):
+            return list(examples)
+        # The forecast of a step has fake tensors, and these are made of numbers.
+        with unset_fake_temporarily():
+            return packed(documents) if self._packs else padded(documents, self._pad)
+
+
+def padded(documents: Sequence[Document], pad: int) -> dict[str, Tensor]:
+    """Return documents padded on the right: `tokens`, `labels` and `document`, [m, T] each, and `sizes` [m]."""
+    shape = len(documents), max(len(each.tokens) for each in documents) - 1
+    tokens, labels = torch.full(shape, pad), torch.full(shape, IGNORE)
+    for row, each in enumerate(documents):
+        inputs, targets = _shifted(each)
+        tokens[row, : len(inputs)], labels[row, : len(inputs)] = inputs, targets
+    number = torch.arange(len(documents))[:, None].expand(shape)
+    return {"tokens": tokens, "labels": labels, "document": number, "sizes": _sizes(documents)}
+
+
+def packed(documents: Sequence[Document]) -> dict[str, Tensor]:
+    """Return documents in one row, with the `positions` of their tokens: [1, N] each, and `sizes` [m]."""
+    inputs, targets = zip(*map(_shifted, documents), strict=True)
+    return {**concatenated(inputs), "labels": torch.cat(targets)[None], "sizes": _sizes(documents)}
+
+
+def _sizes(documents: Sequence[Document]) -> Tensor:
+    return torch.tensor([len(each.tokens) for each in documents])
+
+
+def _shifted(document: Document) -> tuple[Tensor, Tensor]:
+    """Return the tokens that are read, and what follows each: the token, or `IGNORE`."""
+    tokens = torch.tensor(document.tokens)
+    return tokens[:-1], tokens.where(torch.tensor(document.learned), IGNORE)[1:]
+
+
+def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
+    """Return the records that evaluate, and those that train.
+
+    Each set is divided by itself, before sets are mixed: a mixture repeats records.
+    """
+    length, dtype = settings.max_length, settings.token_type
+    sets = [open_rows([each], window=length, dtype=dtype) for each in settings.data]
+    if settings.validation:
+        held_out = open_rows(settings.validation, window=length, dtype=dtype)
+    else:
+        divided = [hold_out(each, max(1, round(len(each) * settings.hold_out)), EVALUATION_SEED) for each in sets]
+        sets = [train for train, _ in divided]
+        held_out = _joined([validation for _, validation in divided])
+    if not sets:
+        return held_out, None
+    return held_out, Mixture(sets, settings.data_weights) if settings.data_weights else _joined(sets)
+
+
+def _joined(sets: Sequence[Rows]) -> Rows:
+    return sets[0] if len(sets) == 1 else Concatenated(sets)
+
+
+def tokenizer_fingerprint(files: Sequence[Path]) -> str:
+    """Return a hash of the files of a tokenizer."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

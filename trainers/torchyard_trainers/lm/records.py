@@ -1,0 +1,220 @@
+"""Records of files as samples: text, prompt and completion, conversations, pairs of answers, tokens."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
+from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
+from torchyard_trainers.lm.params import FIELDS, Settings
+from torchyard_trainers.lm.prompts import Prompt
+
+
+class Document(NamedTuple):
+    """Tokens of a sample, and which of them the model learns to say: [T] each."""
+
+    tokens: Sequence[int]
+    learned: Sequence[bool]
+
+
+class Example(NamedTuple):
+    """What a record can be used for."""
+
+    document: Document | None = None  # to train on, or the chosen answer of a pair
+    rejected: Document | None = None
+    prompt: Prompt | None = None  # to complete
+
+
+# Which kinds a record of supervised fine-tuning can be, the most specific first.
+KINDS = ("messages", "prompt", "text")
+
+
+class Encoder:
+    """Encodes records for a method; a pure function of the record."""
+
+    def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, prompts: bool = False) -> None:
+        """Encode with the tokenizer of a model.
+
+        Args:
+            settings: of the run.
+            tokenizer: of the model.
+            vocabulary: tokens that the model knows.
+            prompts: add the prompt of each record that has one, to complete it in evaluation.
+        """
+        self._settings, self._tokenizer, self._vocabulary = settings, tokenizer, vocabulary
+        self._names = {name: settings.fields.get(name, name) for name in FIELDS}
+        self._chat = Chat(tokenizer)
+        self._prompts = prompts or settings.method in ("grpo", "ppo")
+        self._end: int = tokenizer.eos_token_id
+        empty: list[int] = tokenizer("")["input_ids"]
+        self._begin = empty if empty == [tokenizer.bos_token_id] else []
+
+    def __call__(self, row: Row) -> Example:
+        """Return the sample of a record.
+
+        Raises:
+            BadRecordError: a field is missing, of another kind, or too long.
+            ConfigError: the tokenizer has no chat template.
+        """
+        if isinstance(row.get("tokens"), np.ndarray):
+            return Example(self._tokens(row["tokens"]))
+        if self._settings.method == "dpo":
+            return self._pair(row)
+        kind = self.kind(row)
+        if self._settings.method in ("grpo", "ppo"):
+            return self._task(row, kind)
+        if kind == "text":
+            return Example(self._text(field_of(row, self._names["text"], str)))
+        return Example(self._answered(row, kind), prompt=self._asked(row, kind) if self._prompts else None)
+
+    def kind(self, row: Row) -> str:
+        """Return what a record is: `messages`, `prompt` or `text`.
+
+        Raises:
+            BadRecordError: none of them.
+        """
+        if self._settings.format != "auto":
+            return self._settings.format
+        for kind in KINDS:
+            if row.get(self._names[kind]) is not None:
+                return kind
+        wanted = " or ".join(repr(self._names[kind]) for kind in KINDS[1:])
+        has = ", ".join(map(repr, sorted(row)[:8])) or "no fields"
+        raise BadRecordError(self._names["messages"], f"is missing, and {wanted} too; the record has {has}")
+
+    def _text(self, text: str) -> Document:
+        if not text:
+            raise BadRecordError(self._names["text"], "is empty")
+        tokens = [*self._begin, *self._plain(text), self._end]
+        return self._fitted(Document(tokens, [True] * len(tokens)), self._names["text"])
+
+    def _tokens(self, tokens: Any) -> Document:
+        if (highest := int(tokens.max())) >= self._vocabulary or int(tokens.min()) < 0:
+            raise BadRecordError("tokens", f"has {highest}, but the model has {self._vocabulary} tokens")
+        found = tokens.tolist()
+        return Document(found, [True] * len(found))
+
+    def _answered(self, row: Row, kind: str) -> Document:
+        """Return a prompt with its completion, or a conversation."""
+        name = self._names["completion" if kind == "prompt" else kind]
+        if kind == "messages":
+            messages = conversation(row.get(name), name)
+            return self._fitted(self._conversed(messages, 0, row), name)
+        prompt, completion = _part(row, self._names["prompt"]), _part(row, name)
+        return self._fitted(self._joined(prompt, completion, row), name)
+
+    def _joined(self, prompt: Any, completion: Any, row: Row) -> Document:
+        """Return a prompt and a completion, each a text or a list of messages."""
+        if isinstance(prompt, str) and isinstance(completion, str):
+            before, after = [*self._begin, *self._plain(prompt)], [*self._plain(completion), self._end]
+            counts = self._settings.train_on == "all"
+            return Document([*before, *after], [counts] * len(before) + [True] * len(after))
+        asked = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+        said = completion if isinstance(completion, list) else [{"role": ASSISTANT, "content": completion}]
+        return self._conversed([*asked, *said], len(asked), row)
+
+    def _conversed(self, messages: Sequence[Message], first: int, row: Row) -> Document:
+        self._chat.check()
+        last_only, tools = self._settings.train_on == "last", row.get("tools") or None
+        tokens, said = self._chat.turns(messages, first=first, last_only=last_only, tools=tools)
+        return Document(tokens, [True] * len(tokens) if self._settings.train_on == "all" else said)
+
+    def _pair(self, row: Row) -> Example:
+        """Return two answers to one prompt."""
+        names = self._names["chosen"], self._names["rejected"]
+        answers = [_part(row, name) for name in names]
+        prompt = _part(row, self._names["prompt"]) if row.get(self._names["prompt"]) is not None else None
+        if prompt is None:
+            if not all(isinstance(each, list) for each in answers):
+                raise BadRecordError(self._names["prompt"], "is missing; only conversations can be without it")
+            shared = _shared(*answers)
+            if not shared:
+                raise BadRecordError(names[1], f"does not begin with the message that {names[0]!r} begins with")
+            prompt, answers = answers[0][:shared], [each[shared:] for each in answers]
+        for name, each in zip(names, answers, strict=True):
+            if not each:
+                raise BadRecordError(name, "is empty")
+        chosen, rejected = (
+            self._fitted(self._joined(prompt, each, row), name) for name, each in zip(names, answers, strict=True)
+        )
+        return Example(chosen, rejected)
+
+    def _task(self, row: Row, kind: str) -> Example:
+        """Return a prompt to complete, and its right answer if the record has one."""
+        if kind == "text":
+            raise BadRecordError(self._names["prompt"], "is missing, which grpo and ppo complete")
+        prompt, document = self._asked(row, kind), None
+        assert prompt is not None
+        if self._settings.reward in ("exact", "shaped") and "answer" not in prompt.row:
+            raise BadRecordError(
+                self._names["answer"],
+                f"is missing, which reward {self._settings.reward} compares with; name the field in "
+                "trainer.params.fields, or set trainer.params.reward",
+            )
+        if self._settings.sft_steps:
+            if kind == "messages" and conversation(row[self._names[kind]], self._names[kind])[-1]["role"] != ASSISTANT:
+                raise BadRecordError(self._names[kind], "does not end with an answer, which sftSteps train on")
+            document = self._answered(row, kind)
+        if len(prompt.tokens) > self._settings.max_length:
+            prompt = prompt._replace(tokens=self._cut(prompt.tokens, self._settings.max_length, self._names["prompt"]))
+        return Example(document, prompt=prompt)
+
+    def _asked(self, row: Row, kind: str) -> Prompt | None:
+        """Return what the model is asked, and the record with `answer`: the one to compare with."""
+        names = self._names
+        answer = row.get(names["answer"])
+        if kind == "messages":
+            messages = conversation(row.get(names["messages"]), names["messages"])
+            if messages[-1]["role"] == ASSISTANT:
+                answer = messages[-1].get("content") if answer is None else answer
+                messages = messages[:-1]
+            if not messages:
+                raise BadRecordError(names["messages"], "has no turn that the assistant answers")
+            asked: Any = messages
+        else:
+            asked = _part(row, names["prompt"])
+            completion = row.get(names["completion"])
+            if answer is None and completion is not None:
+                answer = completion[-1].get("content") if isinstance(completion, list) else completion
+        if isinstance(asked, str):
+            text, tokens = asked, [*self._begin, *self._plain(asked)]
+        else:
+            self._chat.check()
+            text, tokens = self._chat.prompt(asked, tools=row.get("tools") or None)
+        if not tokens:
+            raise BadRecordError(names["prompt"], "is empty")
+        known = {} if answer is None else {"answer": str(answer).strip()}
+        return Prompt(text, tokens, {**row, **known})
+
+    def _plain(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
+
+    def _fitted(self, document: Document, name: str) -> Document:
+        """Return a document of at most `maxLength` tokens, with one at least to learn."""
+        # The last token is a label only.
+        most = self._settings.max_length + 1
+        cut = Document(*(self._cut(each, most, name) for each in document)) if len(document[0]) > most else document
+        if len(cut.tokens) < 2 or not any(cut.learned[1:]):
+            where = f"within {self._settings.max_length} tokens" if cut is not document else "at all"
+            raise BadRecordError(name, f"has nothing to learn {where}; raise maxLength or set truncation: start")
+        return cut
+
+    def _cut(self, values: Sequence[Any], most: int, name: str) -> Sequence[Any]:
+        if self._settings.truncation == "none":
+            raise BadRecordError(name, f"has {len(values)} tokens, and a sample at most {self._settings.max_length}")
+        return values[:most] if self._settings.truncation == "end" else values[-most:]
+
+
+def _part(row: Row, name: str) -> Any:
+    """Return a field that is a text or a list of messages."""
+    if isinstance(row.get(name), list):
+        return conversation(row[name], name)
+    return field_of(row, name, str)
+
+
+def _shared(first: Sequence[Message], second: Sequence[Message]) -> int:
+    """Return how many messages two conversations begin with in common; the last one of each is an answer."""
+    most = min(len(first), len(second)) - 1
+    return next((at for at in range(most) if first[at] != second[at]), most)
