@@ -79,7 +79,7 @@ def test_two_processes_that_stop_and_resume_are_the_same_run(yard, records, alon
 
 def test_other_data_is_not_resumed(yard, records):
     yard.train(settings(records, 2))
-    other = settings(records, 4, params={"data": str(records / "one.jsonl"), "dataWeights": None})
+    other = settings(records, 4, params={"data": [str(records / "one.jsonl")], "dataWeights": None})
     gang = yard.start(other)
     assert gang.wait() == [65]
     assert "dataset" in gang.output()
@@ -90,7 +90,7 @@ def test_a_bad_record_ends_the_job_with_file_line_and_field_or_is_skipped_and_co
     rows[20] = {"prompt": "1", "completion": 2}
     (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "good.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    files = {"data": str(tmp_path / "bad.jsonl"), "validation": str(tmp_path / "good.jsonl"), "dataWeights": None}
+    files = {"data": [str(tmp_path / "bad.jsonl")], "validation": [str(tmp_path / "good.jsonl")], "dataWeights": None}
     gang = yard.start(settings(tmp_path, 6, params={**files, "holdOut": None}))
     assert gang.wait() == [65]
     assert "bad.jsonl, line 21: field 'completion' is int, expected str" in gang.output()
@@ -101,7 +101,7 @@ def test_a_bad_record_ends_the_job_with_file_line_and_field_or_is_skipped_and_co
 
 
 def test_validation_alone_only_evaluates(yard, records):
-    params = {"data": None, "dataWeights": None, "holdOut": None, "validation": str(records / "one.jsonl")}
+    params = {"data": None, "dataWeights": None, "holdOut": None, "validation": [str(records / "one.jsonl")]}
     gang = yard.start(settings(records, params=params))
     assert gang.wait() == [64]
     assert "trainer.params.data: is not set, and validation is for mode eval only" in gang.output()

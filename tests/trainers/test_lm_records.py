@@ -32,7 +32,7 @@ def tokenizer():
 
 
 def encoder(tokenizer, *, prompts=False, **params):
-    settings = resolve_params({"data": "x.jsonl"} | params, Parallelism())
+    settings = resolve_params({"data": ["x.jsonl"]} | params, Parallelism())
     return Encoder(settings, tokenizer, len(tokenizer), prompts=prompts)
 
 
@@ -165,25 +165,25 @@ def test_sets_are_mixed_by_weight_and_none_trains_on_what_it_holds_out(tokenizer
     drawn = [data.train.row(number)["prompt"][0] for number in range(len(data.train))]
     assert drawn.count("a") == drawn.count("b") == 72
     other = write(tmp_path / "c.jsonl", [{"prompt": "c", "completion": "x"}])
-    assert prompts(opened(tokenizer, data=sets, validation=other).held_out) == {"c"}
-    assert opened(tokenizer, validation=other).train is None
+    assert prompts(opened(tokenizer, data=sets, validation=[other]).held_out) == {"c"}
+    assert opened(tokenizer, validation=[other]).train is None
 
 
 def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tokenizer, tmp_path):
     rows = [{"prompt": f"{number}", "completion": "x"} for number in range(20)]
     rows[7] = {"prompt": "7"}
     path, check = write(tmp_path / "d.jsonl", rows), write(tmp_path / "v.jsonl", rows[:5])
-    data = opened(tokenizer, data=path, validation=check)
+    data = opened(tokenizer, data=[path], validation=[check])
     with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing"):
         data.train.read(range(20))
-    data = opened(tokenizer, data=path, validation=check, badRecords="skip")
+    data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
     assert (len(data.train), data.skipped) == (19, 1)
     assert "7" not in prompts(data.train)
 
 
 def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):
     np.arange(90, dtype=np.uint16).tofile(tmp_path / "t.bin")
-    data = opened(tokenizer, data=str(tmp_path / "t.bin"), maxLength=8, holdOut=0.1)
+    data = opened(tokenizer, data=[str(tmp_path / "t.bin")], maxLength=8, holdOut=0.1)
     found = data.train.read([0])
     first = int(found["tokens"][0, 0])
     assert found["tokens"].tolist() == [list(range(first, first + 8))]
@@ -194,11 +194,11 @@ def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data": "x.jsonl", "task": "sort"}, "trainer.params.task: sort, but samples are read from"),
+        ({"data": ["x.jsonl"], "task": "sort"}, "trainer.params.task: sort, but samples are read from"),
         ({"maxLength": 8}, "trainer.params.maxLength: is set, but the task reverse has no files; set data or remove"),
         ({"data": ["a", "b"], "dataWeights": [1]}, "dataWeights: 1 weights for 2 sets of trainer.params.data; give"),
-        ({"data": "a", "validation": "b", "holdOut": 0.1}, "holdOut: 0.1, but trainer.params.validation is set"),
-        ({"data": "a", "fields": {"question": "q"}}, "trainer.params.fields: 'question' is not a field of records"),
+        ({"data": ["a"], "validation": ["b"], "holdOut": 0.1}, "holdOut: 0.1, but trainer.params.validation is set"),
+        ({"data": ["a"], "fields": {"question": "q"}}, "trainer.params.fields: 'question' is not a field of records"),
     ],
 )
 def test_parameters_of_data_that_contradict_each_other_are_named(given, message):
@@ -209,4 +209,4 @@ def test_parameters_of_data_that_contradict_each_other_are_named(given, message)
 
 def test_only_supervised_fine_tuning_packs():
     with pytest.raises(ConfigError, match=r"microBatchTokens: 99, but only method sft packs samples, not dpo"):
-        resolve_params({"data": "a", "method": "dpo"}, Parallelism(micro_batch_tokens=99))
+        resolve_params({"data": ["a"], "method": "dpo"}, Parallelism(micro_batch_tokens=99))

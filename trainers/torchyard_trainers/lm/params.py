@@ -70,10 +70,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = None
     symbols: Annotated[Annotated[int, Meta(ge=2, le=26)] | None, doc("Different letters of a sequence.")] = None
     data: Annotated[
-        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | str | None,
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
         doc(
             "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, URLs of fsspec, also with wildcards; "
-            "one, or a list of sets. Default: the procedural task."
+            "each is a set. Default: the procedural task."
         ),
     ] = None
     data_weights: Annotated[
@@ -81,7 +81,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("data: share of each set in the samples, relative to the others; default: every record counts the same."),
     ] = None
     validation: Annotated[
-        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | str | None,
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
         doc("Files that only evaluate; default: a part of data. Without data, only mode eval is possible."),
     ] = None
     hold_out: Annotated[
@@ -429,12 +429,7 @@ def _of_task(params: Params, chosen: dict[str, Any]) -> None:
 
 def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], parallelism: Parallelism) -> None:
     """Check the fields of data from files, and fill in those that are not set."""
-    for name in ("data", "validation"):
-        if isinstance(given := getattr(params, name), str):
-            if not given:
-                raise ConfigError(f"{_named(name)}: is empty; name a file, or remove it")
-            values[name] = [given]
-    _check_files(params, chosen, sets=len(values.get("data", ())), budget=parallelism.micro_batch_tokens)
+    _check_files(params, chosen, sets=len(params.data or ()), budget=parallelism.micro_batch_tokens)
     reinforced = params.method in _RL
     values.setdefault("truncation", "none" if reinforced else "end")
     values.setdefault("max_length", 512 if reinforced else 1024)
