@@ -1,4 +1,4 @@
-"""`torchyard dataset inspect`: what a LeRobot dataset holds as text and as a document; problems are named."""
+"""`torchyard dataset inspect`: what a dataset holds as text and as a document; problems are named."""
 
 import json
 
@@ -36,3 +36,29 @@ def test_problems_and_what_is_no_dataset_are_named(torchyard, tmp_path):
     done = torchyard("dataset", "inspect", str(tmp_path))
     assert done.returncode == 65
     assert "meta/info.json: does not exist; name the folder of a LeRobot dataset" in done.stderr.replace("\n", " ")
+
+
+def test_files_of_text_are_described_with_their_formats_lengths_and_problems(torchyard, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from torchyard_trainers.lm.tokens import character_tokenizer
+
+    rows = [{"prompt": "1+1=", "completion": "2"}, {"text": "abc"}, {"chosen": [], "rejected": []}, {"question": "x"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
+    parquet.write_table(pa.Table.from_pylist([{"text": "abcd"}] * 3), tmp_path / "b.parquet")
+    done = torchyard("dataset", "inspect", str(tmp_path), "-o", "json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["records"], found["problemCount"]) == (8, 3)
+    assert found["formats"] == {"text": 4, "prompt, completion": 1, "chosen, rejected": 1}
+    assert found["lengths"] == {"min": 4, "median": 5, "p95": 5.8, "max": 6, "total": 25}
+    assert "a.jsonl, line 4: field 'messages' is missing, and 'prompt', 'text' or 'chosen' too" in found["problems"][1]
+    assert "a.jsonl, line 5: not a JSON object" in found["problems"][2]
+    (tmp_path / "model").mkdir()
+    character_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3", "vocab_size": 100}')
+    good = torchyard("dataset", "inspect", str(tmp_path / "b.parquet"), "--tokenizer", str(tmp_path / "model"))
+    assert good.returncode == 0, good.stderr
+    assert "5 to 5 tokens, median 5" in good.stdout
+    assert good.stdout.rstrip().endswith("no problems")

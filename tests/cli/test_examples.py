@@ -64,6 +64,22 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("name", ["conversations", "preferences", "rewards"])
+def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) -> None:
+    shutil.copytree(EXAMPLES, torchyard.folder / "examples")
+    model = ["preset=tiny", "model=tiny-qwen3", "pretrained=null", "steps=4", "warmupSteps=0", "maxNewTokens=8"]
+    model += ["evalSamples=4", "evalCompletions=2"]
+    here = ["gpusPerNode=0", "device=cpu", "parallelism.precision=fp32"]
+    changes = [f"spec.{each}" for each in (*(f"trainer.params.{each}" for each in model), *here)]
+    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *(w for c in changes for w in ("--set", c)))
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)["status"]
+    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 4)
+    wanted = {"conversations": "evalLoss", "preferences": "preferenceAccuracy", "rewards": "evalReward"}[name]
+    assert wanted in status["metrics"]
+
+
+@pytest.mark.e2e
 def test_two_nodes_of_two_processes_run_a_scenario_in_small(torchyard: CommandLine) -> None:
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
     small = ["trainer.params.preset=tiny", "trainer.params.model=tiny-qwen3", "trainer.params.steps=20"]

@@ -39,6 +39,7 @@ WORDS = {
     "rm": f"rm {EVIL}",
     "delete": "delete cvrp -n team",
     "gpus": f"gpus --match {EVIL}",
+    "chat": f"chat {EVIL}",
     "dataset": f"dataset inspect {EVIL}",
     "doctor": "doctor -n team",
     "demo": None,

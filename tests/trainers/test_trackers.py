@@ -34,6 +34,7 @@ def train(config, folder, steps, *, fails=False):
     with ends, open_curves(config, folder, reporter(), is_main=True) as log:
         for step in steps:
             log.add(step, 9, {"loss": 1.0 / step})
+        log.show(steps[-1], [{"prompt": "a|b", "reward": 0.5}])
         if fails:
             raise PreemptedError("asked to stop")
 
@@ -51,6 +52,9 @@ def test_mlflow_keeps_one_run_a_job_over_its_rounds(tmp_path, monkeypatch):
     assert (run.info.run_name, run.info.status, run.data.tags[JOB_TAG]) == ("cvrp", "FINISHED", "7f3c1e1a")
     assert run.data.params == {"steps": "5", "trainer": "cvrp"}
     history = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
+    (path,) = [each.path for each in client.list_artifacts(run.info.run_id, "samples") if "00000004" in each.path]
+    table = json.loads(next((tmp_path / "mlruns").rglob(path.rpartition("/")[2])).read_text())
+    assert table == {"prompt": ["a|b"], "reward": [0.5]}
     assert sorted(set(history)) == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4)]
 
 
@@ -73,6 +77,7 @@ def test_wandb_writes_its_run_without_a_network(tmp_path, monkeypatch):
     # Its records are protocol buffers, numbers in them JSON texts.
     written = run.read_bytes()
     assert b"loss" in written
+    assert list((tmp_path / "wandb").rglob("samples*.table.json"))
     assert all(json.dumps(1 / step).encode() in written for step in (2, 3))
 
 
@@ -144,3 +149,15 @@ def test_a_missing_package_is_a_config_error_before_anything_is_trained(monkeypa
     check_trackers(job(mlflow=True))
     with pytest.raises(ConfigError, match=r"logging.wandb: true needs wandb.*torchyard\[wandb\]"):
         check_trackers(job(wandb=True))
+
+
+def test_a_table_of_samples_is_in_the_event_files(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with open_curves(Config(trainer=Trainer(name="cvrp")), tmp_path, reporter(), is_main=True) as log:
+        log.show(3, [{"prompt": "a|b", "reward": 0.5}])
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    (event,) = found.Tensors("samples")
+    assert event.step == 3
+    assert event.tensor_proto.string_val[0].decode() == "| prompt | reward |\n| -- | -- |\n| a\\|b | 0.5 |\n"

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "rm": Command("rm", "Delete a run of this machine with its logs and checkpoints."),
     "delete": Command("delete", "Delete a job with its pods."),
     "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
+    "chat": Command("chat", "Talk to a language model: a checkpoint or export of a run, or a folder."),
     "dataset": Command("dataset", "Show what a dataset holds, and look for bad data."),
     "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torchyard_trainers.core import gpus_command
 from torchyard_trainers.core.exits import (
@@ -40,9 +40,10 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(gpus_command.text(options))
             return Exit.DONE
         if options.command == "dataset":
-            from torchyard_trainers.core.data.inspection import inspect
-
-            sys.stdout.write(json.dumps(inspect(options.path)) + "\n")
+            sys.stdout.write(json.dumps(described(options.path, options.tokenizer)) + "\n")
+            return Exit.DONE
+        if options.command == "chat":
+            talk(options)
             return Exit.DONE
         if options.command == "check":
             from torchyard_trainers import registry
@@ -65,6 +66,23 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the guard: every ending gets its code
         return end(error)
     return Exit.DONE
+
+
+def described(path: str, tokenizer: Path | None) -> dict[str, Any]:
+    """Return what a dataset holds: records of text, or a LeRobot dataset."""
+    from torchyard_trainers.core.data import inspection
+    from torchyard_trainers.lm import inspection as of_text
+
+    return of_text.inspect(path, tokenizer) if of_text.is_text(path) else inspection.inspect(Path(path))
+
+
+def talk(options: argparse.Namespace) -> None:
+    """Answer conversations on stdin until it ends."""
+    from torchyard_trainers.lm.generation import Sampling
+    from torchyard_trainers.lm.talk import answer
+
+    chosen = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed, "stream": "chat"}
+    answer(options.path, options.device, Sampling(options.max_new_tokens, **chosen), sys.stdin, sys.stdout)
 
 
 def answer_with_stacks() -> None:
@@ -97,9 +115,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     look = commands.add_parser("gpus", help="print the GPUs of this machine as JSON")
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
-    data = commands.add_parser("dataset", help="print what a LeRobot dataset holds, and its problems, as JSON")
-    data.add_argument("path", type=Path)
+    data = commands.add_parser("dataset", help="print what a dataset holds, and its problems, as JSON")
+    data.add_argument("path", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text")
+    data.add_argument("--tokenizer", type=Path, help="of text: folder of a model, whose tokens are counted")
     data.set_defaults(command="dataset")
+    chat = commands.add_parser("chat", help="answer conversations, as lines of JSON, with a language model")
+    chat.add_argument("path", type=Path, help="Hugging Face folder, or checkpoint folder of a run of lm")
+    chat.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    chat.add_argument("--temperature", type=float, default=1.0)
+    chat.add_argument("--top-p", type=float, default=1.0)
+    chat.add_argument("--max-new-tokens", type=int, default=512)
+    chat.add_argument("--seed", type=int, default=0)
+    chat.set_defaults(command="chat")
     check = commands.add_parser("check", help="check the job of --config as its first round would")
     check.set_defaults(command="check")
     plan = commands.add_parser("plan", help="print how much memory of a rank a step of --config will need")

@@ -22,7 +22,7 @@ from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.profiler import Profiler
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import loader_of, optimize, set_learning_rate
-from torchyard_trainers.core.workload import Session, Workload, epochs, is_boundary
+from torchyard_trainers.core.workload import Session, ShowsTable, Workload, epochs, is_boundary
 from torchyard_trainers.core.world import World
 
 
@@ -90,7 +90,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 fault = f"step {done}: {totals.fault}"
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
-            found = work.after_step(session, done, totals.metrics)
+            found = _after_step(work, session, log, done, totals.metrics)
             values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | begun | found
             progress = Progress(
                 done, with_milestones(settings.milestones, progress.metrics | values, done, work.total_steps)
@@ -126,6 +126,16 @@ def _ended(session: Session, progress: Progress) -> Mapping[str, float]:
     if session.average is not None:
         session.average.replace_weights()
     return progress.metrics
+
+
+def _after_step(
+    work: Workload, session: Session, log: curves.Curves, done: int, means: Mapping[str, float]
+) -> dict[str, float]:
+    """Run what follows a step; return its metrics, and show the table of an evaluation."""
+    found = work.after_step(session, done, means)
+    if found and isinstance(work, ShowsTable):
+        log.show(done, work.table())
+    return found
 
 
 def _begin(work: Workload, session: Session, progress: Progress) -> dict[str, float]:

@@ -242,6 +242,14 @@ class WritesReport(Protocol):
         """
 
 
+@runtime_checkable
+class ShowsTable(Protocol):
+    """A workload whose evaluations have a table: of sample completions, for example."""
+
+    def table(self) -> Sequence[Mapping[str, str | float]]:
+        """Return the rows of the last evaluation, the same names in each; [] if there are none."""
+
+
 def write_report(work: Workload, session: Session, folder: Path, curves: Path) -> None:
     """Write the workload's report, if it has one, and register its files as artifacts. Collective."""
     if not isinstance(work, WritesReport):

@@ -88,8 +88,13 @@ class Datasets:
     @cached_property
     def has_answers(self) -> bool:
         """Whether held-out records have answers, which can be compared with what the model says."""
+        return self.prompts_held_out and self._settings.train_on != "all"
+
+    @cached_property
+    def prompts_held_out(self) -> bool:
+        """Whether held-out records have prompts to complete."""
         (first,) = self.evaluated([0])
-        return first.prompt is not None and self._settings.train_on != "all"
+        return first.prompt is not None
 
     def evaluated(self, positions: Sequence[int]) -> list[Example]:
         """Return samples of an evaluation, which are evenly spread over the held-out records."""

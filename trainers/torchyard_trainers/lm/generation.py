@@ -126,6 +126,26 @@ class WeightsEngine:
         used = max(int(lengths.max()), 1)
         return Completions(tokens[:, :used], kept[:, :used], ended)
 
+    @torch.no_grad()
+    def stream(self, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        """Yield the tokens of one completion as they are chosen, the stop token included."""
+        inputs = torch.tensor([list(prompt)], device=self._device)
+        length = len(prompt) + sampling.max_new_tokens
+        places = torch.arange(length, device=self._device)[None]
+        mask, cache = torch.ones_like(places), _static_cache(self._config, length)
+        draws = _draws(torch.zeros(1, dtype=torch.int64, device=self._device), sampling, sampling.max_new_tokens)
+        for at in range(sampling.max_new_tokens):
+            end = len(prompt) + at
+            logits = self._model(
+                inputs, attention_mask=mask[:, :end], position_ids=places[:, end - inputs.shape[1] : end], cache=cache
+            )
+            chosen = _next(logits, sampling, None if draws is None else draws[:, at])
+            token = int(chosen)
+            yield token
+            if token in sampling.stop_tokens:
+                return
+            inputs = chosen[:, None]
+
     def _all_over(self, ended: Tensor, at: int) -> bool:
         if (self._all_ranks is not None or not can_sync(ended)) and (at + 1) % STEPS_BETWEEN_CHECKS:
             return False

@@ -141,15 +141,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     reward: Annotated[
         Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")],
         doc(
-            "grpo, ppo: exact: 1 for the right answer; shaped: also a part for each right character; or "
-            "MODULE:FUNCTION(prompts, completions, rows), which returns a list of numbers."
+            "Of completions, in grpo, ppo and evaluations: exact: 1 for the right answer; shaped: also a part for each "
+            "right character; or MODULE:FUNCTION(prompts, completions, rows), which returns a list of numbers."
         ),
     ] = "exact"
-    reward_seconds: Annotated[
-        Annotated[float, Meta(gt=0)], doc("grpo, ppo: time limit of a call of MODULE:FUNCTION.")
-    ] = 60.0
+    reward_seconds: Annotated[Annotated[float, Meta(gt=0)], doc("Time limit of a call of MODULE:FUNCTION.")] = 60.0
     reward_workers: Annotated[
-        Count, doc("grpo, ppo: processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
+        Count, doc("Processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
     ] = 1
     group: Annotated[
         Annotated[int, Meta(ge=2)] | None,
@@ -181,6 +179,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         bool | None, doc("dpo: divide the log-probability of an answer by its number of tokens.")
     ] = None
     eval_samples: Annotated[Count | None, doc("Samples of the fixed evaluation set.")] = None
+    eval_completions: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        doc(
+            "Held-out prompts that an evaluation completes, once greedily and once sampled, and judges by reward; "
+            "default: with data 16, grpo and ppo those of evalSamples, else 0."
+        ),
+    ] = None
     eval_batch: Annotated[Count | None, doc("Samples of one forward pass of an evaluation.")] = None
     eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
     log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 20
@@ -224,6 +229,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int
     eval_samples: int
+    eval_completions: int = 0
     eval_batch: int
     eval_every: int
     log_every: int
@@ -358,6 +364,8 @@ _OWN = {
 }
 # Tokens of a completion of a prompt from a file.
 MAX_NEW_TOKENS = 256
+# Prompts from a file that an evaluation completes.
+EVAL_COMPLETIONS = 16
 # Records of a forward pass in evaluation: they are longer than samples of a procedural task.
 EVAL_BATCH = 16
 # Digits of a number that a random number of 53 bits can choose.
@@ -437,6 +445,8 @@ def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], pa
     values["packs"] = parallelism.micro_batch_tokens is not None
     if params.sft_steps is None:
         values["sft_steps"] = 0
+    if params.eval_completions is None:
+        values["eval_completions"] = values["eval_samples"] if reinforced else EVAL_COMPLETIONS
     if params.eval_batch is None:
         values["eval_batch"] = min(values["eval_batch"], EVAL_BATCH)
 

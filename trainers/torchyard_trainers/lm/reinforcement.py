@@ -1,6 +1,5 @@
 """GRPO and PPO: rollouts before the steps that use them, and the loss of these steps."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,25 +8,21 @@ from torch import Tensor
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
-from torchyard_trainers.lm.generation import Completions, Sampling, WeightsEngine, texts_of
+from torchyard_trainers.lm.completions import Judge
+from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.losses import policy_loss, value_loss
 from torchyard_trainers.lm.params import Settings
-from torchyard_trainers.lm.prompts import Prompt, Prompts
-from torchyard_trainers.lm.rewards import Rewards
+from torchyard_trainers.lm.prompts import Prompts
 from torchyard_trainers.lm.rollouts import Collector, Rollout, rows_of_samples
 from torchyard_trainers.lm.scoring import Reference, scored, scorer
-
-# Rewards by name; anything else is MODULE:FUNCTION.
-BUILT_IN = {"exact": "torchyard_trainers.lm.tasks:exact_match", "shaped": "torchyard_trainers.lm.tasks:shaped"}
 
 
 class Reinforcement:
     """The steps of GRPO and PPO."""
 
-    def __init__(self, settings: Settings, prompts: Prompts, reference: Reference | None) -> None:
+    def __init__(self, settings: Settings, prompts: Prompts, judge: Judge, reference: Reference | None) -> None:
         """Take the parts that all methods share."""
-        self._settings, self._prompts, self._reference = settings, prompts, reference
-        self._rewards: Rewards | None = None
+        self._settings, self._prompts, self._judge, self._reference = settings, prompts, judge, reference
         self._collector: Collector | None = None
         self._held: dict[int, tuple[Rollout, dict[str, float]]] = {}  # by number
 
@@ -111,16 +106,6 @@ class Reinforcement:
                 self._settings, prompts.of_ids, engine, sampling, self._judge, pad=self._prompts.pad
             )
         return self._collector
-
-    def _judge(self, prompts: Sequence[Prompt], completions: Completions) -> list[float]:
-        settings = self._settings
-        if self._rewards is None:
-            function = BUILT_IN.get(settings.reward, settings.reward)
-            self._rewards = Rewards(function, seconds=settings.reward_seconds, workers=settings.reward_workers)
-        texts = texts_of(completions, self._prompts.decode)
-        if settings.reads_files and settings.reward in BUILT_IN:
-            texts = [text.strip() for text in texts]  # as the answers are
-        return self._rewards([prompt.text for prompt in prompts], texts, [prompt.row for prompt in prompts])
 
 
 def sampling_of(settings: Settings, prompts: Prompts, *, greedy: bool = False, held_out: bool = False) -> Sampling:

@@ -20,14 +20,15 @@ from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 from torchyard_trainers.lm.batches import Batch
+from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint
-from torchyard_trainers.lm.evaluation import answers, score_answers
+from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import empty_model, limits_in, read_tokenizer, tokenizer_files
 from torchyard_trainers.lm.models import LanguageModel, build_model, limits_of
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.preferences import Preferences, TaskPairs
 from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.reinforcement import Reinforcement
+from torchyard_trainers.lm.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.scoring import Reference
 from torchyard_trainers.lm.tokens import character_tokenizer, saved
 
@@ -40,6 +41,7 @@ _WORDS = {
     "exactMatch": "exact match",
     "evalLoss": "loss of right answers",
     "preferenceAccuracy": "preference accuracy",
+    "evalReward": "reward of held-out prompts",
     "reward": "reward",
 }
 
@@ -80,6 +82,7 @@ class LanguageModeling(Workload):
             self.source = self._data.train
         elif self._data is not None:
             self.identity = {**self.identity, "dataset": self._data.fingerprint}
+        self._completed: list[Completed] = []
         self._compared = False  # the prompts of all ranks
         self._reference: Reference | None = None
         self._reinforcement: Reinforcement | None = None
@@ -111,6 +114,10 @@ class LanguageModeling(Workload):
             return Prompts(self.settings, self.tokenizer)
         return RecordPrompts(self.settings, self.tokenizer, self._data)
 
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.settings, self._prompts.decode)
+
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
@@ -125,7 +132,7 @@ class LanguageModeling(Workload):
             model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
-            self._reinforcement = Reinforcement(settings, self._prompts, self._reference)
+            self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)
         if self._reference is not None and settings.method == "dpo":
             pairs = self._data or TaskPairs(settings, self.tokenizer)
             self._preferences = Preferences(settings, pairs, self._reference)
@@ -169,7 +176,7 @@ class LanguageModeling(Workload):
         """Measure the model before training."""
         self._check_trains()
         metrics = self.evaluate(session)
-        names = [name for name in ("exactMatch", "evalLoss") if name in metrics]
+        names = [name for name in ("exactMatch", "evalLoss", "evalReward") if name in metrics]
         skipped = {"skippedRecords": float(self._data.skipped)} if self._data is not None else {}
         return {**metrics, **{f"{name}Untrained": metrics[name] for name in names}, **skipped}
 
@@ -254,26 +261,52 @@ class LanguageModeling(Workload):
         settings, data = self.settings, self._data
         session.parallel.module.eval()
         metrics = self._preferences.evaluate(session) if self._preferences is not None else {}
+        found: Result | None = None
         if data is None:
             found = score_answers(session, self._task_answers, settings.eval_samples, at_once=settings.eval_batch)
         elif settings.method not in ("grpo", "ppo"):
             found = score_answers(session, data.answers, data.held_out_count, at_once=settings.eval_batch)
-        else:
-            session.parallel.module.train()
-            return metrics
-        session.parallel.module.train()
-        loss = float(found.loss.sum() / found.tokens.sum())
-        metrics |= {"evalLoss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        if data is None or data.has_answers:
+        if found is not None:
+            loss = float(found.loss.sum() / found.tokens.sum())
+            metrics |= {"evalLoss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        self._completed = self._complete(session)
+        metrics |= means(self._completed)
+        if found is not None and (data is None or data.has_answers):
             metrics["exactMatch"] = float(found.exact.mean())
+        session.parallel.module.train()
         return metrics
+
+    def _complete(self, session: Session) -> list[Completed]:
+        """Complete held-out prompts, if the parameters say so."""
+        settings, data = self.settings, self._data
+        if not settings.eval_completions or (data is not None and not data.prompts_held_out):
+            return []
+        prompts, count = self._prompts, settings.eval_completions
+        ways = sampling_of(settings, prompts, greedy=True), sampling_of(settings, prompts, held_out=True)
+        most = count if data is None else min(count, data.held_out_count)
+        engine = engine_of(session, prompts)
+        return complete(session, settings, prompts, engine=engine, judge=self._judge, samplings=ways, count=most)
+
+    def table(self) -> list[dict[str, str | float]]:
+        """See `ShowsTable`: completions of the last evaluation."""
+        return rows_of_table(self._completed)
+
+    def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
+        """See `WritesReport`: a table of completions."""
+        if not self._completed and self.settings.eval_completions:  # the last evaluation was in an earlier round
+            session.parallel.module.eval()
+            self._completed = self._complete(session)
+            session.parallel.module.train()
+        return write_table(self.table(), folder) if self._completed and session.world.is_main else []
 
     def _task_answers(self, positions: list[int]) -> Batch:
         return answers(self.settings, self.tokenizer, positions, held_out=True)
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Return the loss of the right answers."""
-        return metrics.get("evalLoss")
+        """Return the loss of the right answers; of records with prompts only, the negative reward."""
+        if "evalLoss" in metrics:
+            return metrics["evalLoss"]
+        return -metrics["evalReward"] if "evalReward" in metrics else None
 
     def state(self) -> dict[str, Any]:
         """Return the weights of the reference."""
@@ -289,10 +322,20 @@ class LanguageModeling(Workload):
         names = (
             *("exactMatch", "exactMatchUntrained", "exactMatchSupervised"),
             *("evalLoss", "evalLossUntrained", "perplexity"),
-            *("reward", "completionTokens", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
+            *(
+                "evalReward",
+                "evalRewardSampled",
+                "reward",
+                "completionTokens",
+                "preferenceAccuracy",
+                "rewardAccuracy",
+                "rewardMargin",
+            ),
         )
         what = f"{settings.task} by {settings.method}" if self._data is None else settings.method
-        shown = [name for name in ("exactMatch", "evalLoss", "preferenceAccuracy", "reward") if name in metrics]
+        shown = [
+            name for name in ("exactMatch", "evalLoss", "preferenceAccuracy", "evalReward", "reward") if name in metrics
+        ]
         parts = []
         for name in shown:
             before = f", untrained {metrics[f'{name}Untrained']:.3f}" if f"{name}Untrained" in metrics else ""

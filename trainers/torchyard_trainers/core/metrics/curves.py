@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,19 +71,31 @@ class Curves:
                 self._lines.write("\n")
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         if self._wants_events:
-            self._add_events(self._folder, step, values)
+            self._write_event(self._folder, step, values)
         if self._trackers is not None:
             self._trackers.add(step, values)
+
+    def show(self, step: int, rows: Sequence[Mapping[str, str | float]]) -> None:
+        """Add a table of samples to the event files and trackers."""
+        if self._folder is None or not rows:
+            return
+        if self._wants_events:
+            self._write_event(self._folder, step, {}, markdown(rows))
+        if self._trackers is not None:
+            self._trackers.show(step, rows)
 
     def flush(self) -> None:
         """Flush event files, so that a curve always covers the steps of a checkpoint."""
         if self._events is not None:
             self._events.flush()
 
-    def _add_events(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
+    def _write_event(self, folder: Path, step: int, values: Mapping[str, float], text: str = "") -> None:
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.compat.proto.tensor_pb2 import TensorProto
+            from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+            from tensorboard.plugins.text.metadata import create_summary_metadata
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             self._wants_events = False
@@ -90,7 +103,29 @@ class Curves:
         if self._events is None:
             self._events = EventFileWriter(str(folder / "tensorboard"))
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        if text:
+            metadata = create_summary_metadata(display_name="samples", description="")
+            shown = TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=TensorShapeProto())
+            scalars.append(Summary.Value(tag="samples", metadata=metadata, tensor=shown))
         self._events.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+
+
+_WIDEST = 120  # characters of a cell
+
+
+def markdown(rows: Sequence[Mapping[str, str | float]]) -> str:
+    """Return a table of Markdown; long cells are cut."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = [f"| {' | '.join(names)} |", f"|{' -- |' * len(names)}"]
+    text += [f"| {' | '.join(_cell(row.get(name, '')) for name in names)} |" for row in rows]
+    return "\n".join(text) + "\n"
+
+
+def _cell(value: str | float) -> str:
+    if not isinstance(value, str):
+        return f"{value:.3g}"
+    shown = value if len(value) <= _WIDEST else f"{value[: _WIDEST // 2]} ... {value[-_WIDEST // 2 :]}"
+    return re.sub(r"([\\|`*_\[\]<])", r"\\\1", shown).replace("\n", " ")
 
 
 def _is_torn(path: Path) -> bool:

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,11 +34,18 @@ MLRUNS = "mlruns"
 PENDING = 100
 
 
+# Rows of a table, by the names of its columns.
+Table = Sequence[Mapping[str, str | float]]
+
+
 class Tracker(Protocol):
     """A destination for scalars by step."""
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Log the values of a step; of two calls for the same step, the later one counts."""
+
+    def show(self, step: int, rows: Table) -> None:
+        """Log a table of samples."""
 
     def close(self, *, failed: bool) -> None:
         """Mark the run as finished and flush pending metrics."""
@@ -79,6 +86,11 @@ class Trackers:
         for field, tracker in list(self._trackers.items()):
             self._guard(field, lambda tracker=tracker: tracker.add(step, values))
 
+    def show(self, step: int, rows: Table) -> None:
+        """Log a table of samples to all trackers."""
+        for field, tracker in list(self._trackers.items()):
+            self._guard(field, lambda tracker=tracker: tracker.show(step, rows))
+
     def close(self, *, failed: bool) -> None:
         """Finish all trackers."""
         for field, tracker in list(self._trackers.items()):
@@ -115,6 +127,14 @@ class Wandb:
         """See `Tracker`."""
         self._run.log({"step": step, **values})
 
+    def show(self, step: int, rows: Table) -> None:
+        """See `Tracker`."""
+        import wandb
+
+        columns = list(rows[0])
+        table = wandb.Table(columns=columns, data=[[row[name] for name in columns] for row in rows])
+        self._run.log({"step": step, "samples": table})
+
     def close(self, *, failed: bool) -> None:
         """See `Tracker`."""
         self._run.finish(exit_code=1 if failed else 0)
@@ -145,6 +165,11 @@ class Mlflow:
         now = int(time.time() * 1000)
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         self._pending.append(self._client.log_batch(self._run, metrics=metrics, synchronous=False))
+
+    def show(self, step: int, rows: Table) -> None:
+        """See `Tracker`."""
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        self._client.log_dict(self._run, columns, f"samples/step-{step:08d}.json")
 
     def close(self, *, failed: bool) -> None:
         """See `Tracker`."""

@@ -1,0 +1,206 @@
+"""`torchyard chat NAME`."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.cli.output import say
+
+MAX_NEW_TOKENS = 512
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument(
+        "name",
+        metavar=common.RUN_NAME,
+        help="run of this machine, or a folder: of a Hugging Face model, or checkpoints",
+    )
+    parser.add_argument("--system", metavar="TEXT", help="begin the conversation with this message of the system")
+    parser.add_argument(
+        "--temperature",
+        metavar="NUMBER",
+        type=_number(0, 100),
+        default=0.7,
+        help="0: always the most probable token; default 0.7",
+    )
+    parser.add_argument(
+        "--top-p", metavar="SHARE", type=_number(0, 1), default=1.0, help="of the most probable tokens; default 1"
+    )
+    parser.add_argument(
+        "--max-new-tokens", metavar="N", type=common.counted, default=MAX_NEW_TOKENS, help="of an answer; default 512"
+    )
+    parser.add_argument("--seed", metavar="N", type=common.natural, default=0, help="of the random numbers; default 0")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default auto: a GPU if any")
+    parser.add_argument(
+        "--raw", action="store_true", help="continue each line as it is: no chat template, no earlier turns"
+    )
+
+
+def command(
+    *,
+    name: str,
+    system: str | None,
+    temperature: float,
+    top_p: float,
+    max_new_tokens: int,
+    seed: int,
+    device: Literal["auto", "cuda", "cpu"],
+    raw: bool,
+) -> int:
+    """Talk to a language model: a checkpoint or export of a run, or a Hugging Face folder.
+
+    Of a run of this machine, the export `hf-merged` or `hf` is used, else its newest checkpoint. Answers go to stdout
+    as they are generated, everything else to stderr. Where stdin is not a terminal, each line of it is a turn.
+    Of a job on a cluster, fetch the export first: `torchyard fetch NAME export/hf -o DIR`, `torchyard chat DIR`.
+    """
+    if raw and system is not None:
+        raise RefusalError("--system is a message, and --raw has no messages", "leave one of them out")
+    path = place(name)
+    sampling = ["--temperature", temperature, "--top-p", top_p, "--max-new-tokens", max_new_tokens, "--seed", seed]
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with Model(path, [*map(str, sampling), "--device", device]) as model:
+        if not raw and not model.has_template:
+            raise RefusalError(
+                f"{path}: the tokenizer has no chat template", "give --raw, or add chat_template.jinja to the folder"
+            )
+        if terminal:
+            say("Talk to the model; Ctrl-D ends.")
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        for line in lines(terminal=terminal):
+            messages.append({"role": "user", "content": line})
+            pieces = []
+            for piece in model.ask({"text": line} if raw else {"messages": messages}):
+                print(piece, end="", flush=True)
+                pieces.append(piece)
+            print(flush=True)
+            messages.append({"role": "assistant", "content": "".join(pieces)})
+    return SUCCEEDED
+
+
+def place(name: str) -> Path:
+    """Return the folder that a name means: that of an export or of checkpoints.
+
+    Raises:
+        RefusalError: it is no folder of a model, and there is no such run.
+    """
+    from torchyard.cli.runs import find
+
+    path = Path(name)
+    if os.sep in name or path.is_dir():
+        for each in (path, path / "export" / "hf-merged", path / "export" / "hf"):
+            if any((each / file).is_file() for file in ("config.json", "adapter_config.json")):
+                return each.absolute()
+        if (path / "run.json").is_file():
+            return path.absolute()
+        raise RefusalError(f"{name} has neither config.json nor checkpoints", "name a folder of a model, or a run")
+    root = find(name).checkpoints
+    for each in (root / "export" / "hf-merged", root / "export" / "hf", root):
+        if (each / "manifest.json").is_file() or (each / "run.json").is_file():
+            return each
+    raise RefusalError(f"the run {name!r} has no checkpoint yet", f"`torchyard status {name}`", FAILED)
+
+
+def lines(*, terminal: bool) -> Iterator[str]:
+    """Yield the turns of the user that are not empty."""
+    if not terminal:
+        yield from (text for line in sys.stdin if (text := line.rstrip("\r\n")).strip())
+        return
+    from torchyard.cli.output import console
+
+    shown = console(stderr=True)
+    while True:
+        shown.print("> ", style="bold cyan", end="")
+        line = sys.stdin.readline()
+        if not line:
+            shown.print()
+            return
+        if line.strip():
+            yield line.rstrip("\r\n")
+
+
+class Model:
+    """A process of the trainers that holds the model; it ends with the context."""
+
+    def __init__(self, path: Path, options: list[str]) -> None:
+        """Load the model of a folder.
+
+        Raises:
+            RefusalError: it cannot be loaded, or trainers are not installed here.
+        """
+        from torchyard.cluster.local.interpreter import own_environment, own_python
+
+        words = own_python("-m", "torchyard_trainers", "chat", str(path), *options)
+        quiet = own_environment(os.environ, TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed with the process
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=quiet
+        )
+        try:
+            self.has_template: bool = self._read()["template"]
+        except BaseException:
+            self._close()
+            raise
+
+    def ask(self, request: dict[str, Any]) -> Iterator[str]:
+        """Yield the pieces of an answer.
+
+        Raises:
+            RefusalError: the model cannot answer.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        while "piece" in (reply := self._read()):
+            yield reply["piece"]
+        if "error" in reply:
+            raise RefusalError(reply["error"], code=FAILED)
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            reply: dict[str, Any] = json.loads(line)
+            return reply
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = (self._errors.read().strip() or f"exit code {code}").splitlines()[-1]
+        if "No module named" in said:
+            raise RefusalError("trainers are not installed here", "pip install 'torchyard[trainers]'")
+        what, _, fix = said.removeprefix("torchyard_trainers: ").partition("; ")
+        raise RefusalError(what, fix, code if code > 0 else FAILED)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+        return value
+
+    return parse
