@@ -390,14 +390,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     if params.data is not None or params.validation is not None:
         _of_files(params, chosen, values, parallelism)
     else:
-        _of_task(params, chosen)
-    if params.task == "arithmetic":
-        if params.length is None:
-            values["length"] = min(values["length"], DIGITS)
-        elif params.length > DIGITS:
-            raise ConfigError(f"trainer.params.length: {params.length}, but arithmetic has at most {DIGITS} digits")
-        if params.symbols is not None:
-            raise ConfigError(f"trainer.params.symbols: {params.symbols}, but arithmetic has digits; remove it")
+        _of_task(params, chosen, values)
     if params.pretrained is not None and params.model is not None:
         raise ConfigError(
             f"trainer.params.model: {params.model}, but the geometry is that of trainer.params.pretrained; remove one"
@@ -428,11 +421,18 @@ def _named(name: str) -> str:
     return f"trainer.params.{kinds[Params.__struct_fields__.index(name)].encode_name}"
 
 
-def _of_task(params: Params, chosen: dict[str, Any]) -> None:
-    """Check that no field is set that needs files."""
+def _of_task(params: Params, chosen: dict[str, Any], values: dict[str, Any]) -> None:
+    """Check the fields of a procedural task, and that none is set that needs files."""
     for name in (*_FILES, "token_type"):
         if name in chosen and chosen[name] not in ("auto", {}):
             raise ConfigError(f"{_named(name)}: is set, but the task {params.task} has no files; set data or remove it")
+    if params.task == "arithmetic":
+        if params.length is None:
+            values["length"] = min(values["length"], DIGITS)
+        elif params.length > DIGITS:
+            raise ConfigError(f"trainer.params.length: {params.length}, but arithmetic has at most {DIGITS} digits")
+        if params.symbols is not None:
+            raise ConfigError(f"trainer.params.symbols: {params.symbols}, but arithmetic has digits; remove it")
 
 
 def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], parallelism: Parallelism) -> None:
