@@ -15,12 +15,12 @@ JOBS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: TrainingJob" in
 # Most of them want more GPUs than a test has.
 SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
 # Built-in workloads learn for a minute; here a few steps of them are enough.
-SHORT = {
+SHORT = {  # the first part of a name that there is counts
     "cvrp": "steps=40",
     "vecrl": "environmentSteps=8192",
-    "lm": "steps=20",
-    "vla": "steps=20",
     "vlm": "environmentSteps=4096",
+    "vla": "steps=20",
+    "lm": "steps=20",
 }
 KNOW_NOTHING = ["bring-your-own", "hf-trainer"]
 
