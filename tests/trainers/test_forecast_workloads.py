@@ -1,6 +1,7 @@
 """What `plan` tells of the built-in workloads before they are started is what their real steps and evaluations take."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.weights import built, fill, is_deferred
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
 
@@ -53,14 +55,23 @@ def taken(config):
     """Train for real: two steps, or until a second rollout is played, and what follows the last one; give the most."""
     settings, device = config.parallelism, torch.device("cpu")
     work, world = registry.build(config), World(0, 1, 0, device, grouped=False, local_size=1)
-    model, precision = work.build(), Precision(settings.precision, device, sharded=False)
-    parallel = parallelize(model, work.blocks(model), "single", settings=settings, precision=precision, world=world)
+    model, precision = built(work), Precision(settings.precision, device, sharded=False)
+    parallel = parallelize(
+        model,
+        work.blocks(model),
+        "single",
+        settings=settings,
+        precision=precision,
+        world=world,
+        fill=partial(fill, work, world=world) if is_deferred(work) else None,
+    )
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
     optimizer, tracker = work.optimizer(model), Totals()
     tracker.track_external(model, optimizer, *(leaf for leaf in tree_leaves(work.state()) if torch.is_tensor(leaf)))
     with tracker:
-        for step in range(1 + getattr(work.settings, "steps_per_rollout", 1)):
+        for step in range(work.planned_step, work.planned_step + 1 + getattr(work.settings, "steps_per_rollout", 1)):
+            work.prepare(session, step)
             totals = optimize(work, session, optimizer, step, {})
             work.after_step(session, step + 1, totals.metrics)
         work.after_step(session, work.total_steps, totals.metrics)
@@ -97,7 +108,10 @@ def foretold(config):
         ("vecrl", {"environment": "cartpole", "width": 512, **ONCE}, {"precision": "fp32", "microBatchSize": 32}),
         ("vecrl", {"environment": "snake", **ONCE}, {"precision": "bf16", "microBatchSize": 64}),
         ("vecrl", {"environment": "bandit", **ONCE}, {"precision": "fp32", "microBatchSize": 64}),
-        ("lm", {"batch": 32, "evalSamples": 8}, {"precision": "fp32", "microBatchSize": 16}),
+        *(
+            ("lm", {"batch": 32, "evalSamples": 8, **params}, {"precision": "fp32", "microBatchSize": 16})
+            for params in ({}, {"loraRank": 4}, {"method": "dpo"}, {"method": "grpo", "klCoefficient": 0.1})
+        ),
     ],
 )
 def test_where_a_step_takes_most_the_forecast_is_within_a_tenth_of_it(name, params, options):

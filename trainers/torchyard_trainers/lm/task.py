@@ -58,6 +58,7 @@ class LanguageModeling(Workload):
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
         self.save_every = settings.steps_per_rollout
+        self.planned_step = settings.sft_steps
         origin = "model" if settings.pretrained is None else "pretrained"
         data = () if settings.reads_files else ("task", "length", "symbols")
         own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
@@ -69,12 +70,14 @@ class LanguageModeling(Workload):
         }
         self.architecture = ["trainer.name"]
         if settings.pretrained is None:
-            self.deferred = not settings.model.startswith("tiny")  # no process has the memory of the whole model
+            # No process has the memory of a large model, and peft cannot adapt the fake tensors of a forecast.
+            self.deferred = settings.lora_rank is not None or not settings.model.startswith("tiny")
             self.architecture.append("trainer.params.model")
         else:
             folder = Path(settings.pretrained)
             self.pretrained = Pretrained(folder, prefix="lm.")
-            self.identity = {**self.identity, "seed": settings.seed}  # of adapters and heads
+        if self.deferred or self.pretrained is not None:
+            self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
         self._data = self._opened() if settings.reads_files else None

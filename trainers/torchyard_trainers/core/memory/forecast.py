@@ -192,7 +192,8 @@ def _measure(
         tracker.track_inputs((kept,))
     else:
         tracker.track_external(parallel.forward, optimizer, *kept)
-    ids = ids_of_step(work, 0)
+    step = work.planned_step
+    ids = ids_of_step(work, step)
     slots = micro_batches_of(work, session, ids)
     accumulates = len(slots) > 1
     # The last micro-batch runs with gradients present. Zeros replace those of earlier ones, unless passes differ: a
@@ -208,8 +209,8 @@ def _measure(
         if not (alike and accumulates):
             optimizer.zero_grad(set_to_none=True)
         tracker.forget()
-        work.prepare(session, 0)
-        sums = accumulate(work, session, ids, slots)
+        work.prepare(session, step)
+        sums = accumulate(work, session, ids, slots, step)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
