@@ -1,6 +1,9 @@
 """Behaviour cloning depends on no world size, strategy or micro-batch; a resumed run continues with the same bits."""
 
 import json
+import math
+import os
+import random
 
 import pytest
 import torch
@@ -14,6 +17,8 @@ from torchyard_trainers.vla.task import VisionLanguageAction
 
 pytestmark = pytest.mark.e2e
 
+KILLS = int(os.environ.get("TORCHYARD_KILLS", "2"))
+EVERY_STEP = {"interval": {"steps": 1}, "keepLast": 2}
 LEARNED = {"loss", "gradNorm", "validActions", "flowLoss", "successRate", "wrongObjectRate", "episodes"}
 
 
@@ -65,6 +70,48 @@ def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed
     )
     yard.train(settings(parallelism=parallelism), world)
     yard.assert_learned(undisturbed, LEARNED)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_bf16_learns_about_the_same_with_every_strategy(yard, undisturbed, strategy):
+    yard.train(settings(2, parallelism={"precision": "bf16", "strategy": strategy}), world=2)
+    for found, exact in zip(yard.metrics(), undisturbed, strict=False):
+        assert found["loss"] == pytest.approx(exact["loss"], rel=0.02)
+        assert found["loss"] != exact["loss"]
+    assert yard.metrics()[-1]["flowLoss"] == pytest.approx(undisturbed[1]["flowLoss"], rel=0.02)
+
+
+def test_fp16_finds_a_scale_for_its_loss_and_then_updates_the_weights(yard, undisturbed):
+    yard.train(settings(8, params={"evalEvery": 8}, parallelism={"precision": "fp16", "strategy": "fsdp"}), world=2)
+    assert yard.losses()[1] == pytest.approx(undisturbed[0]["loss"], rel=0.02)
+    last = yard.metrics()[-1]
+    assert yard.record(8)["scaler"]["scale"] < 65536, "gradients of the first steps overflow"
+    assert math.isfinite(last["gradNorm"])
+    assert last["flowLoss"] != yard.report()["metrics"]["flowLossUntrained"]
+
+
+def test_killed_at_random_points_a_run_with_a_moving_average_ends_with_the_same_bits(yard, calm, tmp_path):
+    few = {"ema": 0.9, "batch": 3, "draws": 1, "evalEpisodes": 2, "evalSamples": 2, "evalEvery": 6}
+    given = settings(6, params=few, parallelism={"strategy": "fsdp"}, checkpoint=EVERY_STEP)
+    told = tmp_path / "told"
+
+    def train(victim, number):
+        return {"function": ("kills:train", [None, victim, number, str(told)])}
+
+    calm.train(given, 2, **train(0, 0))
+    calls, expected = int(told.read_text()), calm.losses()
+    draw, points = random.Random(7), []
+    for _ in range(KILLS):
+        victim, number = draw.randrange(2), draw.randint(1, calls // 6)
+        gang = yard.start(given, 2, **train(victim, number))
+        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 200})["codes"]
+        gang.kill()
+        gang.wait()
+        assert code == -9, gang.output()
+        points.append(f"call {number} of rank {victim}: {told.read_text()}")
+    yard.train(given, 2, **train(0, 0))
+    assert yard.losses() == expected, f"killed at {points}"
+    assert yard.weights() == calm.weights(), f"killed at {points}"
 
 
 def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_with_pictures(yard, undisturbed):
