@@ -128,7 +128,7 @@ def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_w
     }
     folder = yard.checkpoints / "evaluation"
     work = VisionLanguageAction(resolve_params({}, Parallelism()))
-    scene = work.table.scenes(torch.arange(4), "episodes", held_out=True)
+    scene = work.tabletop.scenes(torch.arange(4), "episodes", held_out=True)
     assert [each["text"].split(":")[0] for each in json.loads((folder / "episodes.json").read_text())] == [
         tabletop.sentence(int(colour)) for colour in scene.colour
     ]

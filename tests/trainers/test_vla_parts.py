@@ -62,7 +62,7 @@ def test_a_preset_is_built_without_memory_and_has_the_published_size(name):
 
 def test_the_velocity_and_the_sampled_actions_are_those_of_the_library(work, policy):
     ids = torch.arange(6)
-    shown, keys = work.table.demonstrations(ids), keys_of(work.settings, ids, "flow")
+    shown, keys = work.tabletop.demonstrations(ids), keys_of(work.settings, ids, "flow")
     draws = flow.draw(keys, 4, 2)
     seen = shown.observation
     tokens = torch.cat([torch.full((6, 9), policy.pi0.config.vlm_config.image_token_id), seen.tokens], 1)
@@ -87,7 +87,7 @@ def test_the_velocity_and_the_sampled_actions_are_those_of_the_library(work, pol
 
 
 def test_every_trained_parameter_gets_a_gradient(work, policy):
-    shown = work.table.demonstrations(torch.arange(6))
+    shown = work.tabletop.demonstrations(torch.arange(6))
     draws = flow.draw(keys_of(work.settings, torch.arange(6), "flow"), 4, 2)
     flow.flow_loss(
         policy(shown.observation, flow.noisy(shown.actions, draws), draws.time), shown.actions, draws.noise
@@ -115,7 +115,7 @@ def test_times_and_noise_have_their_distributions():
 
 
 def test_a_demonstration_is_what_the_expert_does_step_by_step_and_ends_with_the_episode(work):
-    scene = work.table.scenes(torch.arange(200), "demonstrations")
+    scene = work.tabletop.scenes(torch.arange(200), "demonstrations")
     gripper, actions, valid = tabletop.demonstrate(scene, 4)
     assert valid.any(1).all()
     assert not valid.all(1).all(), "some chunks reach beyond the end of their episode"
@@ -135,7 +135,7 @@ def test_a_demonstration_is_what_the_expert_does_step_by_step_and_ends_with_the_
 
 
 def test_an_episode_is_judged_by_where_the_gripper_ends(work):
-    scene = work.table.scenes(torch.arange(500), "episodes", held_out=True)
+    scene = work.tabletop.scenes(torch.arange(500), "episodes", held_out=True)
     end = tabletop.expert_path(scene, [[tabletop.STEPS]] * 500)[:, 0]
     assert tabletop.judge(scene, end).success.all(), "there is time for every episode"
     other = scene.objects[torch.arange(500), 1 - scene.target]
@@ -146,7 +146,7 @@ def test_an_episode_is_judged_by_where_the_gripper_ends(work):
 
 
 def test_an_image_shows_objects_and_gripper_where_they_are_and_the_instruction_names_the_colour(work):
-    scene = work.table.scenes(torch.arange(20), "episodes", held_out=True)
+    scene = work.tabletop.scenes(torch.arange(20), "episodes", held_out=True)
     image = tabletop.render(scene, torch.full((20, 2), -0.95), 100)
     assert image.shape == (20, 3, 100, 100)
     assert (image.min() >= 0, image.max() <= 1) == (True, True)
@@ -155,7 +155,7 @@ def test_an_image_shows_objects_and_gripper_where_they_are_and_the_instruction_n
         colour = tabletop.COLOURS[scene.colour[number]]
         expected = torch.tensor(tabletop._RGB[scene.colour[number]])
         torch.testing.assert_close(image[number, :, y, x], expected, atol=0.02, rtol=0)
-        tokens, mask = work.table.instructions.of(scene.colour)
+        tokens, mask = work.tabletop.instructions.of(scene.colour)
         assert mask is None
         words = [tabletop.WORDS[token - FIRST] for token in tokens[number][1:]]
         assert " ".join(words) == tabletop.sentence(int(scene.colour[number])) == f"reach the {colour} object"
@@ -178,7 +178,7 @@ def test_normalisation_is_undone_exactly_and_a_constant_stays_finite(kind):
 
 
 def test_the_statistics_of_the_tabletop_are_those_of_its_demonstrations(work):
-    scene = work.table.scenes(torch.arange(20_000), "demonstrations")
+    scene = work.tabletop.scenes(torch.arange(20_000), "demonstrations")
     gripper, actions, valid = tabletop.demonstrate(scene, 4)
     for name, values in {"observation.state": gripper, "action": actions[valid]}.items():
         found, stated = measured(values), tabletop.STATISTICS[name]

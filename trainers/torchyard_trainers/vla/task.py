@@ -63,14 +63,14 @@ class VisionLanguageAction(Workload):
         self.architecture = (
             ("trainer.name", "trainer.params.model") if settings.pretrained is None else ("trainer.name",)
         )
-        self.table: Tabletop | None = None
+        self.tabletop: Tabletop | None = None
         self.source: Recordings | None = None
         folder = Path(settings.pretrained) if settings.pretrained is not None else None
         self.pretrained = Pretrained(folder, prefix="pi0.") if folder is not None else None
         self._config = config_of(settings.model, folder, chunk=settings.chunk)
         size = self._config.vlm_config.vision_config.image_size
         if settings.data is None:
-            self.table = Tabletop(settings, size)
+            self.tabletop = Tabletop(settings, size)
         else:
             self.source, self._held_out = open_recordings(settings, Path(settings.data), size)
 
@@ -89,7 +89,7 @@ class VisionLanguageAction(Workload):
             ConfigError: naming what is too large.
         """
         config, settings = self._config, self.settings
-        assert self.source is not None or self.table is not None
+        assert self.source is not None or self.tabletop is not None
         of_source = (self.source.state_size, self.source.action_size) if self.source is not None else None
         for name, size in zip(
             ("max_state_dim", "max_action_dim"), of_source or (tabletop.STATE_SIZE, tabletop.ACTION_SIZE), strict=True
@@ -100,7 +100,7 @@ class VisionLanguageAction(Workload):
                     f"data has {size} parts; use another model"
                 )
             setattr(config, name, max(size, getattr(config, name)))
-        known = self.source.instructions if self.source is not None else self.table.instructions
+        known = self.source.instructions if self.source is not None else self.tabletop.instructions
         words = config.vlm_config.text_config.vocab_size
         if known.highest >= words:
             raise ConfigError(
@@ -157,8 +157,8 @@ class VisionLanguageAction(Workload):
 
     def _shown(self, batch: MicroBatch) -> Demonstration:
         if self.source is None:
-            assert self.table is not None
-            return self.table.demonstrations(batch.ids)
+            assert self.tabletop is not None
+            return self.tabletop.demonstrations(batch.ids)
         shown = self.source.demonstrations(batch.data)
         if not self.settings.augment:
             return shown
@@ -168,7 +168,7 @@ class VisionLanguageAction(Workload):
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return the flow loss of held-out demonstrations, and on the tabletop the rates of closed-loop episodes."""
-        settings, table, device = self.settings, self.table, session.world.device
+        settings, table, device = self.settings, self.tabletop, session.world.device
         count = settings.eval_samples if table is not None else min(settings.eval_samples, len(self._held_out))
         frames = range(count) if table is not None else evenly(len(self._held_out), count)
 
@@ -192,15 +192,15 @@ class VisionLanguageAction(Workload):
 
     def assets(self) -> Mapping[str, Path | str]:
         """Return the statistics that state and actions are normalised with, and what encodes instructions."""
-        made = self.source or self.table
+        made = self.source or self.tabletop
         assert made is not None
         return made.assets()
 
     def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
         """See `WritesReport`: pictures of episodes on the tabletop."""
-        if self.table is None:
+        if self.tabletop is None:
             return []
-        return report.write(session, self.settings, self.table, folder)
+        return report.write(session, self.settings, self.tabletop, folder)
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
