@@ -310,7 +310,7 @@ _METHODS: dict[str, dict[str, Any]] = {
 _WARM = {"sft_steps": 50, "sft_lr": 3e-3, "schedule": "wsd"}
 _TINY: dict[str, dict[str, Any]] = {
     "sft": {"steps": 300, "lr": 3e-3},
-    "dpo": _WARM | {"steps": 160, "lr": 3e-4},
+    "dpo": _WARM | {"steps": 160, "lr": 1e-3},
     "grpo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256},
     "ppo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256},
 }
