@@ -27,8 +27,12 @@ METHODS = {
 }
 
 
+# A rate that does not depend on the number of steps, so that a shorter run is the beginning of a longer one.
+SAME_RATE = {"schedule": "constant", "warmupSteps": 0}
+
+
 def of_method(method, steps=6, **sections):
-    return settings(steps, params={"method": method, "batch": 10, **METHODS[method]}, **sections)
+    return settings(steps, params={"method": method, "batch": 10, **SAME_RATE, **METHODS[method]}, **sections)
 
 
 def resolved(**params):
