@@ -41,6 +41,7 @@ WORDS = {
     "gpus": f"gpus --match {EVIL}",
     "chat": f"chat {EVIL}",
     "dataset": f"dataset inspect {EVIL}",
+    "sweep": f"sweep show {EVIL}",
     "doctor": "doctor -n team",
     "demo": None,
     "operator": f"operator --qps {EVIL}",

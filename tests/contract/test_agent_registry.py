@@ -245,7 +245,7 @@ def test_what_a_script_reports_is_made_safe(it):
     assert read.epoch is None
     assert read.phase == "step"
     assert read.metrics["loss"] == 1.0
-    assert len(read.metrics) == 32
+    assert len(read.metrics) == 64
     assert not {"text", "flag", "huge"} & set(read.metrics)
     assert read.warnings[0] == "ab"
     assert len(read.warnings) <= 8

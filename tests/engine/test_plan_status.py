@@ -91,7 +91,7 @@ def test_hostile_figures_never_reach_the_status():
     world.agents[uid] = replace(world.agents[uid], reports=(told,))
     world.settle()
     status = world.status
-    assert len(status.metrics) == 32
+    assert len(status.metrics) == 64
     assert not {"a", "b"} & set(status.metrics)
     assert (status.progress.total_steps, status.progress.epoch) == (None, None)
     assert status.throughput.steps_per_second is None

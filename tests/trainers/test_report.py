@@ -92,7 +92,7 @@ def test_metrics_and_warnings_stay_bounded():
         reporter.metrics({f"m{number}": 1.0})
         reporter.warn("x" * 1000)
     reporter.stop()
-    assert len(reporter.facts["metrics"]) == 32
+    assert len(reporter.facts["metrics"]) == 64
     assert len(reporter.facts["warnings"]) == 8
     assert max(len(text) for text in reporter.facts["warnings"]) == 300
 
