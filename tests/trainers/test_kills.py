@@ -7,6 +7,8 @@ import shutil
 import pytest
 from tests.trainers.test_lm_equality import settings
 from tests.trainers.test_lm_methods import of_method
+from tests.trainers.test_vla_equality import settings as vla
+from tests.trainers.test_vlm_equality import settings as vlm
 
 pytestmark = pytest.mark.e2e
 
@@ -18,6 +20,7 @@ LITTLE = {
     "checkpoint": {"interval": {"steps": 3}},
 }
 EVERY_STEP = {"checkpoint": {"interval": {"steps": 1}}}
+AVERAGED = {"ema": 0.9, "batch": 3, "draws": 1, "evalEpisodes": 2, "evalSamples": 2, "evalEvery": 6}
 
 
 @pytest.mark.parametrize(
@@ -26,8 +29,10 @@ EVERY_STEP = {"checkpoint": {"interval": {"steps": 1}}}
         (LITTLE, {"steps": 60, "batch": 6}, 20),
         (settings(8, **EVERY_STEP), None, 3),
         (of_method("grpo", 8, parallelism={"strategy": "fsdp"}, **EVERY_STEP), None, 3),
+        (vla(6, params=AVERAGED, parallelism={"strategy": "fsdp"}, **EVERY_STEP), None, 2),
+        (vlm(**EVERY_STEP), None, 3),
     ],
-    ids=["little", "sft", "grpo"],
+    ids=["little", "sft", "grpo", "vla", "vlm"],
 )
 def test_killed_at_random_points_a_run_ends_with_the_same_bits(yard, calm, tmp_path, case):
     """KILLS=20 kills each of them that often."""
@@ -45,7 +50,7 @@ def test_killed_at_random_points_a_run_ends_with_the_same_bits(yard, calm, tmp_p
         # A start and a few steps, so that much of the run is left after most kills.
         victim, number = draw.randrange(WORLD), draw.randint(1, calls // min(kills, 7))
         gang = yard.start(run, WORLD, **train(victim, number))
-        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 60})["codes"]
+        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 200})["codes"]
         if code == 0:  # not much was left: begin again
             assert gang.wait() == [0] * WORLD, gang.output()
             assert (yard.losses(), yard.weights()) == (expected, calm.weights()), f"killed at {points}"

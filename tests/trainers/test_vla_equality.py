@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import random
 
 import pytest
 import torch
@@ -17,8 +15,6 @@ from torchyard_trainers.vla.task import VisionLanguageAction
 
 pytestmark = pytest.mark.e2e
 
-KILLS = int(os.environ.get("TORCHYARD_KILLS", "2"))
-EVERY_STEP = {"interval": {"steps": 1}, "keepLast": 2}
 LEARNED = {"loss", "gradNorm", "validActions", "flowLoss", "successRate", "wrongObjectRate", "episodes"}
 
 
@@ -88,30 +84,6 @@ def test_fp16_finds_a_scale_for_its_loss_and_then_updates_the_weights(yard, undi
     assert yard.record(8)["scaler"]["scale"] < 65536, "gradients of the first steps overflow"
     assert math.isfinite(last["gradNorm"])
     assert last["flowLoss"] != yard.report()["metrics"]["flowLossUntrained"]
-
-
-def test_killed_at_random_points_a_run_with_a_moving_average_ends_with_the_same_bits(yard, calm, tmp_path):
-    few = {"ema": 0.9, "batch": 3, "draws": 1, "evalEpisodes": 2, "evalSamples": 2, "evalEvery": 6}
-    given = settings(6, params=few, parallelism={"strategy": "fsdp"}, checkpoint=EVERY_STEP)
-    told = tmp_path / "told"
-
-    def train(victim, number):
-        return {"function": ("kills:train", [None, victim, number, str(told)])}
-
-    calm.train(given, 2, **train(0, 0))
-    calls, expected = int(told.read_text()), calm.losses()
-    draw, points = random.Random(7), []
-    for _ in range(KILLS):
-        victim, number = draw.randrange(2), draw.randint(1, calls // 6)
-        gang = yard.start(given, 2, **train(victim, number))
-        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 200})["codes"]
-        gang.kill()
-        gang.wait()
-        assert code == -9, gang.output()
-        points.append(f"call {number} of rank {victim}: {told.read_text()}")
-    yard.train(given, 2, **train(0, 0))
-    assert yard.losses() == expected, f"killed at {points}"
-    assert yard.weights() == calm.weights(), f"killed at {points}"
 
 
 def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_with_pictures(yard, undisturbed):

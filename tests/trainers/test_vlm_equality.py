@@ -1,7 +1,5 @@
 """PPO of a vision-language model depends on no world size, strategy or micro-batch; kills change no bit of it."""
 
-import random
-
 import pytest
 from PIL import Image
 from tests.support.trainers.gangs import Yard
@@ -59,29 +57,6 @@ def undisturbed(fork_server, tmp_path_factory):
 def test_world_size_strategy_and_accumulation_are_the_same_run(yard, undisturbed, world, parallelism):
     yard.train(settings(parallelism=parallelism), world)
     yard.assert_learned(undisturbed.metrics(), LEARNED)
-
-
-def test_killed_at_random_points_a_run_ends_with_the_same_bits(yard, calm, tmp_path):
-    told = tmp_path / "told"
-
-    def train(victim, number):
-        return {"function": ("kills:train", [None, victim, number, str(told)])}
-
-    own = settings(checkpoint={"interval": {"steps": 1}})
-    calm.train(own, 2, **train(0, 0))
-    calls, expected = int(told.read_text()), calm.losses()
-    draw, points = random.Random(7), []
-    for _ in range(3):
-        victim, number = draw.randrange(2), draw.randint(calls // 6, calls // 2)
-        gang = yard.start(own, 2, **train(victim, number))
-        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 60})["codes"]
-        gang.kill()
-        gang.wait()
-        assert code == -9, gang.output()
-        points.append(f"call {number} of rank {victim}: {told.read_text()}")
-    yard.train(own, 2, **train(0, 0))
-    assert yard.losses() == expected, f"killed at {points}"
-    assert yard.weights() == calm.weights(), f"killed at {points}"
 
 
 def test_two_processes_go_on_where_one_stopped_and_the_last_one_is_evaluated_with_pictures(yard, undisturbed):

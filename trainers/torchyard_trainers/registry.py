@@ -10,6 +10,7 @@ from typing import Any
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.trackers import check_trackers
+from torchyard_trainers.core.parameters import module_of
 
 # The class of each workload in its own folder's task.py.
 WORKLOADS = {
@@ -118,13 +119,7 @@ def _outside(name: str) -> Any:
         ConfigError: it does not exist, or lacks CLASS or `resolve_params`.
     """
     path, _, kind = name.partition(":")
-    try:
-        module = import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # the module exists, and an import inside it fails
-        where = "set workingDir to its folder, or add the folder to PYTHONPATH"
-        raise ConfigError(f"trainer.name: {name!r}, but there is no module {error.name!r}; {where}") from error
+    module = module_of(path, f"trainer.name: {name!r}")
     lacking = [each for each in (kind, "resolve_params") if not callable(getattr(module, each, None))]
     if lacking:
         raise ConfigError(

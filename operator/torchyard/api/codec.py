@@ -19,7 +19,7 @@ def read_job(document: Mapping[str, Any]) -> TrainingJob:
     Raises:
         ValueError: naming the field; files that people write go through `validate` instead, which names them all.
     """
-    job = _convert(document, TrainingJob)
+    job = converted(document, TrainingJob)
     return msgspec.structs.replace(job, status=upgraded(job.status)) if "status" in document else job
 
 
@@ -29,7 +29,7 @@ def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
     Raises:
         ValueError: naming the field.
     """
-    return upgraded(_convert(document, TrainingJobStatus))
+    return upgraded(converted(document, TrainingJobStatus))
 
 
 def status_document(status: TrainingJobStatus) -> dict[str, Any]:
@@ -82,7 +82,12 @@ def _default(item: msgspec.structs.FieldInfo) -> Any:
     return item.default if item.default_factory is msgspec.NODEFAULT else item.default_factory()
 
 
-def _convert(document: Mapping[str, Any], into: type[T]) -> T:
+def converted(document: Mapping[str, Any], into: type[T]) -> T:
+    """Decode an object as the API server or a file holds it. Null and absent mean the same.
+
+    Raises:
+        ValueError: naming the field.
+    """
     try:
         return msgspec.convert(_without_nulls(document), into, dec_hook=free_form.decode)
     except msgspec.ValidationError as error:

@@ -17,8 +17,23 @@ MAX_DEPTH, MAX_LOOKED_AT = 2, 8
 @cache
 def params_schema(trainer: str) -> Schema | None:
     """Schema of `trainer.params`; None for a trainer that publishes none."""
+    published = _published(trainer)
+    return structural(published) if published is not None else None
+
+
+def trainer_metrics(trainer: str) -> tuple[str, ...]:
+    """Return the metrics that a built-in trainer reports; () for a trainer that publishes none."""
+    published = _published(trainer)
+    return tuple(published["x-metrics"]) if published is not None else ()
+
+
+@cache
+def _published(trainer: str) -> dict[str, Any] | None:
     resource = files("torchyard.api") / "params" / f"{trainer}.json"
-    return structural(json.loads(resource.read_text("utf-8"))) if resource.is_file() else None
+    if not resource.is_file():
+        return None
+    published: dict[str, Any] = json.loads(resource.read_text("utf-8"))
+    return published
 
 
 def params_faults(trainer: str, params: Mapping[str, Any]) -> list[str]:

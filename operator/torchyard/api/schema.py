@@ -61,9 +61,21 @@ def status_schema() -> Schema:
 @cache
 def object_schema() -> Schema:
     """Schema of the whole object as people write it; the API server knows more of `metadata` and fills `status`."""
+    schema = object_of(KIND, {**_NAME, "description": "the name of the job"}, spec_schema())
+    return {**schema, "properties": {**schema["properties"], "status": {}}}
+
+
+def object_of(kind: str, name: Schema, spec: Schema) -> Schema:
+    """Return the schema of an object of ours as people write it.
+
+    Args:
+        kind: of the object.
+        name: schema of `metadata.name`.
+        spec: schema of `spec`.
+    """
     text_map = {"type": "object", "additionalProperties": {"type": "string"}}
     metadata: Schema = {
-        "name": {**_NAME, "description": "the name of the job"},
+        "name": name,
         "namespace": {"type": "string", "minLength": 1, "maxLength": 63, "pattern": DNS_LABEL_PATTERN},
         "labels": text_map,
         "annotations": text_map,
@@ -76,15 +88,14 @@ def object_schema() -> Schema:
         "required": ["apiVersion", "kind", "metadata", "spec"],
         "properties": {
             "apiVersion": {"type": "string", "enum": [API_VERSION], "description": f"apiVersion: {API_VERSION}"},
-            "kind": {"type": "string", "enum": [KIND], "description": f"kind: {KIND}"},
+            "kind": {"type": "string", "enum": [kind], "description": f"kind: {kind}"},
             "metadata": {
                 "type": "object",
                 "description": "metadata: {name: ...}",
                 "required": ["name"],
                 "properties": metadata,
             },
-            "spec": spec_schema(),
-            "status": {},
+            "spec": spec,
         },
     }
 

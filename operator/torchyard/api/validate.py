@@ -67,6 +67,23 @@ def checked_tree(root: At, file: str) -> Validation:
     return _Checked(file, root, []).result()
 
 
+def has_kind(file: Path, kind: str) -> bool:
+    """Whether a regular file holds an object of a kind; whatever else is wrong with it, it does not raise."""
+    if not file.is_file():
+        return False
+    try:
+        data = read_bounded(file, MAX_BYTES + 1)
+    except (OSError, ValueError):
+        return False
+    if kind.encode() not in data:
+        return False
+    root = tree_of(data, str(file))
+    if isinstance(root, Problem) or not isinstance(root[0].value, dict):
+        return False
+    found = root[0].value.get("kind")
+    return found is not None and found.value == kind
+
+
 def tree_of(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:
     """Read the one object of a file with its lines, and what is wrong that can be told beside it."""
     if len(data) > MAX_BYTES:

@@ -169,10 +169,11 @@ def save(wanted: RequestedJob, path: Path) -> None:
 
 
 def _from_file(file: Path, options: JobOptions) -> RequestedJob:
+    from torchyard.api.validate import has_kind
     from torchyard.cli.files import job_of, the_job
-    from torchyard.cli.sweep_files import is_sweep
+    from torchyard.sweep.resource import KIND
 
-    if is_sweep(file):
+    if has_kind(file, KIND):
         raise RefusalError(f"{file} is a sweep, and sweeps run on one machine", f"run it with `torchyard run {file}`")
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
@@ -245,7 +246,7 @@ def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Vali
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
     result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
-    # The document has one line, which nobody wrote.
+    # A job that is made from options has no lines that its user could look up.
     return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
 
 

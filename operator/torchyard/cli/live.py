@@ -131,7 +131,7 @@ def header(picture: Picture, width: int) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text.assemble((state, STATE_STYLES.get(state, "bold cyan")), (words, "dim"), no_wrap=True)
     ]
-    message = picture.told(status.message)
+    message = picture.sentence(status.message)
     cut = max(message.rfind(" ", 0, width + 1), 0) if len(message) > width else 0
     halves = [message[: cut or width], message[cut or width :].strip()]
     style = "red" if state == State.FAILED else ""
@@ -248,7 +248,7 @@ def events(picture: Picture, width: int, rows: int) -> Sequence[RenderableType]:
     for event in list(picture.events)[-rows:] if rows else []:
         at = clock(unix(event.time) or picture.now)
         reason = clean(event.reason)
-        message = clip(picture.told(event.message), max(10, width - len(at) - len(reason) - 3))
+        message = clip(picture.sentence(event.message), max(10, width - len(at) - len(reason) - 3))
         style = "yellow" if event.type == "Warning" else "bold"
         lines.append(Text.assemble((f"{at} ", "dim"), (reason, style), f" {message}", no_wrap=True))
     return lines

@@ -41,7 +41,7 @@ class Picture(NamedTuple):
     output: "Sequence[OutputLine]" = ()
     flags: str = ""  # of a job on a cluster, as ` -n team`
 
-    def told(self, text: str) -> str:
+    def sentence(self, text: str) -> str:
         """Return a sentence about the job, with commands that can be typed as they stand."""
         return addressed(clean(text), self.job.metadata.name, self.flags)
 

@@ -36,7 +36,7 @@ class PlainView:
                 self.warned.add(event)
                 if over and event.message == status.message:
                     continue
-                self.told = picture.told(event.message)
+                self.told = picture.sentence(event.message)
                 self.say(unix(event.time) or picture.now, f"Warning {clean(event.reason)}: {self.told}")
         if picture.notice and picture.notice != self.notice:
             self.notice = picture.notice
@@ -44,7 +44,7 @@ class PlainView:
         if not status.state:
             return
         moved = (status.state, status.round, status.reason)
-        words, message = progress_words(picture.job), picture.told(status.message)
+        words, message = progress_words(picture.job), picture.sentence(status.message)
         if moved != self.shown:
             self.shown, self.message = moved, message
             self.progress(picture, words, "" if over or (message and message in self.told) else message)

@@ -37,12 +37,13 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
 
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
+    from torchyard.api.validate import has_kind
     from torchyard.cli.foreground import start, watch
     from torchyard.cli.job_options import requested, save
-    from torchyard.cli.sweep_files import is_sweep
+    from torchyard.sweep.resource import KIND
 
     options = options_of(values)
-    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and is_sweep(options.file):
+    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.sweep_run import run
 
         return run(options, name, output)

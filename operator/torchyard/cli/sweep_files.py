@@ -11,9 +11,7 @@ from torchyard.cli.output import say
 from torchyard.cli.trainers import fault
 from torchyard.sweep.resource import TrainingSweep
 from torchyard.sweep.space import bound, trial_spec
-from torchyard.sweep.validate import SweepValidation, is_sweep, validate_sweep
-
-__all__ = ["checked_sweep", "is_sweep", "sweep_of"]
+from torchyard.sweep.validate import SweepValidation, validate_sweep
 
 
 def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:

@@ -31,11 +31,12 @@ class Result(Struct, frozen=True, kw_only=True):
 
 def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Result]:
     """Return a record for each trial, by number."""
-    found = {number: outcomes_of(sweep.spec, trial_of(job)) for number, job in jobs.items()}
+    trials = {number: trial_of(job) for number, job in jobs.items()}
+    found = {number: outcomes_of(sweep.spec, trial) for number, trial in trials.items()}
     best = best_of(sweep.spec, [each[-1] for each in found.values() if each[-1] is not None])
     results = []
     for number, job in sorted(jobs.items()):
-        outcome, status = found[number][-1], job.status
+        outcome, status, done = found[number][-1], job.status, job.status.progress.percent
         value = outcome.value if outcome is not None else status.metrics.get(sweep.spec.objective.metric)
         begun, ended = moment(status.start_time), moment(status.completion_time)
         results.append(
@@ -45,9 +46,9 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
                 outcome=outcome.kind if outcome is not None else "running",
                 state=str(status.state),
                 value=value,
-                percent=outcome.percent if outcome is not None else int(status.progress.percent or 0),
-                parameters=trial_of(job).record.parameters,
-                progress=f"{int(status.progress.percent)}%" if status.progress.percent is not None else "",
+                percent=outcome.percent if outcome is not None else int(done or 0),
+                parameters=trials[number].record.parameters,
+                progress=f"{int(done)}%" if done is not None else "",
                 seconds=ended - begun if begun is not None and ended is not None else None,
                 best=best is not None and best.trial == number,
             )

@@ -1,6 +1,6 @@
 """The trials of a sweep as a table, and its best trial as a line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -40,28 +40,31 @@ def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> Renderabl
         table.add_row(*cells, style="bold green" if each.best else None)
     curve = [(float(place), value) for place, value in enumerate(best_so_far(sweep, results))]
     lines = draw(curve, 60, CURVE_ROWS)
-    return Group(Text(line_of(sweep, jobs)), table, *(Text(each) for each in lines))
+    return Group(Text(_line(sweep, results)), table, *(Text(each) for each in lines))
 
 
 def line_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> str:
     """Return counts and the best trial so far."""
-    results = results_of(sweep, jobs)
+    return _line(sweep, results_of(sweep, jobs))
+
+
+def _line(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     counts = {
         word: sum(each.outcome == word for each in results) for word in ("running", "complete", "stopped", "failed")
     }
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    trials = f"{len(results)} of {sweep.spec.max_trials} trials ({counted or 'none yet'})"
     best = next((each for each in results if each.best), None)
     if best is None or best.value is None:
-        return f"{len(results)} of {sweep.spec.max_trials} trials ({told or 'none yet'})"
+        return trials
     parameters = ", ".join(f"{path.rpartition('.')[2]}={_shown(value)}" for path, value in best.parameters.items())
     value = f"{sweep.spec.objective.metric} {figure(best.value)}"
-    return f"{len(results)} of {sweep.spec.max_trials} trials ({told}); best: {best.name} with {value} ({parameters})"
+    return (
+        f"{len(results)} of {sweep.spec.max_trials} trials ({counted}); best: {best.name} with {value} ({parameters})"
+    )
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return ""
     return figure(value) if isinstance(value, float) else str(value)
-
-
-__all__ = ["Result", "line_of", "table_of"]

@@ -11,7 +11,6 @@ from torchyard.cli.output import Format, emit, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchyard.api.problems import Problem
     from torchyard.api.validate import Validation
     from torchyard.sweep.validate import SweepValidation
 
@@ -62,10 +61,12 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
+    from torchyard.api.validate import has_kind
     from torchyard.cli.files import checked
-    from torchyard.cli.sweep_files import checked_sweep, is_sweep
+    from torchyard.cli.sweep_files import checked_sweep
+    from torchyard.sweep.resource import KIND
 
-    sweeps = {file: checked_sweep(file, sets) for file in files if is_sweep(file)}
+    sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}
     jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps]
     return _print(jobs, output, [(str(file), validated) for file, validated in sweeps.items()])
 
@@ -75,14 +76,16 @@ def _print(
     output: Format | None,
     sweeps: "Sequence[tuple[str, SweepValidation]]" = (),
 ) -> int:
+    import msgspec
+
     from torchyard.api.codec import job_document
 
-    told = [*(each.problems for _, each in results), *(each.problems for _, each in sweeps)]
-    problems = [problem for each in told for problem in each]
+    checked_files: list[tuple[str, Validation | SweepValidation]] = [*results, *sweeps]
+    problems = [problem for _, each in checked_files for problem in each.problems]
     if output is not None:
         jobs = [job_document(job, with_status=False) for _, result in results for job in result.jobs]
         found = [each.document for _, each in sweeps if each.sweep is not None]
-        whole = {"valid": not problems, "jobs": jobs, "problems": [_document(problem) for problem in problems]}
+        whole = {"valid": not problems, "jobs": jobs, "problems": msgspec.to_builtins(problems)}
         emit(whole | {"sweeps": found} if sweeps else whole, output)
         return INVALID if problems else SUCCEEDED
     for problem in problems:
@@ -94,13 +97,3 @@ def _print(
         if validated.sweep is not None:
             say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {validated.sweep.spec.max_trials} trials)")
     return INVALID if problems else SUCCEEDED
-
-
-def _document(problem: "Problem") -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "line": problem.line,
-        "path": problem.path,
-        "what": problem.what,
-        "fix": problem.fix,
-    }

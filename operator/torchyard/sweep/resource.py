@@ -45,11 +45,6 @@ class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
     api_version: str = API_VERSION
     kind: str = KIND
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """(namespace, name), the key of the work queue."""
-        return (self.metadata.namespace, self.metadata.name)
-
 
 def trial_name(sweep: str, number: int) -> str:
     """Name of the TrainingJob of a trial."""

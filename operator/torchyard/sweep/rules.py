@@ -4,13 +4,10 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from torchyard.api.check import check
 from torchyard.api.forms import BUILT_IN, MODULE_PATTERN
-from torchyard.api.params import params_schema
+from torchyard.api.params import params_schema, trainer_metrics
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
@@ -126,10 +123,7 @@ def _condition_faults(path: str, place: int, spec: TrainingSweepSpec) -> Iterato
 
 def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     if spec.algorithm.name == "grid":
-        endless = next(
-            (p for p in spec.parameters if p.float_ is not None and p.float_.step is None),
-            None,
-        )
+        endless = next((each for each in spec.parameters if each.float_ is not None and each.float_.step is None), None)
         if endless is not None:
             fix = "give float.step, or a choice"
             yield "algorithm.name", f"a grid needs single values, and {endless.path} has a range without step", fix
@@ -181,10 +175,3 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
 def _is_code(value: object) -> bool:
     """Whether a parameter is written MODULE:NAME."""
     return isinstance(value, str) and re.fullmatch(rf"{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*", value) is not None
-
-
-@cache
-def trainer_metrics(trainer: str) -> tuple[str, ...]:
-    """Return the metrics that a built-in workload reports."""
-    found: Any = json.loads((files("torchyard.api") / "params" / f"{trainer}.json").read_text("utf-8"))
-    return tuple(found["x-metrics"])

@@ -6,13 +6,11 @@ import msgspec
 
 from torchyard.api import free_form
 from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.resource import API_VERSION
-from torchyard.api.schema import ANY, Schema, structural
+from torchyard.api.schema import ANY, Schema, object_of, structural
 from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweep.spec import TrainingSweepSpec
 
 _VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, "maxProperties": 0}
-_TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 @cache
@@ -28,28 +26,5 @@ def spec_schema() -> Schema:
 @cache
 def object_schema() -> Schema:
     """Schema of the whole object as people write it."""
-    name: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_SWEEP_NAME, "pattern": DNS_LABEL_PATTERN}
-    metadata: Schema = {
-        "name": {**name, "description": "the name of the sweep"},
-        "namespace": {"type": "string", "minLength": 1, "maxLength": 63, "pattern": DNS_LABEL_PATTERN},
-        "labels": _TEXTS,
-        "annotations": _TEXTS,
-        "generation": {"type": "integer"},
-        **{key: {"type": "string"} for key in ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")},
-        **{key: {} for key in ("finalizers", "ownerReferences", "managedFields", "deletionGracePeriodSeconds")},
-    }
-    return {
-        "type": "object",
-        "required": ["apiVersion", "kind", "metadata", "spec"],
-        "properties": {
-            "apiVersion": {"type": "string", "enum": [API_VERSION], "description": f"apiVersion: {API_VERSION}"},
-            "kind": {"type": "string", "enum": [KIND], "description": f"kind: {KIND}"},
-            "metadata": {
-                "type": "object",
-                "description": "metadata: {name: ...}",
-                "required": ["name"],
-                "properties": metadata,
-            },
-            "spec": spec_schema(),
-        },
-    }
+    name = {"type": "string", "minLength": 1, "maxLength": MAX_SWEEP_NAME, "pattern": DNS_LABEL_PATTERN}
+    return object_of(KIND, {**name, "description": "the name of the sweep"}, spec_schema())

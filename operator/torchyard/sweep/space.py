@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 def applies(parameter: Parameter, values: Values) -> bool:
     """Whether a trial with these values of the parameters before it has the parameter."""
     return all(
-        any(_same(values[condition.path], each) for each in condition.values) if condition.path in values else False
+        condition.path in values and any(_same(values[condition.path], each) for each in condition.values)
         for condition in parameter.conditions
     )
 

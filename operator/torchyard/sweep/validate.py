@@ -17,7 +17,7 @@ from torchyard.api.resource import KIND as JOB_KIND
 from torchyard.api.validate import MAX_PROBLEMS, checked_tree, tree_of
 from torchyard.api.yaml_tree import MAX_BYTES, At
 from torchyard.sweep.codec import read_sweep, sweep_document
-from torchyard.sweep.resource import KIND, TrainingSweep, trial_name
+from torchyard.sweep.resource import TrainingSweep, trial_name
 from torchyard.sweep.rules import Fault, faults
 from torchyard.sweep.schema import object_schema
 from torchyard.sweep.space import bound, trial_spec
@@ -36,22 +36,6 @@ class SweepValidation(msgspec.Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Any] | None:
         """The sweep as JSON values."""
         return sweep_document(self.sweep) if self.sweep is not None else None
-
-
-def is_sweep(path: Path | str) -> bool:
-    """Whether a file is that of a sweep: a regular file whose object has its kind."""
-    file = Path(path)
-    if not file.is_file():
-        return False
-    try:
-        data = read_bounded(file, MAX_BYTES + 1)
-    except (OSError, ValueError):
-        return False
-    root = tree_of(data, str(path))
-    if isinstance(root, Problem) or not isinstance(root[0].value, dict):
-        return False
-    kind = root[0].value.get("kind")
-    return kind is not None and kind.value == KIND
 
 
 def validate_sweep(path: Path | str, sets: Sequence[str] = ()) -> SweepValidation:

@@ -8,20 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from torchyard_trainers.core.named_tensors import local_part
 from torchyard_trainers.core.optimizers import trainable
-from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.parallel import reshard
 
 
 class Companion:
     """A copy of the trainable weights of a possibly sharded model, in their types."""
 
-    def __init__(self, parallel: Parallel) -> None:
+    def __init__(self, model: nn.Module) -> None:
         """Copy the weights as they are now."""
-        self._parallel = parallel
-        parallel.parameters()  # a forward pass may have left some gathered, which are other tensors
-        self._weights = trainable(parallel.module)
+        self._model = model
+        reshard(model)  # a forward pass may have left some gathered, which are other tensors
+        self._weights = trainable(model)
         self._values = {name: each.detach().clone() for name, each in self._weights.items()}
 
     @property
@@ -32,7 +33,7 @@ class Companion:
     @property
     def parts(self) -> list[Tensor]:
         """This rank's parts of the values."""
-        return [_local(each) for each in self._values.values()]
+        return [local_part(each)[0] for each in self._values.values()]
 
     def state(self) -> dict[str, Tensor]:
         """Return the values by the names of the weights, for a checkpoint; a restore fills them in place."""
@@ -67,9 +68,9 @@ class Companion:
             value.copy_(kept)
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self._parallel.parameters()
+        reshard(self._model)
         for name, weight in self._weights.items():
-            yield _local(self._values[name]), _local(weight.detach())
+            yield local_part(self._values[name])[0], local_part(weight)[0]
 
 
 class MovingAverage(Companion):
@@ -79,9 +80,9 @@ class MovingAverage(Companion):
     otherwise hold on to the initial weights for 1 / (1 - decay) steps.
     """
 
-    def __init__(self, parallel: Parallel, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float) -> None:
         """Begin with the weights as they are now; `decay` is the share that an average keeps in a step."""
-        super().__init__(parallel)
+        super().__init__(model)
         self.decay = decay
 
     @torch.no_grad()
@@ -90,8 +91,3 @@ class MovingAverage(Companion):
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         values, weights = zip(*self._pairs(), strict=True)
         torch._foreach_lerp_(values, weights, weight)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local

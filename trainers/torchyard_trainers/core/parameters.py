@@ -1,11 +1,14 @@
 """Types and functions shared by the parameters of all workloads. Does not import torch."""
 
+from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from torchyard_trainers.core.config import convert
+from torchyard_trainers.core.exits import ConfigError
 
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -33,3 +36,22 @@ def read(raw: dict[str, Any], kind: type[P]) -> P:
 def given(params: Struct) -> dict[str, Any]:
     """Return the fields that are set; the preset has the others."""
     return {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+
+
+def module_of(path: str, at: str) -> ModuleType:
+    """Import the module of a field that names code of the user's.
+
+    Args:
+        path: of the module.
+        at: the field and its value, which an error begins with.
+
+    Raises:
+        ConfigError: there is no such module.
+    """
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # the module exists, and an import inside it fails
+        where = "set workingDir to its folder, or add the folder to PYTHONPATH"
+        raise ConfigError(f"{at}, but there is no module {error.name!r}; {where}") from error

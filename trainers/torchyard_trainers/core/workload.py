@@ -194,7 +194,7 @@ MEMBERS = sorted({*Workload.__annotations__, *(name for name in vars(Workload) i
 
 def average_of(work: Workload, parallel: Parallel) -> MovingAverage | None:
     """Return the moving average of the weights that the workload asks for, as they are now."""
-    return MovingAverage(parallel, work.average_decay) if work.average_decay is not None else None
+    return MovingAverage(parallel.module, work.average_decay) if work.average_decay is not None else None
 
 
 def evaluated(work: Workload, session: Session) -> dict[str, float]:

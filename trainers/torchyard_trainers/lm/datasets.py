@@ -112,8 +112,7 @@ class Datasets:
         """See `preferences.Pairs`."""
         if not held_out:
             assert self.train is not None
-            known = list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
-            read: dict[str, Tensor] = self.train.read(known)
+            read: dict[str, Tensor] = self.train.read(_known(ids))
             return read
         examples = self.evaluated(list(ids))
         documents = [each.document for each in examples] + [each.rejected for each in examples]
@@ -130,9 +129,8 @@ class RecordPrompts(Prompts):
 
     def of_ids(self, ids: Sequence[int]) -> list[Prompt]:
         """See `Prompts`."""
-        assert self._data.train is not None
-        number_of = {each: samples_of_step(each, 1, size=len(self._data.train), key=self._key)[0] for each in set(ids)}
-        prompts = {number: self._data.train.sample(number).prompt for number in set(number_of.values())}
+        number_of = {each: self._number(each) for each in set(ids)}
+        prompts = {number: self._train.sample(number).prompt for number in set(number_of.values())}
         return [prompts[number_of[each]] for each in ids]
 
     def held_out(self, ids: Sequence[int]) -> list[Prompt]:
@@ -141,11 +139,22 @@ class RecordPrompts(Prompts):
 
     def documents(self, ids: Sequence[int] | Tensor) -> dict[str, Tensor]:
         """Return prompts of rollouts with their right answers, as a micro-batch."""
-        known = list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
-        assert self._data.train is not None
-        numbers = [samples_of_step(each, 1, size=len(self._data.train), key=self._key)[0] for each in known]
-        found: dict[str, Tensor] = self._data.train.read(numbers)
+        found: dict[str, Tensor] = self._train.read([self._number(each) for each in _known(ids)])
         return found
+
+    @property
+    def _train(self) -> Samples:
+        assert self._data.train is not None
+        return self._data.train
+
+    def _number(self, sample: int) -> int:
+        """Return the record that a sample is of."""
+        return samples_of_step(sample, 1, size=len(self._train), key=self._key)[0]
+
+
+def _known(ids: Sequence[int] | Tensor) -> list[int]:
+    """Return ids as numbers; those of a forecast have no values, and any samples will do."""
+    return list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
 
 
 def length_of(example: Example) -> int:

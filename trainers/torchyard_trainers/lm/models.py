@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchyard_trainers.core.losses import CHUNK, IGNORE, linear_cross_entropy
+from torchyard_trainers.rl.ppo import ValueHead
 
 _QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
 _LLAMA3 = {"vocab_size": 128_256, "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5}
@@ -84,10 +85,7 @@ class LanguageModel(nn.Module):
         """Wrap a `transformers` model."""
         super().__init__()
         self.lm = lm
-        self.value_head = nn.Linear(lm.config.hidden_size, 1) if value_head else None
-        if self.value_head is not None:
-            nn.init.zeros_(self.value_head.weight)
-            nn.init.zeros_(self.value_head.bias)
+        self.value_head = ValueHead(lm.config.hidden_size) if value_head else None
 
     def forward(
         self,

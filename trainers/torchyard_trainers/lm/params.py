@@ -1,5 +1,6 @@
 """Parameters of the `lm` workload. Imports no torch: the operator's schema is made from this file."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
 from torchyard_trainers.core.schedules import Kind, factor
+from torchyard_trainers.lm.presets import PRESETS
 
 # The geometries of lm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
@@ -269,58 +271,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.method == "dpo" or self.kl_coefficient > 0
 
 
-_SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "model": "tiny-qwen3",
-        "length": 4,
-        "symbols": 8,
-        "batch": 128,
-        "lr_final": 0.0,
-        "schedule": "linear",
-        "warmup_steps": 10,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "eval_samples": 256,
-        "eval_batch": 256,
-        "eval_every": 100,
-    },
-    "large": {
-        "model": "qwen3-0.6b",
-        "length": 1000,
-        "symbols": 26,
-        "batch": 16,
-        "lr": 1e-5,
-        "lr_final": 0.0,
-        "schedule": "linear",
-        "warmup_steps": 50,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-        "eval_samples": 64,
-        "eval_batch": 64,
-        "eval_every": 500,
-    },
-}
-_ROLLOUTS = {"minibatches": 1, "iterations": 1, "clip": 0.2, "loss_level": "token", "kl_coefficient": 0.0}
-_METHODS: dict[str, dict[str, Any]] = {
-    "sft": {},
-    "dpo": {"beta": 0.1, "length_normalized": False},
-    "grpo": _ROLLOUTS | {"group": 16, "clip_high": 0.28, "normalize_groups": True},
-    "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
-}
-_WARM = {"sft_steps": 45, "sft_lr": 3e-3, "schedule": "wsd"}
-_TINY: dict[str, dict[str, Any]] = {
-    "sft": {"steps": 300, "lr": 3e-3},
-    "dpo": _WARM | {"steps": 160, "lr": 1e-3, "sft_steps": 50},
-    "grpo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256},
-    # At a constant rate, ppo with seed 1 lost what it had learned.
-    "ppo": _WARM | {"steps": 180, "lr": 1e-3, "batch": 256, "schedule": "linear"},
-}
-_LARGE: dict[str, dict[str, Any]] = {
-    "sft": {"steps": 1000},
-    "dpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5},
-    "grpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
-    "ppo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
-}
 METRICS = (
     "approxKl",
     "chosenLogProbability",
@@ -346,11 +296,6 @@ METRICS = (
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
-# Preset -> method -> what it fills in.
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    preset: {method: _SIZES[preset] | _METHODS[method] | own for method, own in methods.items()}
-    for preset, methods in {"tiny": _TINY, "large": _LARGE}.items()
-}
 _RL = ("grpo", "ppo")
 # Fields that only some methods have.
 _OWN = {
@@ -413,18 +358,32 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
 
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
-_FILES = ("data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records")
+_FILES = (
+    *("data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records"),
+    "token_type",
+)
+# Fields that a model does not depend on.
+_DATA = ("data", "validation", *_FILES, "reward", "eval_completions")
+
+
+def without_data(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `params` of a config without those of data, rewards and completions, whose files need not be here."""
+    dropped = {_wire(name) for name in _DATA}
+    return {name: value for name, value in raw.items() if name not in dropped}
 
 
 def _named(name: str) -> str:
     """Return the path of a field in a job."""
-    kinds = msgspec.structs.fields(Params)
-    return f"trainer.params.{kinds[Params.__struct_fields__.index(name)].encode_name}"
+    return f"trainer.params.{_wire(name)}"
+
+
+def _wire(name: str) -> str:
+    return Params.__struct_encode_fields__[Params.__struct_fields__.index(name)]
 
 
 def _of_task(params: Params, chosen: dict[str, Any], values: dict[str, Any]) -> None:
     """Check the fields of a procedural task, and that none is set that needs files."""
-    for name in (*_FILES, "token_type"):
+    for name in _FILES:
         if name in chosen and chosen[name] not in ("auto", {}):
             raise ConfigError(f"{_named(name)}: is set, but the task {params.task} has no files; set data or remove it")
     if params.task == "arithmetic":

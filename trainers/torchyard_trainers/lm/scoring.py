@@ -1,15 +1,14 @@
 """Scores of documents as [n, T], by the model in training and by a frozen reference."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from torchyard_trainers.core.companions import Companion
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.core.named_tensors import local_part
-from torchyard_trainers.core.optimizers import trainable
-from torchyard_trainers.core.parallel import reshard
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.models import LanguageModel, Scores
 
@@ -58,53 +57,35 @@ def scorer(session: Session, *, temperature: float = 1.0) -> Score:
 class Reference:
     """The model as it was after the supervised steps, which training is not to leave too far behind.
 
-    Only this rank's parts of the trainable parameters are held, those of the adapters for LoRA. While the reference
-    scores, they change places with the parts in training, so that no process ever holds a second model.
+    It holds this rank's parts of the trainable parameters only, those of the adapters for LoRA; no process ever holds a
+    second model.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         """Refer to a model, which may be sharded and filled before the first use."""
         self._model = model
-        self._held: dict[str, Tensor] = {}
+
+    @cached_property
+    def _weights(self) -> Companion:
+        weights = Companion(self._model)
+        for part in weights.parts:
+            part.zero_()  # until it is renewed, it is the same in every run
+        return weights
 
     def renew(self) -> None:
         """Copy the weights in training."""
-        with torch.no_grad():
-            for live, value in self._pairs():
-                value.copy_(live)
+        self._weights.copy()
 
     def scorer(self, session: Session, *, temperature: float = 1.0) -> Score:
         """Return a function that scores documents. Collective if sharded."""
         score = scorer(session, temperature=temperature)
 
         def score_in_place(tokens: Tensor, labels: Tensor) -> Scored:
-            self._exchange()
-            try:
+            with self._weights.in_place():
                 return score(tokens, labels)
-            finally:
-                self._exchange()
 
         return score_in_place
 
     def state(self) -> dict[str, Tensor]:
         """Return the weights, which a restore fills in place."""
-        if not self._held:
-            self._held = {name: torch.zeros_like(each, requires_grad=False) for name, each in self._live().items()}
-        return self._held
-
-    def _exchange(self) -> None:
-        """Exchange the weights in training and those of the reference, one at a time."""
-        with torch.no_grad():
-            for live, value in self._pairs():
-                before = live.clone()
-                live.copy_(value)
-                value.copy_(before)
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return this rank's parts of each weight in training, and of the same weight of the reference."""
-        live = self._live()
-        return [(local_part(live[name])[0], local_part(value)[0]) for name, value in self.state().items()]
-
-    def _live(self) -> dict[str, nn.Parameter]:
-        reshard(self._model)
-        return trainable(self._model)
+        return self._weights.state()

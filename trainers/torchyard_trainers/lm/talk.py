@@ -26,10 +26,7 @@ from torchyard_trainers.lm.chat import Chat, conversation
 from torchyard_trainers.lm.folder import read_config, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
-
-# Parameters that a model does not depend on, and whose files need not be here.
-_DATA = ("data", "dataWeights", "validation", "holdOut", "format", "fields", "maxLength", "truncation", "trainOn")
-_MORE = ("badRecords", "tokenType", "reward", "evalCompletions")
+from torchyard_trainers.lm.params import without_data
 
 
 class Speaker(NamedTuple):
@@ -115,8 +112,7 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
         raise ConfigError(f"{path}/run.json is not that of a run: {error}") from error
     if config.trainer.name != "lm":
         raise ConfigError(f"{path}: its workload is {config.trainer.name}, which does not talk; name a job of lm")
-    params = {name: value for name, value in config.trainer.params.items() if name not in (*_DATA, *_MORE)}
-    trainer = msgspec.structs.replace(config.trainer, params=params)
+    trainer = msgspec.structs.replace(config.trainer, params=without_data(config.trainer.params))
     settings = configuration.Parallelism(strategy="single", precision="auto")
     checkpoint = msgspec.structs.replace(config.checkpoint, resume_from=None)
     config = msgspec.structs.replace(

@@ -18,7 +18,7 @@ from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
-from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
+from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint
@@ -36,7 +36,12 @@ from torchyard_trainers.lm.tokens import character_tokenizer, saved
 _ROLLOUTS = ("minibatches", "iterations", "sft_steps")
 _IDENTITY = {"sft": (), "dpo": ("sft_steps",), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
 
-# Metrics of the summary.
+# Metrics of the summary, and those that its text names.
+_SUMMARY = (
+    *("exactMatch", "exactMatchUntrained", "exactMatchSupervised", "evalLoss", "evalLossUntrained", "perplexity"),
+    *("evalReward", "evalRewardSampled", "reward", "completionTokens"),
+    *("preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
+)
 _WORDS = {
     "exactMatch": "exact match",
     "evalLoss": "loss of right answers",
@@ -140,14 +145,6 @@ class LanguageModeling(Workload):
             pairs = self._data or TaskPairs(settings, self.tokenizer)
             self._preferences = Preferences(settings, pairs, self._reference)
         return model
-
-    def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
-        """See `Workload`; the value head is 0 at first."""
-        if name == "value_head":
-            for each in module.parameters():
-                nn.init.zeros_(each)
-        else:
-            super().initialize(model, module, name)
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the decoder layers."""
@@ -254,8 +251,7 @@ class LanguageModeling(Workload):
         if own > 0 and self._reinforcement is not None:
             self._reinforcement.finished(own)
         if own == 0 and step:
-            session.reporter.phase("eval")
-            metrics = self.evaluate(session)
+            metrics = evaluated(self, session)
             return {**metrics, **{f"{name}Supervised": metrics[name] for name in ("exactMatch",) if name in metrics}}
         return super().after_step(session, step, means)
 
@@ -322,27 +318,12 @@ class LanguageModeling(Workload):
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings = self.settings
-        names = (
-            *("exactMatch", "exactMatchUntrained", "exactMatchSupervised"),
-            *("evalLoss", "evalLossUntrained", "perplexity"),
-            *(
-                "evalReward",
-                "evalRewardSampled",
-                "reward",
-                "completionTokens",
-                "preferenceAccuracy",
-                "rewardAccuracy",
-                "rewardMargin",
-            ),
-        )
         what = f"{settings.task} by {settings.method}" if self._data is None else settings.method
-        shown = [
-            name for name in ("exactMatch", "evalLoss", "preferenceAccuracy", "evalReward", "reward") if name in metrics
-        ]
         parts = []
-        for name in shown:
-            before = f", untrained {metrics[f'{name}Untrained']:.3f}" if f"{name}Untrained" in metrics else ""
-            parts.append(f"{_WORDS[name]} {metrics[name]:.3f}{before}")
+        for name, words in _WORDS.items():
+            if name in metrics:
+                before = f", untrained {metrics[f'{name}Untrained']:.3f}" if f"{name}Untrained" in metrics else ""
+                parts.append(f"{words} {metrics[name]:.3f}{before}")
         count = settings.eval_samples if self._data is None else self._data.held_out_count
         text = f"{what}: {'; '.join(parts)}; after {self.total_steps} steps, on {count} held-out samples"
         return {
@@ -350,6 +331,6 @@ class LanguageModeling(Workload):
             "method": settings.method,
             **({"task": settings.task} if self._data is None else {}),
             "steps": self.total_steps,
-            **{name: metrics[name] for name in names if name in metrics},
+            **{name: metrics[name] for name in _SUMMARY if name in metrics},
             "text": text,
         }

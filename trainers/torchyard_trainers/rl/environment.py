@@ -7,6 +7,7 @@ episode ends starts the next one within the same step.
 
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
@@ -44,3 +45,10 @@ class Environment(Protocol):
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """Convert episode returns, and whether the episodes terminated, to the metric `measure`; higher is better."""
+
+
+def select(chosen: Tensor, first: State, second: State) -> State:
+    """Return the state that has the copies of `first` where `chosen` [N] is true, else those of `second`."""
+    return {
+        name: torch.where(chosen.view(-1, *[1] * (each.dim() - 1)), first[name], each) for name, each in second.items()
+    }

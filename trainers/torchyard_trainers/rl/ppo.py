@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchyard_trainers.core.workload import LossOutput
@@ -16,6 +16,19 @@ class Coefficients(Protocol):
     clip: float
     value_coefficient: float
     entropy_coefficient: float
+
+
+class ValueHead(nn.Linear):
+    """Estimates the expected return from hidden states [..., H]: [..., 1]; 0 at first."""
+
+    def __init__(self, width: int) -> None:
+        """Read hidden states of this width."""
+        super().__init__(width, 1)
+
+    def reset_parameters(self) -> None:
+        """Set the weights to 0."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
 
 
 class Minibatch(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchyard_trainers.rl.drawing import box_distance, distance, empty_table, filled, outlined, paint
-from torchyard_trainers.rl.environment import Outcome, State
+from torchyard_trainers.rl.environment import Outcome, State, select
 
 Task = Literal["reach", "grasp", "pick_place"]
 ACTIONS = ("forward", "backward", "left", "right", "up", "down", "close", "open")
@@ -73,8 +73,7 @@ class Tabletop:
         truncated = (reached["time"] >= self.limit) & ~success
         reward = SHAPING * (before - left).float() + success.float()
         fresh, ended = self.reset(numbers), success | truncated
-        following = {name: _where(ended, fresh[name], reached[name]) for name in reached}
-        return Outcome(following, reward[:, None], success[:, None], truncated[:, None], reached)
+        return Outcome(select(ended, fresh, reached), reward[:, None], success[:, None], truncated[:, None], reached)
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """See `Environment`: only a success terminates an episode."""
@@ -151,10 +150,6 @@ class Tabletop:
     def _middle(self, cell: Tensor) -> Tensor:
         """Return the middles of cells [N, 2] on the table, as points [N, 1, 2]."""
         return ((cell.float() + 0.5) * (2 / self.grid) - 1)[:, None]
-
-
-def _where(chosen: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    return torch.where(chosen.view(-1, *[1] * (first.dim() - 1)), first, second)
 
 
 def _colour(rgb: tuple[float, float, float], device: torch.device) -> Tensor:

@@ -3,14 +3,15 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
+from torchyard_trainers.core.parameters import Share, doc, given, read
+from torchyard_trainers.rl import params as rl
 
 
-class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """PPO (Schulman 2017) on many environments at once. What is absent comes from the preset."""
 
     preset: Annotated[
@@ -21,26 +22,6 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Literal["cartpole", "snake", "bandit"],
         doc("cartpole: gymnasium's CartPole-v1; snake: several snakes on a torus; bandit: a smoke test."),
     ] = "cartpole"
-    environment_steps: Annotated[
-        Count | None, doc("Steps of all environments together; rounded up to whole rollouts.")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, environments, actions and order of samples.")
-    ] = 1
-    environments: Annotated[
-        Count | None, doc("Environments over all ranks, each a sample; parallelism.globalBatchSize overrides it.")
-    ] = None
-    horizon: Annotated[Count | None, doc("Steps of each environment in a rollout, a multiple of minibatches.")] = None
-    epochs: Annotated[Count | None, doc("Passes over a rollout.")] = None
-    minibatches: Annotated[
-        Count | None, doc("Optimizer steps of a pass; each sees every environment at other times of the rollout.")
-    ] = None
-    gamma: Annotated[Share | None, doc("Discount of a step.")] = None
-    gae_lambda: Annotated[Share | None, doc("Decay of generalised advantage estimation (Schulman 2015).")] = None
-    clip: Annotated[Positive, doc("Half width of the range that the ratio of probabilities is clipped to.")] = 0.2
-    value_coefficient: Annotated[Annotated[float, Meta(ge=0)], doc("Weight of the value loss.")] = 0.5
-    entropy_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("Weight of the entropy bonus.")] = None
-    max_grad_norm: Annotated[Positive, doc("Norm that gradients are clipped to.")] = 0.5
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[Share | None, doc("Learning rate after the last step; a straight line in between.")] = None
     model: Annotated[
@@ -61,36 +42,18 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("snake: side of the square that a snake sees around its head, at most grid."),
     ] = None
     arms: Annotated[Annotated[int, Meta(ge=2, le=64)] | None, doc("bandit: arms, one of which pays.")] = None
-    eval_episodes: Annotated[Count | None, doc("Greedy episodes of an evaluation.")] = None
-    eval_every: Annotated[Count | None, doc("Rollouts between evaluations.")] = None
-    log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 64
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     """Parameters with every preset value filled in."""
 
     environment: str
-    environment_steps: int
-    seed: int
-    environments: int
-    horizon: int
-    epochs: int
-    minibatches: int
-    gamma: float
-    gae_lambda: float
-    clip: float
-    value_coefficient: float
-    entropy_coefficient: float
-    max_grad_norm: float
     lr: float
     lr_final: float
     model: str
     width: int
     layers: int
     policies: str
-    eval_episodes: int
-    eval_every: int
-    log_every: int
     compile: bool
     grid: int = 0
     agents: int = 1
@@ -98,31 +61,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     view: int = 0
     arms: int = 0
 
-    @property
-    def steps_per_rollout(self) -> int:
-        """Optimizer steps made with one rollout."""
-        return self.epochs * self.minibatches
 
-    @property
-    def rollouts(self) -> int:
-        """Rollouts of the whole run."""
-        return -(-self.environment_steps // (self.environments * self.horizon))
-
-
-METRICS = (
-    "policyLoss",
-    "valueLoss",
-    "entropy",
-    "approxKl",
-    "clipFraction",
-    "episodes",
-    "rolloutEpisodes",
-    "episodeReturn",
-    "explainedVariance",
-    "evalReturn",
-    "evalLength",
-    "evalUntrained",
-)
+METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained")
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {

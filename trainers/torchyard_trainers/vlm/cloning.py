@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import LossOutput
-from torchyard_trainers.rl.environment import State
+from torchyard_trainers.rl.environment import State, select
 from torchyard_trainers.vlm.environments import Instructed
 from torchyard_trainers.vlm.models import Answer
 from torchyard_trainers.vlm.params import Settings
@@ -24,10 +24,7 @@ def demonstrations(environment: Instructed, settings: Settings, ids: Tensor) -> 
         random = (numbers[:, -1:] * environment.actions).long()
         action = torch.where(numbers[:, -2:-1] < CLUMSY, random, environment.expert(state))
         moved = environment.step(state, action, numbers[:, : environment.draws]).state
-        goes = step < moment
-        state = {
-            name: torch.where(goes.view(-1, *[1] * (each.dim() - 1)), moved[name], each) for name, each in state.items()
-        }
+        state = select(step < moment, moved, state)
     return state, environment.expert(state)[:, 0]
 
 

@@ -1,11 +1,11 @@
 """Environments of a vision-language policy: images, an instruction, and actions with names."""
 
-from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parameters import module_of
 from torchyard_trainers.rl.environment import Environment, State
 from torchyard_trainers.rl.tabletop import Tabletop
 from torchyard_trainers.vlm.params import Settings
@@ -48,14 +48,7 @@ def build_environment(settings: Settings) -> Instructed:
 def _class_of(name: str) -> Any:
     path, _, kind = name.partition(":")
     at = f"trainer.params.environment: {name!r}"
-    try:
-        module = import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # the module exists, and an import inside it fails
-        raise ConfigError(
-            f"{at}, but there is no module {error.name!r}; set workingDir to its folder, or add it to PYTHONPATH"
-        ) from error
+    module = module_of(path, at)
     if not callable(getattr(module, kind, None)):
         raise ConfigError(f"{at}, but {path} has no class {kind}")
     return getattr(module, kind)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.kv_cache import reading, writing, written
 from torchyard_trainers.core.pretrained import read_config_json
+from torchyard_trainers.rl.ppo import ValueHead
 from torchyard_trainers.vlm.prompt import FIELD, Prompt
 from torchyard_trainers.vlm.tower import Tower, granularity
 
@@ -166,7 +167,7 @@ class Policy(nn.Module):
         """
         super().__init__()
         self.vlm = vlm
-        self.value_head = nn.Linear(vlm.config.text_config.hidden_size, 1)
+        self.value_head = ValueHead(vlm.config.text_config.hidden_size)
         self.tower = Tower(vlm.model.visual, size, batched=batched)
         side = self.tower.side // self.tower.merge
         self.register_buffer("before", torch.tensor(prompt.before), persistent=False)

@@ -3,18 +3,19 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.parameters import Count, Positive, Share, doc, given, read
+from torchyard_trainers.core.parameters import Count, Positive, doc, given, read
+from torchyard_trainers.rl import params as rl
 
 # The geometries of vlm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen2-vl", "tiny-qwen2.5-vl", "tiny-qwen3-vl", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen3-vl-2b"]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """PPO fine-tuning of a vision-language model as a robot policy. Fields that are not set come from the preset."""
 
     preset: Annotated[
@@ -59,29 +60,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Literal["task", "chat"] | None,
         doc("task: only the instruction; chat: the chat template of Qwen with the names of the actions."),
     ] = None
-    environment_steps: Annotated[
-        Count | None, doc("Steps of all environments together; rounded up to whole rollouts.")
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, environments, actions and order of samples.")
-    ] = 1
-    environments: Annotated[
-        Count | None, doc("Environments over all ranks, each a sample; parallelism.globalBatchSize overrides it.")
-    ] = None
-    horizon: Annotated[Count | None, doc("Steps of each environment in a rollout, a multiple of minibatches.")] = None
     rollout_batch: Annotated[
         Count | None, doc("Environments of a rank that the policy looks at together; default: all of them.")
     ] = None
-    epochs: Annotated[Count | None, doc("Passes over a rollout.")] = None
-    minibatches: Annotated[
-        Count | None, doc("Optimizer steps of a pass; each sees every environment at other times of the rollout.")
-    ] = None
-    gamma: Annotated[Share | None, doc("Discount of a step.")] = None
-    gae_lambda: Annotated[Share | None, doc("Decay of generalised advantage estimation (Schulman 2015).")] = None
-    clip: Annotated[Positive, doc("Half width of the range that the ratio of probabilities is clipped to.")] = 0.2
-    value_coefficient: Annotated[Annotated[float, Meta(ge=0)], doc("Weight of the value loss.")] = 0.5
-    entropy_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("Weight of the entropy bonus.")] = None
-    max_grad_norm: Annotated[Positive, doc("Norm that gradients are clipped to.")] = 0.5
     lr: Annotated[Rate | None, doc("Learning rate after the warm-up.")] = None
     lr_final: Annotated[Rate | None, doc("Learning rate of the last rollout; a straight line in between.")] = None
     warmup_rollouts: Annotated[
@@ -96,13 +77,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Optimizer steps that clone the expert of the environment first, a multiple of the steps of a rollout."),
     ] = 0
     clone_lr: Annotated[Rate | None, doc("Learning rate of these steps.")] = None
-    eval_episodes: Annotated[Count | None, doc("Greedy episodes of an evaluation.")] = None
     eval_batch: Annotated[Count | None, doc("Episodes that a rank plays at once.")] = None
-    eval_every: Annotated[Count | None, doc("Rollouts between evaluations.")] = None
-    log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 64
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     """Resolved parameters: every field has a value. The fields are those of `Params`."""
 
     environment: str
@@ -116,19 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lora_targets: list[str] = field(default_factory=list)
     freeze_vision: bool
     prompt: str
-    environment_steps: int
-    seed: int
-    environments: int
-    horizon: int
     rollout_batch: int | None = None
-    epochs: int
-    minibatches: int
-    gamma: float
-    gae_lambda: float
-    clip: float
-    value_coefficient: float
-    entropy_coefficient: float
-    max_grad_norm: float
     lr: float
     lr_final: float
     warmup_rollouts: int
@@ -136,20 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     weight_decay: float
     clone_steps: int
     clone_lr: float
-    eval_episodes: int
     eval_batch: int
-    eval_every: int
-    log_every: int
-
-    @property
-    def steps_per_rollout(self) -> int:
-        """Optimizer steps made with one rollout."""
-        return self.epochs * self.minibatches
-
-    @property
-    def rollouts(self) -> int:
-        """Rollouts of the whole run."""
-        return -(-self.environment_steps // (self.environments * self.horizon))
 
     @property
     def steps(self) -> int:
@@ -157,21 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.clone_steps + self.rollouts * self.steps_per_rollout
 
 
-METRICS = (
-    "approxKl",
-    "clipFraction",
-    "entropy",
-    "episodeReturn",
-    "episodes",
-    "expertAccuracy",
-    "explainedVariance",
-    "policyLoss",
-    "rolloutEpisodes",
-    "successRate",
-    "successRateCloned",
-    "successRateUntrained",
-    "valueLoss",
-)
+METRICS = (*rl.METRICS, "expertAccuracy", "successRate", "successRateCloned", "successRateUntrained")
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
 # Preset -> what it fills in.

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.rl.environment import State
+from torchyard_trainers.rl.environment import State, select
 from torchyard_trainers.rl.evaluation import evaluation_draws
 from torchyard_trainers.rl.film import EPISODES, SIDE, write_film
 from torchyard_trainers.rl.rollout import Policy
@@ -29,12 +29,12 @@ def write(session: Session, settings: Settings, environment: Instructed, policy:
             action = policy.logits(environment.observe(state)).argmax(-1)
         outcome = environment.step(state, action, numbers)
         final = outcome.final if outcome.final is not None else outcome.state
-        shown = {name: torch.where(_as(over, each), state[name], each) for name, each in final.items()}
+        shown = select(over, state, final)
         actions.append(torch.where(over, -1, action[:, 0]))
         succeeded = succeeded | (outcome.terminated[:, 0] & ~over)
         over = over | outcome.terminated[:, 0] | outcome.truncated[:, 0]
         # What is over stays as it is.
-        state = {name: torch.where(_as(over, each), shown[name], each) for name, each in outcome.state.items()}
+        state = select(over, shown, outcome.state)
         moments.append(_draw(environment, shown, settings))
     session.parallel.module.train()
     if not session.world.is_main:
@@ -59,7 +59,3 @@ def _draw(environment: Instructed, state: State, settings: Settings) -> Tensor:
         return images
     seen = environment.observe(state).reshape(-1, 3, settings.image_size, settings.image_size)
     return F.interpolate(seen, size=SIDE)
-
-
-def _as(chosen: Tensor, like: Tensor) -> Tensor:
-    return chosen.view(-1, *[1] * (like.dim() - 1))

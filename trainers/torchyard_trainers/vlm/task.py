@@ -98,14 +98,6 @@ class VisionLanguagePolicy(Workload):
             policy.vlm.model.visual.requires_grad_(requires_grad=False)
         return policy
 
-    def initialize(self, model: nn.Module, module: nn.Module, name: str) -> None:
-        """See `Workload`; the value head is 0 at first."""
-        if name == "value_head":
-            for each in module.parameters():
-                nn.init.zeros_(each)
-        else:
-            super().initialize(model, module, name)
-
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the layers of vision tower and language model."""
         assert isinstance(model, Policy)
