@@ -85,7 +85,7 @@ def has_kind(file: Path, kind: str) -> bool:
 
 
 def tree_of(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:
-    """Read the one object of a file with its lines, and what is wrong that can be told beside it."""
+    """Read the one object of a file with its lines, and list the faults that do not keep it from being read."""
     if len(data) > MAX_BYTES:
         return Problem(file, 0, "", "larger than 1 MiB", "a job is far smaller; is this the right file?")
     try:
