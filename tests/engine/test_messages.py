@@ -182,7 +182,7 @@ def test_an_exit_code_of_a_program_that_raised_nothing_is_said_once_and_plainly(
     assert f"last cause WorkerFailed, rank 0, pod job-0-0, node node-0, {said})" in world.status.message
 
 
-def test_a_shells_exit_code_is_no_exception_that_repeats():
+def test_an_exit_code_alone_is_no_exception_that_repeats():
     world = World(1, restart=Restart(no_progress_limit=5)).to_running()
     for _ in range(2):
         fail(

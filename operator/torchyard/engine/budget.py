@@ -17,7 +17,7 @@ from torchyard.api import durations
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.engine.failures import Outcome, raised, start_failures
+from torchyard.engine.failures import Outcome, start_failures
 
 # Delay before a container that could not be started is retried; it doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
@@ -111,8 +111,9 @@ def _of_budget(
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
     """Return whether user code raised the same exception at the same step before; signals and outages do not count."""
-    # Two equal exit codes need not be the same error.
-    if not cause.reason.repeatable or not raised(cause.cause) or cause.secondary:
+    # Two equal exit codes need not be the same error, but for those by which a shell says what it could not start.
+    known = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
+    if not cause.reason.repeatable or not known or cause.secondary:
         return False
     return any(
         each.cause is not None
