@@ -70,6 +70,26 @@ async def test_a_log_that_takes_longer_than_its_job_is_shown_to_its_end(torchyar
     assert len(await said(torchyard, kubelet, "-f")) == 8
 
 
+class Hurried(Kubelet):
+    """Its streams end before what was said last."""
+
+    async def answer(self, request):
+        whole = self.said
+        if "follow" in request.query:
+            self.said = whole[:-2]
+        try:
+            return await super().answer(request)
+        finally:
+            self.said = whole
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_lines_that_a_stream_leaves_out_at_the_end_of_a_job_are_shown_once(torchyard, count):
+    kubelet = Hurried([f"[rank 0] line {number}" for number in range(count)])
+    kubelet.state = "Succeeded"
+    assert await said(torchyard, kubelet, "-f") == [f"r0 line {number}" for number in range(count)]
+
+
 async def test_a_reader_that_goes_away_ends_what_follows_a_job_that_goes_on(torchyard):
     kubelet = Kubelet([], later=["[rank 0] again"] * 1000, pause=0.1, endless=True)
     async with cluster(torchyard, kubelet.answer):

@@ -7,7 +7,8 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# Most of the time goes to rollouts: four minibatches each, of completions that take long to generate.
+# Most of the time goes to rollouts: each generates four minibatches of completions, a few at once. A status a second
+# shows some of them also where nothing else runs.
 PARAMS = {
     "method": "grpo",
     "task": "reverse",
@@ -18,6 +19,7 @@ PARAMS = {
     "minibatches": 4,
     "batch": 128,
     "maxNewTokens": 24,
+    "rolloutBatch": 2,
     "evalEvery": 1000,
 }
 
@@ -34,8 +36,12 @@ async def test_a_pod_lost_during_a_rollout_is_replaced_and_the_reward_rises_in_t
     jobs = Jobs(api, namespace)
     training = await Training(jobs, PARAMS["steps"], trainer={"name": "lm", "params": PARAMS}).start()
 
+    shown: list[float] = []
+
     def rolls_out(status: dict) -> bool:
         assert status["state"] not in ENDED, status.get("message")
+        if text := status.get("columns", {}).get("reward"):
+            shown.append(float(text))
         progress = status.get("progress", {})
         return progress.get("phase") == "rollout" and progress.get("step", 0) > PARAMS["sftSteps"]
 
@@ -43,7 +49,6 @@ async def test_a_pod_lost_during_a_rollout_is_replaced_and_the_reward_rises_in_t
     pod, _ = await training.pod(1)
     await jobs.delete_pod(pod, grace_seconds=0)
     await training.cause(1, "PodLost")
-    shown: list[float] = []
 
     async def over() -> bool:
         status = await jobs.status(training.name)

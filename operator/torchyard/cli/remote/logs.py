@@ -1,6 +1,7 @@
 """The output of all ranks of a job, merged from the logs of its pods; the rank that failed first in front."""
 
 import asyncio
+import contextlib
 import re
 import sys
 import time
@@ -148,6 +149,7 @@ class LogFollower:
         self.remote, self.name, self.uid, self.tail = remote, name, uid, tail
         self.report = heard
         self.streams: dict[str, asyncio.Task[None]] = {}
+        self.seen: dict[str, str] = {}  # pod -> time of its newest line
         self.heard = time.monotonic()
         self.answers = True
 
@@ -172,6 +174,17 @@ class LogFollower:
             for task in self.streams.values():
                 task.cancel()
             await asyncio.gather(*self.streams.values(), return_exceptions=True)
+        for pod in self.streams:
+            with contextlib.suppress(NotFound, Gone, Rejected, Unavailable):
+                await self._rest(pod)
+
+    async def _rest(self, pod: str) -> None:
+        """Read what a stream has left out: one may end before the last lines, or be given up as silent."""
+        if self.tail is not None and pod not in self.seen:
+            await self._print_newest(pod, self.tail)
+            return
+        async for line in lines(self.remote, pod, after=self.seen.get(pod, "")):
+            self._heard(line)
 
     async def _look(self) -> bool:
         """Follow pods that are new; whether the job is over."""
@@ -198,13 +211,11 @@ class LogFollower:
                 task.result()
 
     async def _stream(self, pod: str) -> None:
-        seen = ""
         while True:
             try:
-                if self.tail is not None and not seen:
-                    seen = await self._print_newest(pod, self.tail)
-                async for line in lines(self.remote, pod, follow=True, after=seen):
-                    seen = line.time
+                if self.tail is not None and pod not in self.seen:
+                    await self._print_newest(pod, self.tail)
+                async for line in lines(self.remote, pod, follow=True, after=self.seen.get(pod, "")):
                     self._heard(line)
             except (NotFound, Gone):
                 return  # the pod is gone, and its log with it
@@ -215,16 +226,17 @@ class LogFollower:
             else:
                 return
 
-    async def _print_newest(self, pod: str, count: int) -> str:
-        """The last lines of each rank so far; the time of the very last one."""
+    async def _print_newest(self, pod: str, count: int) -> None:
+        """Report the last lines of each rank so far."""
         seen, newest = "", Newest(count)
         async for line in lines(self.remote, pod):
             seen = line.time
             newest.add(line)
         for line in newest.in_order():
             self._heard(line)
-        return seen
+        if seen:
+            self.seen[pod] = seen
 
     def _heard(self, line: Line) -> None:
-        self.heard = time.monotonic()
+        self.heard, self.seen[line.pod] = time.monotonic(), line.time
         self.report(line)
