@@ -41,7 +41,7 @@ async def run_sweep(
 
     Args:
         sweep: one that this process controls (`control_sweep`).
-        on_change: called in the event loop with the jobs of the trials, whenever one changed.
+        on_change: called in the event loop with the jobs of the trials, at first and whenever one changed.
         stop: once set, the trials are suspended.
 
     Returns:
@@ -79,6 +79,7 @@ class _Sweep:
     async def until_over(self) -> Finish | None:
         """Carry out decisions until there are none any more."""
         self.jobs = await asyncio.to_thread(trial_jobs, self.sweep)
+        self.on_change(self.jobs)
         stopping = asyncio.create_task(self.stop.wait())
         try:
             while not self.stop.is_set():

@@ -72,6 +72,8 @@ def test_a_killed_sweep_goes_on_and_its_results_are_there(home, tmp_path):
     done = torchyard(tmp_path, "run", "sweep.yaml")
     assert done.returncode == 0, done.stderr
     assert "sweep tune: 3 trials" in done.stderr
+    again = torchyard(tmp_path, "run", "sweep.yaml")
+    assert "3 of 3 trials" in again.stderr, "one that is over is shown as it ended"
 
     shown = json.loads(torchyard(tmp_path, "sweep", "show", "tune", "-o", "json").stdout)
     spec = read_sweep(SWEEP).spec

@@ -93,7 +93,7 @@ class _Watching:
         self.jobs = dict(jobs)
         for number, job in jobs.items():
             before, self.said[number] = self.said.get(number), job.status.state
-            if before != job.status.state and job.status.state.at_rest and not sys.stderr.isatty():
+            if before not in {None, job.status.state} and job.status.state.at_rest and not sys.stderr.isatty():
                 say(f"{job.metadata.name}: {job.status.state}; {line_of(self.sweep, self.jobs)}")
 
     def _asked(self) -> None:
