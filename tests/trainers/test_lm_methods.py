@@ -127,3 +127,18 @@ def test_a_run_that_stopped_after_a_rollout_goes_on_with_the_same_bits(yard, und
     yard.train(of_method("grpo", 4))
     yard.train(of_method("grpo", 6))
     assert yard.metrics()[-1]["loss"] == undisturbed["grpo"][-1]["loss"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("log_every", "interval"), [(4, 100), (100, 4)])
+def test_a_line_of_the_curves_has_what_was_measured_since_the_line_before(yard, undisturbed, log_every, interval):
+    rare = of_method("grpo", checkpoint={"interval": {"steps": interval}})
+    rare["trainer"]["params"]["logEvery"] = log_every
+    yard.train(rare)
+    every, lines = ({line["step"]: line for line in each} for each in (undisturbed["grpo"], yard.metrics()))
+    assert list(lines) == [4, 6], "one every logEvery steps, one with a checkpoint, and the last"
+    # Rollouts precede steps 3 and 5; evaluations follow steps 3 and 6.
+    measured = {4: {"reward": 3, "completionTokens": 3, "exactMatch": 3}, 6: {"reward": 5, "exactMatch": 6}}
+    for step, origins in measured.items():
+        expected = {name: every[origin][name] for name, origin in origins.items()}
+        assert {name: lines[step].get(name) for name in origins} == expected

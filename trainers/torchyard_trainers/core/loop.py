@@ -91,7 +91,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
                 continue
             found = _after_step(work, session, log, done, totals.metrics)
-            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | begun | found
+            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | log.keep(begun | found)
             progress = Progress(
                 done, with_milestones(settings.milestones, progress.metrics | values, done, work.total_steps)
             )
@@ -110,9 +110,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 saver.wait()
             if stops or totals.flags["save"] or (boundary and saver.is_best(score)):
                 reporter.phase("save")
+                log.complete(done, work.total_steps, values | pace)
                 state = capture(session.parallel, optimizer, work.state(), session.average)
                 saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
-                log.flush()
             if stops or last:
                 saver.wait()
             if stops and not last:

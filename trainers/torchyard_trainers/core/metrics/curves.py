@@ -46,6 +46,7 @@ class Curves:
         self._lines: Any = None
         self._wants_events = tensorboard
         self._events: Any = None
+        self._kept: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -57,8 +58,14 @@ class Curves:
         if self._trackers is not None:
             self._trackers.close(failed=kind is not None)
 
+    def keep(self, values: dict[str, float]) -> dict[str, float]:
+        """Keep values that not every step has, of rollouts and evaluations, for the next line; return them."""
+        self._kept |= values
+        return values
+
     def add(self, step: int, total_steps: int, values: Mapping[str, float]) -> None:
-        """Record the values of a step and print them."""
+        """Record the values of a step, and those that were kept; print them."""
+        values, self._kept = {**values, **self._kept}, {}
         if self._folder is None:
             return
         say(line(step, total_steps, values))
@@ -84,8 +91,13 @@ class Curves:
         if self._trackers is not None:
             self._trackers.show(step, rows)
 
-    def flush(self) -> None:
-        """Flush event files, so that a curve always covers the steps of a checkpoint."""
+    def complete(self, step: int, total_steps: int, values: Mapping[str, float]) -> None:
+        """Add what was kept, if there is anything, and flush: a curve covers the steps of a checkpoint.
+
+        The next round would begin without it.
+        """
+        if self._kept:
+            self.add(step, total_steps, values)
         if self._events is not None:
             self._events.flush()
 
