@@ -20,7 +20,7 @@ from plan import START, Memory, report
 
 from torchyard.api.codec import job_document
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339
+from torchyard.api.values import rfc3339
 from torchyard.app.garbage import leave_caches_alone
 from torchyard.cluster.kube import pods
 from torchyard.cluster.kube.client import Api

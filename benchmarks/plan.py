@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
 from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.plan import plan
@@ -110,7 +110,7 @@ def report(rank: int, step: int) -> RankReport:
 
 def _submit(memory: Memory, count: int) -> None:
     for number in range(count):
-        meta = ObjectMeta(name=f"job-{number}", uid=f"uid-{number}", creation_timestamp=rfc3339(START))
+        meta = ObjectMeta(name=f"job-{number}", uid=f"uid-{number}", creation_timestamp=Time.of(START))
         job = TrainingJob(metadata=meta, spec=TrainingJobSpec(nodes=NODES))
         memory.jobs[job.key] = job
 

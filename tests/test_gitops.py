@@ -14,7 +14,7 @@ from tests.support.engine.world import World
 from torchyard.api.codec import job_document
 from torchyard.api.crd import NEVER_VISITED
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Duration, Time
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchyard" / "kind" / "programs"
@@ -98,7 +98,7 @@ def invalid():
 
 def terminating():
     world = World(1).to_running()
-    gone = replace(world.job.metadata, deletion_timestamp=rfc3339(world.now), finalizers=["example.com/books"])
+    gone = replace(world.job.metadata, deletion_timestamp=Time.of(world.now), finalizers=["example.com/books"])
     world.job = replace(world.job, metadata=gone)
     world.settle()
     return world
@@ -106,7 +106,7 @@ def terminating():
 
 def edited():
     world = World(1).to_running()
-    world.edit(active_deadline="9h")
+    world.edit(active_deadline=Duration("9h"))
     return world
 
 

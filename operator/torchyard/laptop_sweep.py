@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 
-from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import since
 from torchyard.api.torchrun import local_procs
+from torchyard.api.values import since
 from torchyard.cluster.local.run import Event
 from torchyard.cluster.local.runs import run_folder
 from torchyard.cluster.local.sweeps import create_trial, edit_trial, trial_jobs, trial_of
@@ -166,7 +165,7 @@ class _Sweep:
     def _expired(self) -> bool:
         limit = self.sweep.spec.deadline
         created = since(self.sweep.metadata.creation_timestamp, time.time())
-        return limit is not None and time.time() >= created + seconds(limit)
+        return limit is not None and time.time() >= created + limit
 
 
 def _facts(job: TrainingJob) -> object:

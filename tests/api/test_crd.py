@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import yaml
 
-from torchyard.api import free_form
+from torchyard.api import values
 from torchyard.api.codec import resolved
 from torchyard.api.crd import MAX_CRD_BYTES, NEVER_VISITED, crd, crd_yaml
-from torchyard.api.free_form import MAX_DEPTH
 from torchyard.api.rules import RULES
 from torchyard.api.schema import structural
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
+from torchyard.api.values import MAX_DEPTH
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "charts/torchyard/files/trainingjobs.yaml"
@@ -86,7 +86,7 @@ def test_what_rules_read_is_bounded():
 
 
 def convert(document, into):
-    return msgspec.convert(document, into, dec_hook=free_form.decode)
+    return msgspec.convert(document, into, dec_hook=values.decode)
 
 
 def test_defaults_satisfy_their_own_schema_and_equal_the_models():

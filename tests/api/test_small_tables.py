@@ -6,40 +6,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.api import durations, times
+from torchyard.api.codec import read_job, read_status, sparse
 from torchyard.api.exit_codes import EXIT_REASONS, reason_of_exit
-from torchyard.api.names import MAX_JOB_NAME, MAX_NODES, pod_name
+from torchyard.api.forms import MAX_JOB_NAME, MAX_NODES, pod_name
 from torchyard.api.reasons import Kind, Reason, say
+from torchyard.api.values import Duration, Time, rfc3339
 
 
 @pytest.mark.parametrize(
     ("written", "expected"), [("90s", 90), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("0s", 0), ("1h1m1s", 3661)]
 )
 def test_durations_read(written, expected):
-    assert durations.seconds(written) == expected
+    assert Duration(written) == expected
 
 
 @pytest.mark.parametrize("written", ["", "90", "s", "1.5h", "5m1h", "-1s", "10s\n", "1d", " 1s", "٣s"])
 def test_what_is_no_duration_is_refused_with_its_form(written):
     with pytest.raises(ValueError, match="write it like 90s, 5m or 1h30m"):
-        durations.seconds(written)
+        Duration(written)
 
 
-@given(st.integers(min_value=0, max_value=99_999 * 3600))
-def test_durations_survive_writing_and_reading(count):
-    assert durations.seconds(durations.text(count)) == count
+def test_a_duration_is_a_number_that_is_written_as_it_was_read():
+    spec = read_job({"metadata": {"name": "x"}, "spec": {"script": "1", "gracePeriod": "1m"}}).spec
+    assert (spec.grace_period + 1, f"{spec.grace_period}", sparse(spec)["gracePeriod"]) == (61, "1m", "1m")
+    assert spec.grace_period != Duration("60s"), "or the digest of a job's configuration would change"
+
+
+def test_an_unreadable_time_of_a_status_counts_as_absent():
+    status = read_status({"round": 3, "startTime": "yesterday", "attempts": [{"round": 3, "endTime": ""}]})
+    assert (status.round, status.start_time, status.attempts[0].end_time) == (3, None, None)
 
 
 @given(st.integers(min_value=0, max_value=4_000_000_000))
 def test_times_survive_writing_and_reading(unix):
-    assert times.unix(times.rfc3339(unix)) == unix
+    assert Time.parse(rfc3339(unix)) == unix
 
 
 def test_times_are_utc_with_whole_seconds():
-    assert times.rfc3339(1763706000.999) == "2025-11-21T06:20:00Z"
-    assert times.unix("2025-11-21T07:20:00.5+01:00") == 1763706000.5
+    assert rfc3339(1763706000.999) == "2025-11-21T06:20:00Z"
+    assert Time.parse("2025-11-21T07:20:00.5+01:00") == 1763706000.5
     with pytest.raises(ValueError, match="time zone"):
-        times.unix("2025-11-21T07:20:00")
+        Time.parse("2025-11-21T07:20:00")
 
 
 def test_the_longest_pod_name_fits_a_dns_label():

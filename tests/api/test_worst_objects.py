@@ -9,11 +9,11 @@ import tracemalloc
 import pytest
 from tests.support.large_objects import PATTERNS, largest, too_large
 
-from torchyard.api.free_form import MAX_BYTES, Params
 from torchyard.api.params import params_faults, params_schema
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validate import validate_bytes
+from torchyard.api.values import MAX_BYTES, Params
 
 LARGEST = largest()
 KEPT_BYTES = 64 * 1024

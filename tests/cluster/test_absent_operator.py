@@ -9,7 +9,7 @@ import pytest
 from tests.support.cluster.jobs import ENDED, SLEEPS, Jobs, python
 from tests.support.cluster.operators import until
 
-from torchyard.api.times import unix
+from torchyard.api.values import Time
 from torchyard.cluster.kube.client import MERGE_PATCH
 
 ONE = {"nodes": 1, "gracePeriod": "2s"}
@@ -71,7 +71,7 @@ async def test_a_clock_that_is_hours_ahead_harms_no_job(jobs, restarted):
         assert (status["state"], status["round"]) == (state, 1)
     await until(lambda: _hears(restarted))
     assert (await jobs.status("over"))["state"] == "Succeeded"
-    assert unix((await jobs.status("long"))["lastUpdateTime"]) < jobs.api.time() + 60
+    assert Time.parse((await jobs.status("long"))["lastUpdateTime"]) < jobs.api.time() + 60
 
 
 async def _hears(operator) -> bool:

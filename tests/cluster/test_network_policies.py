@@ -9,7 +9,8 @@ from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.namespaces import fresh_namespace
 from tests.support.cluster.operators import AGENT_IMAGE, until
 
-from torchyard.cluster.kube.manifest import names, security
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest.pod import container_security
 
 FOREVER = """
 import os, torch, torch.distributed as dist
@@ -44,7 +45,7 @@ class Attacker:
             "name": names.TRAINER,
             "image": AGENT_IMAGE,
             "command": ["python3", "-c", "import time; time.sleep(600)"],
-            "securityContext": security.of_container(),
+            "securityContext": container_security(),
         }
         body = {
             "metadata": {"name": "attacker", "labels": self.labels},

@@ -10,7 +10,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.engine.actions import CreatePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.executor import Executor, StatusWriter
 from torchyard.engine.ports import Conflict, Unavailable
@@ -51,7 +51,7 @@ async def test_the_next_round_opens_without_any_further_news_once_the_back_off_i
 @virtual_time
 async def test_a_cluster_that_refuses_once_changes_nothing_in_the_end(call, error):
     world = World(2)
-    meta = replace(world.job.metadata, creation_timestamp=rfc3339(START - 60))
+    meta = replace(world.job.metadata, creation_timestamp=Time.of(START - 60))
     world.job = replace(world.job, metadata=meta)
     ports = Ports(world)
     ports.failing[call] = [error]
@@ -135,7 +135,7 @@ async def test_until_all_pods_are_known_only_a_gang_is_made_that_any_process_mak
     ports = Ports(world)
     known = asyncio.Event()
     if history == "older":
-        meta = replace(world.job.metadata, creation_timestamp=rfc3339(START - 60))
+        meta = replace(world.job.metadata, creation_timestamp=Time.of(START - 60))
         world.job = replace(world.job, metadata=meta)
     elif history == "a state":
         world.job = replace(world.job, status=replace(world.status, state=State("Pending"), round=3))

@@ -32,6 +32,7 @@ from torchyard.api.reasons import MAX_MESSAGE, Reason, say
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.values import Duration
 from torchyard.cluster.kube.why.refused import refused
 from torchyard.cluster.local.events import Events
 from torchyard.cluster.local.folder import RunFolder
@@ -404,8 +405,8 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "AgentRestarted": lambda: lost(new_agent),
     "GangDiffers": differs,
     "StartTimeout": lambda: late(nothing, 3600, started()),
-    "PendingTimeout": lambda: late(nothing, 601, begun(health=Health(pending_timeout="10m"))),
-    "DeadlineExceeded": lambda: late(nothing, 3601, World(1, active_deadline="1h").to_running()),
+    "PendingTimeout": lambda: late(nothing, 601, begun(health=Health(pending_timeout=Duration("10m")))),
+    "DeadlineExceeded": lambda: late(nothing, 3601, World(1, active_deadline=Duration("1h")).to_running()),
     "NoProgress": lambda: budget(Reason.NO_PROGRESS, no_progress_limit=2),
     "MaxRestartsExceeded": lambda: budget(Reason.MAX_RESTARTS_EXCEEDED, max_restarts=1),
     "RepeatedFailure": lambda: budget(Reason.REPEATED_FAILURE),

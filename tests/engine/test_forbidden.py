@@ -5,12 +5,13 @@ from tests.support.engine.world import World
 from tests.support.virtual_time import virtual_time
 
 from torchyard.api.spec_reliability import Health
+from torchyard.api.values import Duration
 from torchyard.engine.ports import Refused
 
 
 @virtual_time
 async def test_a_status_that_may_not_be_written_is_told_once_and_stands_in_no_pods_way(caplog):
-    world = World(1, health=Health(pending_timeout="1m"))
+    world = World(1, health=Health(pending_timeout=Duration("1m")))
     async with controlled(world) as (controller, ports):
         ports.failing["write_status"] = [
             Refused("Forbidden", "update trainingjobs/status", retry_after=1.0) for _ in range(5)

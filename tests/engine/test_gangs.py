@@ -9,6 +9,7 @@ from tests.support.engine.world import START, World
 
 from torchyard.api.spec_placement import Scheduling
 from torchyard.api.spec_reliability import Health
+from torchyard.api.values import Duration
 from torchyard.engine.actions import CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -134,7 +135,7 @@ def test_the_survivors_of_a_round_let_go_as_well_and_go_on_from_their_checkpoint
 
 
 def test_the_time_limit_of_waiting_counts_through_it():
-    world = part_placed(health=Health(pending_timeout="20m"))
+    world = part_placed(health=Health(pending_timeout=Duration("20m")))
     world.now += LATEST
     world.settle()
     world.finish_deletions()

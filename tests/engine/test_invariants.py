@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 from tests.support.engine.world import World
 
+from torchyard.api import values
 from torchyard.api.changes import configuration
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_reliability import Backoff, Restart
@@ -17,6 +18,7 @@ from torchyard.api.status import (
     Rendezvous,
     TrainingJobStatus,
 )
+from torchyard.api.values import Duration
 from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 
@@ -36,10 +38,12 @@ class AnyHistory(RuleBasedStateMachine):
         nodes=st.integers(1, 4),
         limit=st.integers(1, 4),
         most=st.none() | st.integers(0, 3),
-        deadline=st.none() | st.just("10m"),
+        deadline=st.none() | st.just(Duration("10m")),
     )
     def submitted(self, nodes, limit, most, deadline):
-        restart = Restart(no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial="1s", max="8s"))
+        restart = Restart(
+            no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial=Duration("1s"), max=Duration("8s"))
+        )
         self.world = World(nodes, restart=restart, active_deadline=deadline)
         self.before = self.world.job
 
@@ -313,7 +317,7 @@ class AnyHistory(RuleBasedStateMachine):
             return
         assert now.state
         assert not was.state.terminal or self.timeless(now) == self.timeless(was), "terminal is terminal"
-        assert len(msgspec.json.encode(now)) <= MAX_STATUS_BYTES
+        assert len(msgspec.json.encode(now, enc_hook=values.encode)) <= MAX_STATUS_BYTES
         assert [each.type for each in now.conditions] == list(CONDITION_TYPES)
         assert now.observed_generation >= was.observed_generation
         assert now.incarnation >= was.incarnation
@@ -325,7 +329,8 @@ class AnyHistory(RuleBasedStateMachine):
         if was.rendezvous.micro_batch is not None:
             assert 0 < now.rendezvous.micro_batch <= was.rendezvous.micro_batch, "what was learned is not forgotten"
         self.transition_times(old, new)
-        read_back = msgspec.json.decode(msgspec.json.encode(now), type=type(now))
+        written = msgspec.json.encode(now, enc_hook=values.encode)
+        read_back = msgspec.json.decode(written, type=type(now), dec_hook=values.decode)
         assert read_back == now
 
     @staticmethod

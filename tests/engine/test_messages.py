@@ -10,6 +10,7 @@ from tests.support.engine.world import START, World
 from torchyard.api.exit_codes import EXIT_REASONS
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Health, Restart
+from torchyard.api.values import Duration
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import Refusal
@@ -17,7 +18,7 @@ from torchyard.engine.view import Refusal
 
 def pending(reason="", message="", node=""):
     """A job of one pod that waits for longer than its time limit."""
-    world = World(1, health=Health(pending_timeout="10m"))
+    world = World(1, health=Health(pending_timeout=Duration("10m")))
     world.settle()
     uid = world.at(0)
     world.pods[uid] = replace(world.pods[uid], reason=reason, message=message, node=node)
@@ -27,7 +28,7 @@ def pending(reason="", message="", node=""):
 
 
 def refused(reason, message):
-    world = World(1, health=Health(pending_timeout="10m"))
+    world = World(1, health=Health(pending_timeout=Duration("10m")))
     world.room = 0
     world.refusal = Refusal(reason=reason, message=message, since=world.now, until=world.now + 1e6)
     world.settle()
@@ -69,7 +70,7 @@ def test_pods_that_did_not_start_in_time(world, evidence, advice):
     ],
 )
 def test_a_deadline_says_what_is_left_of_the_work(saved, stays, message):
-    world = World(1, active_deadline="1h").to_running()
+    world = World(1, active_deadline=Duration("1h")).to_running()
     world.files_stay = stays
     world.advance_training(4, save=saved)
     world.settle()

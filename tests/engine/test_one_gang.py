@@ -6,6 +6,7 @@ from tests.support.engine.world import World
 
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import Images
+from torchyard.api.values import Duration
 from torchyard.engine.actions import DeletePod
 
 OLD, NEW = Images(trainer="trainer:1", agent="agent:1"), Images(trainer="trainer:2", agent="agent:2")
@@ -39,7 +40,7 @@ def test_parameters_edited_while_a_round_is_open_change_nothing_until_it_is_over
 
 def test_an_edit_of_what_pods_need_not_follow_replaces_none():
     world = World(2).to_running()
-    world.edit(active_deadline="9h", grace_period="90s", ttl_after_finished="1h")
+    world.edit(active_deadline=Duration("9h"), grace_period=Duration("90s"), ttl_after_finished=Duration("1h"))
     kept = world.at(0)
     lose(world, 1)
     recover(world, 3)

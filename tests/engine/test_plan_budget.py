@@ -5,6 +5,7 @@ from tests.support.engine.scenarios import condition, fail, of, recover
 from tests.support.engine.world import World
 
 from torchyard.api.spec_reliability import Backoff, Restart
+from torchyard.api.values import Duration
 from torchyard.engine.actions import WriteStatus
 from torchyard.engine.plan import plan
 
@@ -277,7 +278,7 @@ def test_what_no_code_is_to_blame_for_is_not_counted(how):
 
 
 def test_the_delay_doubles_up_to_its_limit_and_holds_the_round_back():
-    backoff = Backoff(initial="10s", max="25s")
+    backoff = Backoff(initial=Duration("10s"), max=Duration("25s"))
     world = World(1, restart=Restart(no_progress_limit=100, backoff=backoff)).to_running()
     fail(world, message="first")  # step 1 is progress
     recover(world, 1)

@@ -6,7 +6,7 @@ from tests.support.engine.scenarios import condition, of
 from tests.support.engine.world import World
 
 from torchyard.api.status import Artifact
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Duration, Time
 from torchyard.engine.actions import CommandAgent, DeleteJob, DeletePod, WriteStatus
 from torchyard.engine.conditions import stalled
 from torchyard.engine.plan import plan
@@ -19,7 +19,7 @@ def test_success_needs_every_member():
     assert world.status.state == "Running"
     world.end_workers(world.at(1), 0)
     decided = world.step()
-    assert (world.status.state, world.status.completion_time) == ("Succeeded", rfc3339(world.now))
+    assert (world.status.state, world.status.completion_time) == ("Succeeded", Time.of(world.now))
     assert [(each.verb, each.code) for each in of(CommandAgent, decided)] == [("exit", 0), ("exit", 0)]
     assert condition(world, "Complete").status == "True"
 
@@ -94,7 +94,7 @@ def test_an_edit_of_a_finished_job_is_seen_and_changes_nothing():
     world.end_workers(world.at(0), 0)
     world.settle()
     before = world.status
-    world.edit(suspend=True, ttl_after_finished="1h")
+    world.edit(suspend=True, ttl_after_finished=Duration("1h"))
     world.settle()
     assert (world.status.state, world.status.observed_generation) == ("Succeeded", 2)
     assert {each.observed_generation for each in world.status.conditions} == {2}
@@ -104,7 +104,7 @@ def test_an_edit_of_a_finished_job_is_seen_and_changes_nothing():
 
 
 def test_a_finished_job_is_deleted_after_its_ttl_and_not_before():
-    world = World(1, ttl_after_finished="1h").to_running()
+    world = World(1, ttl_after_finished=Duration("1h")).to_running()
     world.end_workers(world.at(0), 0)
     world.settle()
     world.now += 3599
@@ -122,7 +122,7 @@ def test_a_deleted_job_is_left_alone(finalizers):
 
 
 def test_a_deleted_job_that_a_finalizer_of_another_controller_holds_is_terminating_and_has_no_pods():
-    world = World(2, grace_period="40s").to_running()
+    world = World(2, grace_period=Duration("40s")).to_running()
     _delete(world, ["example.com/books", "a.example.com/audit"])
     (write, *deletes) = plan(world.view()).actions
     assert [(each.uid, each.grace_seconds) for each in deletes] == [(world.at(0), 40.0), (world.at(1), 40.0)]
@@ -148,5 +148,5 @@ def test_a_finished_job_that_a_finalizer_holds_keeps_its_outcome():
 
 
 def _delete(world, finalizers):
-    gone = replace(world.job.metadata, deletion_timestamp=rfc3339(world.now), finalizers=finalizers)
+    gone = replace(world.job.metadata, deletion_timestamp=Time.of(world.now), finalizers=finalizers)
     world.job = replace(world.job, metadata=gone)

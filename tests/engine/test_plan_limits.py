@@ -8,6 +8,7 @@ from tests.support.engine.world import START, World
 from torchyard.api.spec_reliability import Checkpoint, Health, Restart
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.values import Duration
 from torchyard.engine.actions import CommandAgent, DeletePod, WriteStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import RankReport
@@ -79,7 +80,7 @@ def test_a_resume_after_a_failure_is_no_recovery():
 
 
 def test_a_suspend_that_cannot_save_ends_with_the_grace_period():
-    world = World(1, grace_period="30s").to_running()
+    world = World(1, grace_period=Duration("30s")).to_running()
     uid = world.at(0)
     world.edit(suspend=True)
     world.obey = lambda _uid: None
@@ -161,7 +162,7 @@ def test_a_job_submitted_suspended_creates_nothing():
 
 
 def test_the_deadline_counts_from_the_first_start_across_suspends():
-    world = World(1, active_deadline="1h").to_running()
+    world = World(1, active_deadline=Duration("1h")).to_running()
     assert plan(world.view()).requeue_after == 60, "then the message tells the age of the last step"
     world.edit(suspend=True)
     world.settle()
@@ -172,7 +173,10 @@ def test_the_deadline_counts_from_the_first_start_across_suspends():
 
 def test_a_trainer_without_a_first_step_in_time_gets_another_round_then_fails():
     world = World(
-        1, trainer=Trainer(name="cvrp"), health=Health(start_timeout="5m"), restart=Restart(no_progress_limit=2)
+        1,
+        trainer=Trainer(name="cvrp"),
+        health=Health(start_timeout=Duration("5m")),
+        restart=Restart(no_progress_limit=2),
     )
     world.settle()
     world.start_pods()
@@ -194,7 +198,7 @@ def test_a_trainer_without_a_first_step_in_time_gets_another_round_then_fails():
 
 
 def test_a_trainer_whose_workers_are_never_heard_does_not_count_as_started():
-    world = World(2, trainer=Trainer(name="cvrp"), health=Health(start_timeout="5m"))
+    world = World(2, trainer=Trainer(name="cvrp"), health=Health(start_timeout=Duration("5m")))
     world.settle()
     world.start_pods()
     world.settle()
@@ -214,7 +218,7 @@ def test_a_trainer_whose_workers_are_never_heard_does_not_count_as_started():
 
 
 def test_an_agent_that_never_gets_ready_ends_the_job_as_one_that_never_calls_does():
-    world = World(2, health=Health(start_timeout="5m"))
+    world = World(2, health=Health(start_timeout=Duration("5m")))
     world.settle()
     world.start_pods()
     hanging = world.at(1)
@@ -228,7 +232,7 @@ def test_an_agent_that_never_gets_ready_ends_the_job_as_one_that_never_calls_doe
 
 
 def test_an_agent_that_is_started_anew_has_the_whole_time_to_get_ready():
-    world = World(2, health=Health(start_timeout="5m")).to_running()
+    world = World(2, health=Health(start_timeout=Duration("5m"))).to_running()
     world.now += 9999
     again = world.at(1)
     world.commands.pop(again)
@@ -272,7 +276,7 @@ def test_pods_that_know_a_newer_round_than_the_status_are_replaced_and_not_waite
 
 
 def test_an_operator_that_was_away_does_not_hold_its_own_absence_against_the_job():
-    world = World(1, trainer=Trainer(name="cvrp"), health=Health(start_timeout="5m"))
+    world = World(1, trainer=Trainer(name="cvrp"), health=Health(start_timeout=Duration("5m")))
     world.settle()
     world.start_pods()
     world.settle()
@@ -294,7 +298,7 @@ def test_a_program_that_reports_nothing_counts_as_running_after_a_while_and_is_n
 
 
 def test_a_clock_that_is_ahead_of_the_api_servers_fails_no_job_that_waits():
-    world = World(1, health=Health(pending_timeout="10m"))
+    world = World(1, health=Health(pending_timeout=Duration("10m")))
     world.now = world.since = START + 3600
     world.settle()
     uid = world.at(0)
@@ -307,7 +311,7 @@ def test_a_clock_that_is_ahead_of_the_api_servers_fails_no_job_that_waits():
 
 
 def test_pods_that_are_never_placed_end_the_job_if_the_user_said_so():
-    world = World(1, health=Health(pending_timeout="10m"))
+    world = World(1, health=Health(pending_timeout=Duration("10m")))
     world.settle()
     assert plan(world.view()).requeue_after == 600
     world.now += 600

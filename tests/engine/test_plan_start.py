@@ -8,7 +8,7 @@ from tests.support.engine.world import START, World
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.engine.actions import CommandAgent, CreatePod, WriteStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import Refusal
@@ -125,7 +125,7 @@ def test_a_round_is_in_the_status_before_any_agent_is_told():
     assert decided.actions[0] is write
     assert write.urgent
     assert write.status.rendezvous.members == [world.at(0), world.at(1)]
-    assert write.status.start_time == rfc3339(START)
+    assert write.status.start_time == Time.of(START)
     told = of(CommandAgent, decided)
     leader = world.agents[world.at(0)]
     assert [(each.verb, each.round, each.nodes, each.node_rank) for each in told] == [

@@ -6,7 +6,6 @@ from tests.support.engine.scenarios import condition, fail, recover
 from tests.support.engine.world import START, World
 
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.times import unix
 from torchyard.engine.actions import EmitEvent, WriteStatus
 from torchyard.engine.plan import plan
 from torchyard.engine.view import GpuReport, RankReport
@@ -27,7 +26,7 @@ def test_a_program_that_reports_no_rate_gets_the_average_of_its_round(made, rate
     """The steps that a checkpoint brought are none of it, and one step after a start tells no rate."""
     world = World(1).to_running()
     opened = world.status.attempts[-1].start_time
-    world.now = unix(opened) + 10
+    world.now = opened + 10
     uid = world.at(0)
     world.agents[uid] = replace(
         world.agents[uid], reports=(RankReport(round=1, step=30, round_steps=made, phase="step", time=world.now),)

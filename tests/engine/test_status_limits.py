@@ -5,7 +5,8 @@ import uuid
 import msgspec
 import pytest
 
-from torchyard.api.names import MAX_NODES
+from torchyard.api import values
+from torchyard.api.forms import MAX_NODES
 from torchyard.api.states import State
 from torchyard.api.status import (
     CONDITION_TYPES,
@@ -21,11 +22,12 @@ from torchyard.api.status import (
     Goodput,
     Rendezvous,
     TrainingJobStatus,
+    bounded,
 )
+from torchyard.api.values import Time
 from torchyard.engine.advisories import MAX_DEVICES
-from torchyard.engine.status_limits import bounded
 
-TIME = "2026-11-21T06:20:00Z"
+TIME = Time.parse("2026-11-21T06:20:00Z")
 LINES = ["x" * 200] * 20
 BADLY = Cause(
     rank=8191, pod="p" * 63, node="n" * 253, exit_code=137, class_="WorkerFailed", exception="e" * 2000, lines=LINES
@@ -65,8 +67,8 @@ def fullest(nodes, members=None):
 def test_the_fullest_status_of_the_largest_job_fits_with_every_member(nodes):
     full = fullest(nodes)
     kept = bounded(full)
-    assert len(msgspec.json.encode(full)) > MAX_STATUS_BYTES
-    assert len(msgspec.json.encode(kept)) <= MAX_STATUS_BYTES
+    assert len(msgspec.json.encode(full, enc_hook=values.encode)) > MAX_STATUS_BYTES
+    assert len(msgspec.json.encode(kept, enc_hook=values.encode)) <= MAX_STATUS_BYTES
     assert kept.rendezvous == full.rendezvous
     assert [each.round for each in kept.attempts] == [each.round for each in full.attempts[-MAX_ATTEMPTS:]]
     assert kept.conditions == full.conditions

@@ -10,6 +10,7 @@ from tests.support.engine.world import START, World
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.states import State
 from torchyard.api.status import Attempt, CheckpointStatus, Rendezvous, TrainingJobStatus
+from torchyard.api.values import Duration, Time
 from torchyard.engine.plan import plan
 from torchyard.engine.view import Agent, Failure, Pod, RankReport, RoundExit, View
 
@@ -18,7 +19,9 @@ SMALL = st.integers(0, 3)
 ROUND = st.integers(1, 2)
 NUMBER = st.floats() | st.sampled_from([0.0, START, START - 5, -1.0, 1e300])
 TEXT = st.sampled_from(["", "x", "OOMKilled", "Unschedulable", "InsufficientGPU", "step", "save", "init", "\x00" * 9])
-TIME = st.sampled_from([None, "", "garbage", "2027-01-15T08:00:00Z", "2027-01-15T07:59:58Z", "9999-12-31T23:59:59Z"])
+TIME = st.sampled_from(
+    [None, *map(Time.parse, ("2027-01-15T08:00:00Z", "2027-01-15T07:59:58Z", "9999-12-31T23:59:59Z"))]
+)
 CODE = st.sampled_from([0, 1, 64, 75, 76, 127, 137, 143, 255, -9, 4096])
 
 PODS = st.builds(
@@ -57,7 +60,7 @@ AGENTS = st.builds(
     exit=st.none() | EXITS, reports=st.tuples() | st.tuples(REPORTS) | st.tuples(REPORTS, REPORTS),
 )  # fmt: skip
 ATTEMPTS = st.builds(
-    Attempt, round=ROUND, start_time=TIME.map(lambda text: text or ""), end_time=TIME,
+    Attempt, round=ROUND, start_time=TIME, end_time=TIME,
     reason=st.sampled_from(["", "Suspended", "RoundClosed", "WorkerFailed"]), start_step=SMALL, end_step=SMALL,
 )  # fmt: skip
 STATUSES = st.builds(
@@ -78,8 +81,8 @@ STATUSES = st.builds(
 )
 SPECS = st.fixed_dictionaries({
     "suspend": st.booleans(),
-    "active_deadline": st.none() | st.just("1h"),
-    "ttl_after_finished": st.none() | st.just("1h"),
+    "active_deadline": st.none() | st.just(Duration("1h")),
+    "ttl_after_finished": st.none() | st.just(Duration("1h")),
     "trainer": st.none() | st.just(Trainer(name="cvrp")),
 })  # fmt: skip
 

@@ -18,10 +18,10 @@ from tests.support.kube.pod_json import ended, seen
 
 from torchyard.api.codec import read_job
 from torchyard.api.status import Images
-from torchyard.cluster.kube.manifest import files, names
-from torchyard.cluster.kube.manifest.container import images
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest import pod as files
 from torchyard.cluster.kube.manifest.environment import verbatim
-from torchyard.cluster.kube.manifest.pod import pod
+from torchyard.cluster.kube.manifest.pod import images, pod
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
 from torchyard_agent.environment import unpack

@@ -11,7 +11,7 @@ from tests.support.kube.pod_json import container, placed, pod, seen, text
 from tests.support.virtual_time import virtual_time
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339, unix
+from torchyard.api.values import Time, rfc3339
 from torchyard.cluster.kube.cluster import KubeCluster
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.lease import Lease
@@ -22,7 +22,7 @@ from torchyard.engine.actions import CreatePod
 from torchyard.engine.ports import NameTaken, Refused
 
 CREATED = "2026-11-21T10:00:00Z"
-NOW = unix(CREATED)
+NOW = Time.parse(CREATED)
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingJob",

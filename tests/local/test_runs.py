@@ -14,7 +14,7 @@ import pytest
 from torchyard.api.codec import read_job
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time, rfc3339
 from torchyard.cluster.local import run
 from torchyard.cluster.local.aside import KEPT_ASIDE
 from torchyard.cluster.local.folder import RunFolder, take_lock
@@ -40,7 +40,7 @@ def job(**spec):
 
 def finish(folder, state=State.SUCCEEDED, completed=None):
     made = run.read_run(folder)
-    status = TrainingJobStatus(state=state, completion_time=completed)
+    status = TrainingJobStatus(state=state, completion_time=Time.parse(completed) if completed else None)
     run.write_status_file(folder, msgspec.structs.replace(made, status=status))
 
 
@@ -176,7 +176,7 @@ def test_what_still_runs_of_a_finished_run_ends_before_its_folder_goes(folder, t
 def test_a_run_that_is_being_removed_is_not_gone_on_with(folder, tmp_path):
     made = create_run(folder, job(), tmp_path)
     folder.checkpoints.mkdir()
-    metadata = msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-21T06:30:00Z")
+    metadata = msgspec.structs.replace(made.metadata, deletion_timestamp=Time.parse("2026-11-21T06:30:00Z"))
     run.write_job(folder, msgspec.structs.replace(made, metadata=metadata))
     again = create_run(folder, job(), tmp_path)
     assert again.metadata.uid != made.metadata.uid

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torchyard import laptop_sweep
 from torchyard.api.states import State
 from torchyard.api.status import CheckpointStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.cluster.local import sweeps
 from torchyard.cluster.local.run import read_run, write_status_file
 from torchyard.cluster.local.runs import control
@@ -62,7 +62,7 @@ async def train(folder, *, on_change, stop):
                     state=State.RUNNING if now < 100 else State.SUCCEEDED,
                     metrics=metrics,
                     progress=replace(job.status.progress, percent=float(now)),
-                    completion_time=rfc3339(1.0) if now == 100 else None,
+                    completion_time=Time.of(1.0) if now == 100 else None,
                 )
                 job = replace(job, status=status)
             write_status_file(folder, job)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchyard.api.forms import BUILT_IN, FORMS, TEXT_PATTERN, TRAINER_PATTERN
-from torchyard.api.free_form import MAX_DEPTH
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
+from torchyard.api.values import MAX_DEPTH
 from torchyard.api.yaml_tree import At
 
 Report = Callable[[str, At, str, str], None]  # path, where, what is wrong, how to fix it

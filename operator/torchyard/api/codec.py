@@ -5,11 +5,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchyard.api import free_form
+from torchyard.api import values
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.upgrade import upgraded
 
+# The fields of a status that hold a time.
+TIMES = frozenset(
+    {
+        *("time", "startTime", "endTime", "completionTime", "lastStepTime", "lastTransitionTime", "lastUpdateTime"),
+        *("nextRoundTime", "waitingSince"),
+    }
+)
 T = TypeVar("T")
 
 
@@ -19,8 +26,15 @@ def read_job(document: Mapping[str, Any]) -> TrainingJob:
     Raises:
         ValueError: naming the field; files that people write go through `validate` instead, which names them all.
     """
-    job = converted(document, TrainingJob)
-    return msgspec.structs.replace(job, status=upgraded(job.status)) if "status" in document else job
+    job = converted({key: value for key, value in document.items() if key != "status"}, TrainingJob)
+    status = document.get("status")
+    if status is None:
+        return job
+    try:
+        return msgspec.structs.replace(job, status=read_status(status))
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text.replace("`$", "`$.status", 1) if "`$" in text else f"{text} - at `$.status`") from error
 
 
 def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
@@ -29,12 +43,12 @@ def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
     Raises:
         ValueError: naming the field.
     """
-    return upgraded(converted(document, TrainingJobStatus))
+    return upgraded(_read_status(document))
 
 
 def status_document(status: TrainingJobStatus) -> dict[str, Any]:
     """Return the status as JSON values; fields at their default are left out."""
-    document: dict[str, Any] = msgspec.to_builtins(status)
+    document: dict[str, Any] = msgspec.to_builtins(status, enc_hook=values.encode)
     return document
 
 
@@ -43,7 +57,7 @@ def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any
     document: dict[str, Any] = {
         "apiVersion": job.api_version,
         "kind": job.kind,
-        "metadata": msgspec.to_builtins(job.metadata),
+        "metadata": msgspec.to_builtins(job.metadata, enc_hook=values.encode),
         "spec": sparse(job.spec),
     }
     if with_status:
@@ -54,17 +68,18 @@ def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any
 def resolved(model: msgspec.Struct) -> dict[str, Any]:
     """Return a model as JSON values with every default filled in, None included."""
     return {
-        wire_name: _resolved(getattr(model, name))
+        wire_name: plain(getattr(model, name))
         for name, wire_name in zip(model.__struct_fields__, model.__struct_encode_fields__, strict=True)
     }
 
 
-def _resolved(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of a model as JSON has it."""
     if isinstance(value, msgspec.Struct):
         return resolved(value)
     if isinstance(value, list | tuple):
-        return [_resolved(item) for item in value]
-    return value.decoded() if isinstance(value, free_form.Params) else value
+        return [plain(item) for item in value]
+    return values.encode(value) if isinstance(value, values.Duration | values.Params) else value
 
 
 def sparse(model: msgspec.Struct) -> dict[str, Any]:
@@ -72,7 +87,7 @@ def sparse(model: msgspec.Struct) -> dict[str, Any]:
     return {
         item.encode_name: sparse(value)
         if isinstance(value, msgspec.Struct)
-        else msgspec.to_builtins(value, enc_hook=free_form.encode)
+        else msgspec.to_builtins(value, enc_hook=values.encode)
         for item in msgspec.structs.fields(model)
         if (value := getattr(model, item.name)) != _default(item)
     }
@@ -89,9 +104,35 @@ def converted(document: Mapping[str, Any], into: type[T]) -> T:
         ValueError: naming the field.
     """
     try:
-        return msgspec.convert(_without_nulls(document), into, dec_hook=free_form.decode)
+        return msgspec.convert(_without_nulls(document), into, dec_hook=values.decode)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
+
+
+def _read_status(document: Any) -> TrainingJobStatus:
+    """Decode a status; a time that cannot be read counts as absent, so that the rest of the status is not lost."""
+    try:
+        return converted(document, TrainingJobStatus)
+    except ValueError:
+        return converted(_without_unreadable_times(document), TrainingJobStatus)
+
+
+def _without_unreadable_times(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _without_unreadable_times(item)
+            for key, item in value.items()
+            if key not in TIMES or not isinstance(item, str) or _is_time(item)
+        }
+    return [_without_unreadable_times(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_time(text: str) -> bool:
+    try:
+        values.Time.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _without_nulls(value: Any) -> Any:

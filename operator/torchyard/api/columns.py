@@ -5,7 +5,7 @@ A printer column of the API server shows a field as it is; so the status holds w
 
 from msgspec.structs import replace
 
-from torchyard.api.figures import figure, span
+from torchyard.api.formatting import figure, span
 from torchyard.api.states import State
 from torchyard.api.status import Columns, TrainingJobStatus
 

@@ -5,8 +5,7 @@ from typing import Any
 import yaml
 
 from torchyard.api.cel import VALIDATIONS, change_rules, with_rules
-from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.forms import DNS_LABEL_PATTERN, MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
 from torchyard.api.schema import spec_schema, status_schema
 

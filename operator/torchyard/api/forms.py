@@ -1,12 +1,11 @@
-"""The forms that values of the resource take: durations, quantities, names; and the base of every section."""
+"""The forms that texts of the resource take: quantities, names, paths; and the base of every section."""
 
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-# Bounded digits keep every duration below what Go and CEL can hold (292 years).
-DURATION_PATTERN = r"^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?$"
-DURATION_OR_AUTO_PATTERN = r"^(auto|([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?)$"
+from torchyard.api.values import DURATION_OR_AUTO_PATTERN, DURATION_PATTERN
+
 QUANTITY_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -23,8 +22,6 @@ CHECKPOINT_PATTERN = r"^(/[^\x00]*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/(best|step-[0-
 ABSOLUTE_PATH_PATTERN = r"^/[^:\x00]*$"
 COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
-Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
-DurationOrAuto = Annotated[str, Meta(pattern=DURATION_OR_AUTO_PATTERN, min_length=2, max_length=32)]
 # `cpu: 4` and `cpu: "4"` are the same to everybody who writes manifests.
 Quantity = (
     Annotated[int, Meta(ge=0, le=2**53)] | Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
@@ -81,3 +78,16 @@ def doc(text: str) -> Meta:
 def by_key(*keys: str) -> dict[str, Any]:
     """Mark a list whose items are told apart by these fields: merged by them on apply, and unique."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+MAX_NAME = 63
+MAX_NODES = 1024
+"""The status names every member of the newest round by its uid: 39 bytes each, and 24 of its 64 KiB for all else."""
+# `<job>-<incarnation>-<index>` must fit a DNS label: 5 digits of incarnation, 4 of index, 2 hyphens.
+MAX_INCARNATION = 99_999
+MAX_JOB_NAME = MAX_NAME - 2 - len(str(MAX_INCARNATION)) - len(str(MAX_NODES - 1))
+
+
+def pod_name(job_name: str, incarnation: int, index: int) -> str:
+    """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
+    return f"{job_name}-{incarnation}-{index}"

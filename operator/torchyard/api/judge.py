@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from torchyard.api.codec import resolved
+from torchyard.api.codec import plain, resolved
 from torchyard.api.not_yet import GAPS, WHAT
 from torchyard.api.problems import shown
 from torchyard.api.rule import Rule
@@ -43,7 +43,7 @@ def _broken(rule: Rule, path: str, subject: Any) -> Iterator[Fault]:
     value = subject
     for name in rule.field.split(".") if rule.field else ():
         value = _field(value, name)
-    what = rule.what.replace("{value}", shown(value)) if "{value}" in rule.what else rule.what
+    what = rule.what.replace("{value}", shown(plain(value))) if "{value}" in rule.what else rule.what
     yield (f"{path}.{rule.field}" if rule.field else path), what, rule.fix
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchyard.api.codec import resolved
-from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.rules_program import HOOKS_ENV
 from torchyard.api.spec import TrainingJobSpec
@@ -84,7 +83,7 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
 
 
 def _health(health: Health) -> dict[str, Any]:
-    limit = {} if health.stall == "auto" else {"stallSeconds": seconds(health.stall)}
+    limit = {} if health.stall.auto else {"stallSeconds": float(health.stall)}
     return {"nonFinite": health.non_finite, **limit}
 
 
@@ -105,7 +104,7 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     """Settings of the agent that come from the spec (docs/protocol.md); identity and addresses are the cluster's."""
     env = {
         "TORCHYARD_PROCS": str(asked_procs(spec)),
-        "TORCHYARD_GRACE_SECONDS": f"{seconds(spec.grace_period):g}",
+        "TORCHYARD_GRACE_SECONDS": f"{spec.grace_period:g}",
         "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
     }
     if spec.gpus_per_node:
@@ -117,9 +116,9 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         env["TORCHYARD_PRELOAD"] = ",".join(preload)
     if spec.trainer is not None and spec.trainer.mode == "train":
         env["TORCHYARD_COMPLETION_FILE"] = "DONE"
-    if spec.trainer is None and spec.health.stall != "auto":
+    if spec.trainer is None and not spec.health.stall.auto:
         # Built-in workloads have a watchdog of their own, which knows what they are doing.
-        env["TORCHYARD_STALL_SECONDS"] = f"{seconds(spec.health.stall):g}"
+        env["TORCHYARD_STALL_SECONDS"] = f"{spec.health.stall:g}"
     if spec.trainer is None:
         # Built-in workloads write their own curves.
         env["TORCHYARD_CURVES"] = "jsonl,tensorboard" if spec.logging.tensorboard else "jsonl"

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard import __version__
+from torchyard.api import values
 from torchyard.api.codec import read_job, read_status
 from torchyard.api.judge import judge
 from torchyard.api.reasons import Reason
@@ -91,7 +92,7 @@ def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
     for dropped in ((), ("labels",), ("labels", "annotations"), ("labels", "annotations", "deletionTimestamp")):
         kept = {name: value for name, value in raw.items() if name not in dropped and value is not None}
         try:
-            return msgspec.convert(kept, ObjectMeta)
+            return msgspec.convert(kept, ObjectMeta, dec_hook=values.decode)
         except msgspec.ValidationError:
             continue
     return None

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.values import Time
 
 GROUP = "torchyard.dev"
 VERSION = "v1alpha1"
@@ -22,8 +23,8 @@ class ObjectMeta(Struct, frozen=True, omit_defaults=True, rename="camel", kw_onl
     uid: str = ""
     generation: int = 1
     resource_version: str = ""
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
     finalizers: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)

@@ -86,7 +86,7 @@ PROGRAM: tuple[Rule, ...] = (
         field="health.stall",
         what="{value} has no meaning where no agent sees steps",
         fix="leave it out, or use launcher.kind: agent",
-        holds=lambda spec: spec.launcher.kind == "agent" or spec.health.stall == "auto",
+        holds=lambda spec: spec.launcher.kind == "agent" or spec.health.stall.auto,
         cel="self.launcher.kind == 'agent' || self.health.stall == 'auto'",
         reads=("launcher",),
     ),

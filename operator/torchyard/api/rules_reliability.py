@@ -4,7 +4,6 @@ import re
 from re import _parser as parser  # type: ignore[attr-defined]  # the public way to it is deprecated
 from typing import Any
 
-from torchyard.api.durations import seconds
 from torchyard.api.rule import Rule, one_source
 from torchyard.api.spec_placement import Elastic
 from torchyard.api.spec_reliability import Backoff, CheckpointInterval, Restart
@@ -25,7 +24,7 @@ def _restarts_are_allowed(restart: Restart) -> bool:
 
 
 def _grows(backoff: Backoff) -> bool:
-    return seconds(backoff.initial) <= seconds(backoff.max)
+    return backoff.initial <= backoff.max
 
 
 def _is_sound(pattern: str) -> bool:
@@ -42,7 +41,7 @@ def _is_sound(pattern: str) -> bool:
 def _positive(scope: str, field: str, attribute: str, *, optional: bool = False, auto: bool = False) -> Rule:
     def holds(section: Any) -> bool:
         value = getattr(section, attribute)
-        return value is None or (auto and value == "auto") or seconds(value) > 0
+        return value is None or value > 0
 
     cel = "duration(self) > duration('0s')"
     return Rule(

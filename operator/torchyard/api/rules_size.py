@@ -5,7 +5,7 @@ Python keeps a text in one byte a character if all of them are ASCII, and in up 
 
 from collections.abc import Iterable
 
-from torchyard.api import free_form
+from torchyard.api import values
 from torchyard.api.rule import Rule
 from torchyard.api.spec import MAX_SCRIPT_BYTES, MAX_TEXTS
 from torchyard.api.spec_workload import Trainer
@@ -37,7 +37,7 @@ def _texts(field: str) -> Rule:
 
 
 def _params_fit(trainer: Trainer) -> bool:
-    return len(trainer.params.json) <= free_form.MAX_BYTES
+    return len(trainer.params.json) <= values.MAX_BYTES
 
 
 SIZE: tuple[Rule, ...] = (
@@ -74,7 +74,7 @@ SIZE: tuple[Rule, ...] = (
     Rule(
         scope="trainer",
         field="params",
-        what=f"more than {free_form.MAX_BYTES // 1024} KiB as JSON",
+        what=f"more than {values.MAX_BYTES // 1024} KiB as JSON",
         fix="put what is large into a file of a volume",
         holds=_params_fit,
         cel=None,  # CEL cannot read what has no schema; that limits each level, and the operator the whole

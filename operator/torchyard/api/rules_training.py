@@ -145,7 +145,7 @@ TRAINING: tuple[Rule, ...] = (
         field="health.stall",
         what="only training is watched for standing still, and this mode is another one",
         fix="use mode train, or leave it out",
-        holds=lambda spec: spec.health.stall == "auto" or spec.trainer is None or spec.trainer.mode == "train",
+        holds=lambda spec: spec.health.stall.auto or spec.trainer is None or spec.trainer.mode == "train",
         cel="self.health.stall == 'auto' || !has(self.trainer) || self.trainer.mode == 'train'",
         reads=("trainer.mode",),
     ),

@@ -4,15 +4,14 @@ A structural schema is the subset of OpenAPI that the API server prunes, default
 or is an int-or-string, no references, no unions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from torchyard.api import free_form
-from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api import values
+from torchyard.api.forms import DNS_LABEL_PATTERN, MAX_JOB_NAME, Model
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
@@ -45,7 +44,7 @@ _KEPT = (
 @cache
 def spec_schema() -> Schema:
     """Schema of `spec`; shared, do not change it."""
-    return structural(msgspec.json.schema(TrainingJobSpec, schema_hook=free_form.schema))
+    return structural(described(TrainingJobSpec))
 
 
 @cache
@@ -55,7 +54,10 @@ def status_schema() -> Schema:
     It has one owner, the operator, and is owned as a whole: a list of all its fields and their owner would be a third
     of every object (docs/decisions/0017-what-a-status-write-costs.md).
     """
-    return {**_without_defaults(structural(msgspec.json.schema(TrainingJobStatus))), MAP_TYPE: "atomic"}
+    return {
+        **_without_defaults(structural(msgspec.json.schema(TrainingJobStatus, schema_hook=values.schema))),
+        MAP_TYPE: "atomic",
+    }
 
 
 @cache
@@ -98,6 +100,24 @@ def object_of(kind: str, name: Schema, spec: Schema) -> Schema:
             "spec": spec,
         },
     }
+
+
+def described(model: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of a model of the spec; msgspec alone describes the defaults of plain values only."""
+    document = msgspec.json.schema(model, schema_hook=values.schema)
+    for section in _below(Model):
+        properties = document["$defs"].get(section.__name__, {}).get("properties", {})
+        for item in msgspec.structs.fields(section) if properties else ():
+            default = item.default_factory() if item.default_factory is not msgspec.NODEFAULT else None
+            if isinstance(default, values.Duration):
+                properties[item.encode_name]["default"] = str(default)
+    return document
+
+
+def _below(model: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for each in model.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def structural(document: Mapping[str, Any]) -> Schema:

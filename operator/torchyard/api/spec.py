@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from torchyard.api.forms import (
+    MAX_NODES,
     TEXT_PATTERN,
     AnnotationValue,
     Argument,
-    Duration,
     LabelValue,
     Model,
     Module,
@@ -21,7 +21,6 @@ from torchyard.api.forms import (
     by_key,
     doc,
 )
-from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -35,6 +34,7 @@ from torchyard.api.spec_workload import (
     Parallelism,
     Trainer,
 )
+from torchyard.api.values import Duration
 
 MAX_SCRIPT_BYTES = MAX_TEXTS = 60 * 1024
 
@@ -105,7 +105,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         Duration | None,
         doc("Delete the job this long after it finished; absent: keep it. Local runs go with the next run or ps."),
     ] = None
-    grace_period: Annotated[Duration, doc("Time pods get to save and stop.")] = "60s"
+    grace_period: Annotated[Duration, doc("Time pods get to save and stop.")] = Duration.default("60s")
     scheduling: Annotated[Scheduling, doc("Queue, gang scheduler and placement.")] = field(default_factory=Scheduling)
     metrics: Annotated[Metrics, doc("Metrics of scripts that write no report.")] = field(default_factory=Metrics)
     preflight: Annotated[Preflight | None, doc("Checks before the first round.")] = None

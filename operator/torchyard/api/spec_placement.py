@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from torchyard.api.forms import (
+    MAX_NODES,
     AbsolutePath,
     ComputeCapability,
-    Duration,
     LabelKey,
     LabelValue,
     Model,
@@ -17,7 +17,7 @@ from torchyard.api.forms import (
     TaintKey,
     doc,
 )
-from torchyard.api.names import MAX_NODES
+from torchyard.api.values import Duration
 
 
 class Elastic(Model, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Scheduling(Model, frozen=True, kw_only=True):
     topology: Annotated[Topology | None, doc("Closeness of the pods.")] = None
     gang_timeout: Annotated[
         Duration, doc("A partially scheduled gang is released after this time, up to a quarter later.")
-    ] = "5m"
+    ] = Duration.default("5m")
 
 
 class Volume(Model, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import CHECKPOINT_PATTERN, Duration, DurationOrAuto, Model, Quantity, Reference, doc
+from torchyard.api.forms import CHECKPOINT_PATTERN, Model, Quantity, Reference, doc
+from torchyard.api.values import Duration, DurationOrAuto
 
 
 class CheckpointInterval(Model, frozen=True, kw_only=True):
@@ -70,8 +71,8 @@ class Checkpoint(Model, frozen=True, kw_only=True):
 class Backoff(Model, frozen=True, kw_only=True):
     """Delay before the next round after a counted failure; it doubles up to `max`."""
 
-    initial: Annotated[Duration, doc("First delay.")] = "1s"
-    max: Annotated[Duration, doc("Longest delay.")] = "5m"
+    initial: Annotated[Duration, doc("First delay.")] = Duration.default("1s")
+    max: Annotated[Duration, doc("Longest delay.")] = Duration.default("5m")
 
 
 class Restart(Model, frozen=True, kw_only=True):
@@ -99,8 +100,10 @@ class Health(Model, frozen=True, kw_only=True):
             "before, ten minutes at least, and then a built-in workload ends; of any other program the status tells "
             "(StandingStill), since it is not known what it does between two steps."
         ),
-    ] = "auto"
-    start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = "15m"
+    ] = DurationOrAuto.default("auto")
+    start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = (
+        Duration.default("15m")
+    )
     pending_timeout: Annotated[
         Duration | None, doc("Longest time pods may wait to be scheduled; absent: for ever.")
     ] = None

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, Duration, EnvName, Model, Reference, TrainerName, doc
-from torchyard.api.free_form import Params
+from torchyard.api.forms import Argument, EnvName, Model, Reference, TrainerName, doc
+from torchyard.api.values import Duration, Params
 
 
 class Trainer(Model, frozen=True, kw_only=True):
@@ -146,7 +146,9 @@ class Metrics(Model, frozen=True, kw_only=True):
     milestones: Annotated[
         Milestones | None, doc("Values to keep, of workloads; a sweep sets this to compare its trials.")
     ] = None
-    interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = "10s"
+    interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = (
+        Duration.default("10s")
+    )
 
 
 class Evaluation(Model, frozen=True, kw_only=True):

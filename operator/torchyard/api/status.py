@@ -1,17 +1,20 @@
 """The status of a TrainingJob: always there, never stale, bounded.
 
-Times are RFC 3339 strings in UTC with seconds (`2026-11-21T06:30:00Z`); figures are plain numbers with their unit in
-the description.
+Times are numbers here, and RFC 3339 strings in UTC with seconds in the object (`2026-11-21T06:30:00Z`); figures are
+plain numbers with their unit in the description.
 """
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from torchyard.api import values
 from torchyard.api.forms import doc
 from torchyard.api.reasons import say
 from torchyard.api.states import State
+from torchyard.api.values import Time
 
 CONDITION_TYPES = (
     "Ready",
@@ -45,7 +48,7 @@ class Condition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
     reason: Annotated[str, doc("CamelCase reason code.")]
     message: Annotated[str, doc("One sentence.")] = ""
-    last_transition_time: Annotated[str, doc("When status last changed.")] = ""
+    last_transition_time: Annotated[Time | None, doc("When status last changed.")] = None
     observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
 
 
@@ -78,7 +81,7 @@ class Progress(StatusModel, frozen=True, kw_only=True):
     epoch: Annotated[float | None, doc("Passes over the data.")] = None
     percent: Annotated[float | None, doc("Share done, 0 to 100.")] = None
     eta_seconds: Annotated[int | None, doc("Seconds left at the current rate.")] = None
-    last_step_time: Annotated[str | None, doc("When the newest step was reported.")] = None
+    last_step_time: Annotated[Time | None, doc("When the newest step was reported.")] = None
     phase: Annotated[
         str, doc("What rank 0 is doing: init, compile, restore, rollout, step, eval, save, export, drain.")
     ] = ""
@@ -112,7 +115,7 @@ class CheckpointStatus(StatusModel, frozen=True, kw_only=True):
     """The newest complete checkpoint."""
 
     step: Annotated[int, doc("Optimizer step it holds.")] = 0
-    time: Annotated[str | None, doc("When it was complete.")] = None
+    time: Annotated[Time | None, doc("When it was complete.")] = None
     path: Annotated[str, doc("Folder.")] = ""
     bytes: Annotated[int | None, doc("Size.")] = None
     save_seconds: Annotated[float | None, doc("How long the save took.")] = None
@@ -137,8 +140,8 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     round: Annotated[
         int, doc("Round number; of a pod that ended or did not start between rounds, the round that waited for it.")
     ]
-    start_time: Annotated[str, doc("When it opened.")] = ""
-    end_time: Annotated[str | None, doc("When it closed; absent while open.")] = None
+    start_time: Annotated[Time | None, doc("When it opened.")] = None
+    end_time: Annotated[Time | None, doc("When it closed; absent while open.")] = None
     reason: Annotated[str, doc("Why it ended, a reason code.")] = ""
     cause: Annotated[Cause | None, doc("First cause.")] = None
     answer: Annotated[str, doc("How a program that reports no saves answered when it was asked to save and stop.")] = ""
@@ -178,7 +181,7 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     master_address: Annotated[str, doc("Address of node rank 0.")] = ""
     master_port: Annotated[int, doc("Port of node rank 0.")] = 0
     members: Annotated[list[str], doc("Pod uids in rank order.")] = field(default_factory=list)
-    next_round_time: Annotated[str | None, doc("Back-off: no round opens before this time.")] = None
+    next_round_time: Annotated[Time | None, doc("Back-off: no round opens before this time.")] = None
     micro_batch: Annotated[
         int | None,
         doc("Largest micro-batch of the next rounds, learned when a GPU ran out of memory; absent: as the spec says."),
@@ -194,7 +197,7 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     delayed: Annotated[
         bool, doc("Whether something other than the last failure delays the next round of a recovering job.")
     ] = False
-    waiting_since: Annotated[str | None, doc("Since when the gang that did so waits for room.")] = None
+    waiting_since: Annotated[Time | None, doc("Since when the gang that did so waits for room.")] = None
 
 
 class Columns(StatusModel, frozen=True, kw_only=True):
@@ -252,9 +255,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds, opened or not.")] = field(default_factory=list)
     artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
-    last_update_time: Annotated[str | None, doc("When this status was last written.")] = None
-    start_time: Annotated[str | None, doc("When the first round opened.")] = None
-    completion_time: Annotated[str | None, doc("When the job became Succeeded or Failed.")] = None
+    last_update_time: Annotated[Time | None, doc("When this status was last written.")] = None
+    start_time: Annotated[Time | None, doc("When the first round opened.")] = None
+    completion_time: Annotated[Time | None, doc("When the job became Succeeded or Failed.")] = None
     exit_code: Annotated[int | None, doc("Exit code of the agents of a failed job, as the reason has it.")] = None
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
 
@@ -262,3 +265,38 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
 def with_reason(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:
     """Return the status in another state, with a reason and its sentence."""
     return replace(status, state=state, reason=reason, message=say(reason, evidence))
+
+
+SHORT = 120
+COLUMNS_BYTES = 512  # the columns of `kubectl get` are added when the status is written
+
+
+def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status within its limits: old attempts lose their log lines, then their messages, then metrics."""
+    if len(status.attempts) > MAX_ATTEMPTS:
+        status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
+    place = 0
+    while place < len(status.attempts) and _too_big(status):
+        status = _with_attempt(status, place, _without_lines(status.attempts[place]))
+        place += 1
+    if _too_big(status):
+        status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
+    return replace(status, metrics={}, devices={}) if _too_big(status) else status
+
+
+def _too_big(status: TrainingJobStatus) -> bool:
+    return len(msgspec.json.encode(status, enc_hook=values.encode)) > MAX_STATUS_BYTES - COLUMNS_BYTES
+
+
+def _with_attempt(status: TrainingJobStatus, place: int, attempt: Attempt) -> TrainingJobStatus:
+    return replace(status, attempts=[*status.attempts[:place], attempt, *status.attempts[place + 1 :]])
+
+
+def _without_lines(attempt: Attempt) -> Attempt:
+    return replace(attempt, cause=replace(attempt.cause, lines=[])) if attempt.cause is not None else attempt
+
+
+def _short(attempt: Attempt) -> Attempt:
+    if attempt.cause is None:
+        return attempt
+    return replace(attempt, cause=replace(attempt.cause, lines=[], exception=attempt.cause.exception[:SHORT]))

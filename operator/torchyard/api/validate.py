@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api import free_form
+from torchyard.api import values
 from torchyard.api.changes import forbidden_changes
 from torchyard.api.check import UNSOUND, check
 from torchyard.api.codec import read_job
@@ -185,7 +185,7 @@ def _child(at: At | None, part: str) -> At | None:
 
 def _decode(sound: Mapping[str, Any]) -> TrainingJobSpec | str:
     try:
-        return msgspec.convert(sound, TrainingJobSpec, dec_hook=free_form.decode)
+        return msgspec.convert(sound, TrainingJobSpec, dec_hook=values.decode)
     except (msgspec.ValidationError, ValueError) as error:
         return str(error)
 

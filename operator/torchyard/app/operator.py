@@ -9,12 +9,11 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torchyard.api.states import State
 from torchyard.app import probes
 from torchyard.app.garbage import leave_caches_alone
-from torchyard.app.identity import tokens
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
@@ -34,7 +33,8 @@ from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
 from torchyard.intake.admission import raise_descriptor_limit
 from torchyard.intake.registry import AgentRegistry
-from torchyard.intake.tokens import Member
+from torchyard.intake.signatures import MEDIA_TYPES, Signatures
+from torchyard.intake.tokens import REVIEW_PATH, Member, MemberOf, Tokens, review_document
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
@@ -110,7 +110,7 @@ class Operator:
             provenance=provenance,
             clock=clock,
         )
-        self._tokens = tokens(self._api, self._member, clock)
+        self._tokens = _tokens_of(self._api, self._member, clock)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -319,3 +319,24 @@ class Operator:
         yield "torchyard_intake_held", "Polls that wait for news.", self.registry.held
         for name, value in {**vars(self.registry.counters), **vars(self._tokens.counters)}.items():
             yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value
+
+
+def _tokens_of(api: Api, member_of: MemberOf, clock: Callable[[], float]) -> Tokens:
+    """Judge tokens by what this API server says.
+
+    Args:
+        api: may create TokenReviews.
+        member_of: the jobs' pods.
+        clock: unix seconds.
+    """
+
+    async def published(path: str) -> bytes:
+        try:
+            return await api.request("GET", path, accept=MEDIA_TYPES)
+        except (NotFound, Rejected) as error:
+            raise ValueError(f"it does not publish them to us: {error}") from None
+
+    async def review(token: str, audience: str) -> bytes:
+        return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
+
+    return Tokens(review, member_of, vouch=Signatures(published).vouch, clock=clock)

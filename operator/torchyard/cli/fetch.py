@@ -6,9 +6,9 @@ import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.forms import QUANTITY_PATTERN
-from torchyard.api.quantities import amount
+from torchyard.api.values import amount
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.fetchable import fetchable, remove

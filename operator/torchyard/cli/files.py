@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.curve import History, StoredCurve

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any, Literal
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 
@@ -139,7 +139,7 @@ def size(text: str) -> int:
     import re
 
     from torchyard.api.forms import QUANTITY_PATTERN
-    from torchyard.api.quantities import amount
+    from torchyard.api.values import amount
 
     if not re.fullmatch(QUANTITY_PATTERN, text):
         raise ArgumentTypeError(f"{text!r} is not a size; write it like 40Gi")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.quantities import amount
+from torchyard.api.values import amount
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 
 

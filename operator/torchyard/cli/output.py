@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from torchyard.api.texts import ESCAPES
+from torchyard.api.formatting import ESCAPES
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchyard.api import times
-from torchyard.api.figures import figure, span
+from torchyard.api.formatting import figure, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.words import addressed, clean, measure, rate
@@ -46,20 +45,12 @@ class Picture(NamedTuple):
         return addressed(clean(text), self.job.metadata.name, self.flags)
 
 
-def unix(timestamp: str | None) -> float | None:
-    """Unix seconds of an RFC 3339 time; None without one or when it is something else."""
-    try:
-        return times.unix(timestamp) if timestamp else None
-    except ValueError:
-        return None
-
-
 def age(job: TrainingJob, now: float) -> float | None:
     """Seconds from the job's start (or creation) to its end or now."""
-    start = unix(job.status.start_time) or unix(job.metadata.creation_timestamp)
+    start = job.status.start_time or job.metadata.creation_timestamp
     if start is None:
         return None
-    return max(0.0, (unix(job.status.completion_time) or now) - start)
+    return max(0.0, (job.status.completion_time or now) - start)
 
 
 def interrupted(job: TrainingJob, controlled: bool) -> bool:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 
@@ -97,7 +97,7 @@ def bytes_of(gpu: str) -> int:
     Raises:
         RefusalError: it is neither, or the size is nothing.
     """
-    from torchyard.api.quantities import amount
+    from torchyard.api.values import amount
 
     known = {name.lower(): size for name, size in GPUS.items()}
     if gpu.lower() in known:

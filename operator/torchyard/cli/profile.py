@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Literal
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.remote.place import on_cluster, place

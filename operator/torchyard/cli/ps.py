@@ -48,7 +48,7 @@ def _of_this_machine(output: Form | None) -> int:
         else:
             if not expire_run(folder, run.job):
                 runs.append(run)
-    runs.sort(key=lambda run: run.job.metadata.creation_timestamp or "", reverse=True)
+    runs.sort(key=lambda run: run.job.metadata.creation_timestamp or 0.0, reverse=True)
     if output in {"json", "yaml"}:
         emit([document(run) for run in runs], "json" if output == "json" else "yaml")
         return SUCCEEDED

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from torchyard.api.figures import figure
+from torchyard.api.formatting import figure
 from torchyard.cli.sweep_results import Result, best_so_far
 from torchyard.sweep.resource import TrainingSweep
 from torchyard.sweep.spec import Parameter

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import moment
 from torchyard.cluster.local.sweeps import trial_of
 from torchyard.sweep.outcomes import best_of, better, outcomes_of
 from torchyard.sweep.resource import TrainingSweep
@@ -38,7 +37,7 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
     for number, job in sorted(jobs.items()):
         outcome, status, done = found[number][-1], job.status, job.status.progress.percent
         value = outcome.value if outcome is not None else status.metrics.get(sweep.spec.objective.metric)
-        begun, ended = moment(status.start_time), moment(status.completion_time)
+        begun, ended = status.start_time, status.completion_time
         results.append(
             Result(
                 number=number,

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.figures import figure
+from torchyard.api.formatting import figure
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import draw
 from torchyard.cli.sweep_results import Result, best_so_far, results_of

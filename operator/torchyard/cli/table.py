@@ -1,7 +1,7 @@
 """Runs as a table, a line each."""
 
 from torchyard.api.columns import columns
-from torchyard.api.figures import span
+from torchyard.api.formatting import span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.picture import age, interrupted, state_word

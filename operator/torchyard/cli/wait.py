@@ -32,10 +32,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def duration(text: str) -> float:
     """Seconds."""
-    from torchyard.api.durations import seconds
+    from torchyard.api.values import Duration
 
     try:
-        return seconds(text)
+        return Duration(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from error
 

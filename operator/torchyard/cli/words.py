@@ -4,8 +4,7 @@ import math
 import re
 import time
 
-from torchyard.api.figures import figure
-from torchyard.api.texts import ESCAPES
+from torchyard.api.formatting import ESCAPES, figure
 
 # C0 but tab, DEL, C1, and the marks that turn the direction of what follows.
 CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

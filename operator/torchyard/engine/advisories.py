@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.status import TrainingJobStatus
 from torchyard.engine.view import RankReport, View

@@ -13,7 +13,6 @@
 
 from msgspec import Struct
 
-from torchyard.api import durations
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
@@ -132,5 +131,5 @@ def _start_delay(earlier: list[Attempt]) -> float:
 
 
 def _delay(policy: Restart, failures: int) -> float:
-    initial, most = durations.seconds(policy.backoff.initial), durations.seconds(policy.backoff.max)
+    initial, most = policy.backoff.initial, policy.backoff.max
     return float(min(most, initial * 2.0 ** min(failures - 1, 32)))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torchyard.api.reasons import Reason, say
 from torchyard.api.states import State
 from torchyard.api.status import Condition, TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 
 MAX_MESSAGE = 1024
 OWN_WORDS = frozenset(
@@ -122,6 +122,6 @@ def _condition(
         status=value,
         reason=reason,
         message=message,
-        last_transition_time=before.last_transition_time if before is not None and kept else rfc3339(now),
+        last_transition_time=before.last_transition_time if before is not None and kept else Time.of(now),
         observed_generation=generation,
     )

@@ -9,10 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.ports import Agents, Cluster, Refused, StatusRefused
 
@@ -56,7 +55,7 @@ class StatusWriter:
         if not action.urgent and 0 <= age < pause:
             return pause - age
         try:
-            await self._cluster.write_status(job, replace(action.status, last_update_time=rfc3339(now)))
+            await self._cluster.write_status(job, replace(action.status, last_update_time=Time.of(now)))
         except Refused as error:
             raise StatusRefused(error.reason, error.message, retry_after=error.retry_after) from error
         self._written[job.metadata.uid] = self._clock()
@@ -126,7 +125,7 @@ class Executor:
         due = []
         for action in (each for each in actions if isinstance(each, WriteStatus)):
             async with self._budget:
-                due.append(await self._writer.write(job, action, seconds(job.spec.metrics.interval)))
+                due.append(await self._writer.write(job, action, job.spec.metrics.interval))
         return due
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> BaseException | None:

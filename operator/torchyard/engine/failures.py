@@ -10,6 +10,7 @@ from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Cause
 from torchyard.api.torchrun import asked_procs
+from torchyard.api.values import Duration
 from torchyard.engine.view import Agent, Failure, Pod, RoundExit, View
 
 NODE_SILENCE_SECONDS = 20.0
@@ -356,7 +357,7 @@ def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: fl
     )
 
 
-def overdue(limit: str, phase: str, now: float, *, nodes: int) -> Outcome:
+def overdue(limit: Duration, phase: str, now: float, *, nodes: int) -> Outcome:
     """Return the outcome of a round whose first step is overdue."""
     silent = "no worker has reported"
     if nodes > 1:

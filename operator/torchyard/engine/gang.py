@@ -9,11 +9,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
-from torchyard.api.names import MAX_INCARNATION, pod_name
+from torchyard.api.forms import MAX_INCARNATION, pod_name
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.times import moment
 from torchyard.engine.actions import CreatePod, DeletePod
 from torchyard.engine.agentless import counts_for_index, is_agentless, is_spent
 from torchyard.engine.failures import cannot_start, node_lost, start_failures, suspected_hardware
@@ -79,13 +77,13 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
     """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus."""
     pause = pause_end(view, status)
     if pause is not None:
-        grace = seconds(view.job.spec.grace_period)
+        grace = view.job.spec.grace_period
         emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
         return GangPlan(status=status, deletes=emptied, due=pause)
     wanted, held = size(view, status), active_pods(view, status)
     members = status.rendezvous.members
     deletes = [
-        _delete(view, pod, seconds(view.job.spec.grace_period), _why(view, status, pod, wanted, held))
+        _delete(view, pod, view.job.spec.grace_period, _why(view, status, pod, wanted, held))
         for pod in _ordered(view.pods)
         if _deletable(view, pod)
         and held.get(pod.index if pod.index < wanted else -1) is not pod
@@ -127,8 +125,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         )
     if missing and view.name_taken:
         status = replace(status, incarnation=_another(view, status))
-    not_before = status.rendezvous.next_round_time
-    wait_until = moment(not_before) if missing else None
+    wait_until: float | None = status.rendezvous.next_round_time if missing else None
     if missing and view.refusal is not None:
         wait_until = max(wait_until or 0.0, view.refusal.until)
     if wait_until is not None and view.now < wait_until:
@@ -180,7 +177,7 @@ def _images(view: View, status: TrainingJobStatus) -> Images | None:
 
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
     """Return until when a released gang is not recreated; None: it was not released, or the pause is over."""
-    due = moment(status.rendezvous.next_round_time)
+    due = status.rendezvous.next_round_time
     return due if status.rendezvous.released and due is not None and view.now < due else None
 
 
@@ -242,7 +239,7 @@ def _deletable(view: View, pod: Pod) -> bool:
 
 def _delete(view: View, pod: Pod, grace_seconds: float, why: str) -> DeletePod:
     forced = not pod.alive or node_lost(view, pod)
-    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=0.0 if forced else grace_seconds, why=why)
+    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=0.0 if forced else float(grace_seconds), why=why)
 
 
 def _ordered(pods: Iterable[Pod]) -> list[Pod]:

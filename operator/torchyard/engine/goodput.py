@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Goodput, TrainingJobStatus
-from torchyard.api.times import moment
 from torchyard.engine.progress import round_reports
 from torchyard.engine.view import View
 
@@ -18,7 +17,7 @@ from torchyard.engine.view import View
 def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """Attribute the time since the last entry, and count the GPU seconds held in it."""
     before = view.job.status
-    created = moment(view.job.metadata.creation_timestamp) or moment(before.start_time)
+    created = view.job.metadata.creation_timestamp or before.start_time
     if created is None or before.state.terminal:
         return status
     seconds = dict(before.goodput.seconds) if before.goodput is not None else {}
@@ -57,7 +56,7 @@ def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobSta
     rate = status.throughput.steps_per_second
     if rate is None:
         reports = round_reports(view, status)
-        opened = moment(attempt.start_time)
+        opened = attempt.start_time
         elapsed = reports[0].time - opened if reports and opened is not None else 0.0
         rate = made / elapsed if elapsed > 0 else None
     lost = min(productive, repeated / rate) if rate else min(productive, 0.0)

@@ -3,22 +3,21 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
 from torchyard.api.exit_codes import ExitCode, exit_code_of
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.params import params_faults
 from torchyard.api.reasons import Reason, say
 from torchyard.api.states import State
 from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
-from torchyard.api.times import moment, rfc3339, since
+from torchyard.api.values import Time, since
 from torchyard.engine import failures, goodput, rounds, waiting
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.agentless import counts_for_index
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
 from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
-from torchyard.engine.save_responses import answer
+from torchyard.engine.rounds import answer
 from torchyard.engine.view import Pod, View
 from torchyard.engine.waiting import waiting_events, with_pending_reason
 
@@ -65,7 +64,7 @@ def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *
         state=State.FAILED,
         reason=reason,
         message=message,
-        completion_time=rfc3339(view.now),
+        completion_time=Time.of(view.now),
         exit_code=exit_code_of(reason),
     )
     return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
@@ -138,7 +137,7 @@ def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     """Record in the former attempt how long the job made no steps."""
     if len(status.attempts) < 2 or status.state != State.RECOVERING:
         return status
-    ended = moment(status.attempts[-2].end_time)
+    ended = status.attempts[-2].end_time
     lost = max(0.0, view.now - ended) if ended is not None else 0.0
     before = replace(status.attempts[-2], seconds_lost=round(lost, 1))
     return replace(status, attempts=[*status.attempts[:-2], before, status.attempts[-1]])
@@ -155,7 +154,7 @@ def _succeed(view: View, status: TrainingJobStatus) -> Transition:
         state=State.SUCCEEDED,
         reason=Reason.COMPLETED,
         message=message,
-        completion_time=rfc3339(view.now),
+        completion_time=Time.of(view.now),
         progress=progress,
     )
     return Transition(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
@@ -206,7 +205,7 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
         attempt = status.attempts[-1] if status.attempts else None
     else:
         events = ()
-    limit = seconds(view.job.spec.grace_period) + rounds.STOP_SECONDS
+    limit = view.job.spec.grace_period + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
         return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING), events=events, due=(due,))
@@ -387,7 +386,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
     pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
     delay = decision.delay if decision.counted or cause.start_attempts else pause
     wait = replace(
-        rounds.without_waits(status.rendezvous), next_round_time=rfc3339(view.now + delay) if delay else None
+        rounds.without_waits(status.rendezvous), next_round_time=Time.of(view.now + delay) if delay else None
     )
     status = replace(with_reason(status, State.RECOVERING, cause.reason, proof), rendezvous=wait)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
@@ -410,7 +409,7 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transit
     again = replace(
         rounds.without_waits(status.rendezvous),
         oldest_incarnation=newest,
-        next_round_time=rfc3339(view.now + decision.delay),
+        next_round_time=Time.of(view.now + decision.delay),
         members=[],
     )
     status = replace(with_reason(status, State.RECOVERING, cause.reason, unlike), rendezvous=again)
@@ -425,8 +424,8 @@ def _never_opened(
     step = status.checkpoint.step if status.checkpoint is not None else 0
     return Attempt(
         round=status.round + 1,
-        start_time=rfc3339(begun if 0 < begun <= view.now else view.now),
-        end_time=rfc3339(view.now),
+        start_time=Time.of(begun if 0 < begun <= view.now else view.now),
+        end_time=Time.of(view.now),
         reason=cause.reason,
         cause=cause.cause,
         counted=decision.counted,
@@ -436,7 +435,7 @@ def _never_opened(
 
 
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
-    due = moment(status.rendezvous.next_round_time)
+    due = status.rendezvous.next_round_time
     return (due,) if due is not None and due > view.now else ()
 
 

@@ -10,12 +10,11 @@ import math
 
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
 from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Kind, Reason, say
 from torchyard.api.states import State
-from torchyard.api.status import Throughput, TrainingJobStatus, with_reason
-from torchyard.api.times import since
+from torchyard.api.status import Throughput, TrainingJobStatus, bounded, with_reason
+from torchyard.api.values import since
 from torchyard.engine import goodput, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.engine.agentless import is_agentless, with_pod_agents
@@ -24,7 +23,6 @@ from torchyard.engine.failures import node_loss_due
 from torchyard.engine.gang import empty_gang, keep_gang, leftovers
 from torchyard.engine.lifecycle import exit_code, next_transition
 from torchyard.engine.progress import with_figures
-from torchyard.engine.status_limits import bounded
 from torchyard.engine.view import View
 
 NEW_SECONDS = 10.0
@@ -51,7 +49,7 @@ def plan(view: View) -> Plan:
         due.append(view.now + 1.0)
     elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job.spec)):
         commands = _exits(view, ExitCode.PREEMPTED)
-        deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is suspended")
+        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
     else:
         gang = keep_gang(view, status)
         status, deletes, creates = gang.status, gang.deletes, gang.creates
@@ -86,7 +84,7 @@ def _held(view: View) -> tuple[Action, ...]:
     finalizers = view.job.metadata.finalizers
     if not finalizers or COLLECTORS & set(finalizers):
         return ()
-    deletes = empty_gang(view, grace_seconds=seconds(view.job.spec.grace_period), why="the job is being deleted")
+    deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is being deleted")
     before = view.job.status
     if before.state.terminal:
         return deletes
@@ -133,7 +131,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     ]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
-        expiry = completed + seconds(view.job.spec.ttl_after_finished)
+        expiry = completed + view.job.spec.ttl_after_finished
         if view.now >= expiry:
             actions.append(DeleteJob(uid=view.job.metadata.uid))
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.figures import span
+from torchyard.api.formatting import span
 from torchyard.api.reasons import Reason, say
 from torchyard.api.states import Phase, State
 from torchyard.api.status import (
@@ -20,7 +20,7 @@ from torchyard.api.status import (
     Throughput,
     TrainingJobStatus,
 )
-from torchyard.api.times import moment, rfc3339, since
+from torchyard.api.values import Time, since
 from torchyard.engine.advisories import advisories, devices
 from torchyard.engine.gang import active_pods, size
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
@@ -87,7 +87,7 @@ def running(status: TrainingJobStatus) -> Reason:
 
 def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return a sentence about the age of the last step if it is long, and when that sentence changes."""
-    made = moment(status.progress.last_step_time)
+    made = status.progress.last_step_time
     if made is None or not round_reports(view, status):
         return "", None
     passed = [age for age in STEP_AGES if made + age <= view.now]
@@ -174,7 +174,7 @@ def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int
         epoch=lead.epoch if lead.epoch is not None and _finite(lead.epoch) else None,
         percent=percent,
         eta_seconds=eta,
-        last_step_time=rfc3339(reported) if moved and step > 0 else status.progress.last_step_time,
+        last_step_time=Time.of(reported) if moved and step > 0 else status.progress.last_step_time,
         phase=lead.phase[:32],
         stalled=lead.still_seconds > 0,
     )
@@ -242,7 +242,7 @@ def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
     time, size_, seconds, path = (told.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
     return CheckpointStatus(
         step=step,
-        time=rfc3339(float(time)) if time is not None and _finite(time) and 0 < time < 1e11 else None,
+        time=Time.of(float(time)) if time is not None and _finite(time) and 0 < time < 1e11 else None,
         path=path[:1024] if isinstance(path, str) else "",
         bytes=size_ if isinstance(size_, int) and not isinstance(size_, bool) else None,
         save_seconds=float(seconds) if seconds is not None and _finite(seconds) else None,

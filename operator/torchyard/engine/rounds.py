@@ -5,18 +5,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
 from torchyard.api.reasons import Reason
 from torchyard.api.states import State
 from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
-from torchyard.api.times import moment, rfc3339, since
+from torchyard.api.values import Time, since
 from torchyard.engine import failures
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
 from torchyard.engine.gang import active_pods
 from torchyard.engine.progress import RETURN_SECONDS, newest_step, round_reports, started
-from torchyard.engine.view import Agent, Pod, View
+from torchyard.engine.view import Agent, Pod, RoundExit, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
@@ -48,7 +47,7 @@ def barrier(view: View, status: TrainingJobStatus) -> Barrier:
 
 def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
     """Return whether the next round may open now, and when the back-off ends that delays it."""
-    due = moment(status.rendezvous.next_round_time)
+    due = status.rendezvous.next_round_time
     if gate.waiting or not gate.ready:
         return False, None
     seated = {pod.uid for pod, _ in gate.ready}
@@ -81,7 +80,7 @@ def difference(gate: Barrier) -> str:
 def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
     """Return the status with round n + 1 open, which must be persisted before an agent gets the command."""
     leader = gate.ready[0][1]
-    opened = rfc3339(view.now)
+    opened = Time.of(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
     again = status.state == State.RECOVERING and status.round > 0
     attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
@@ -124,7 +123,7 @@ def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, fl
     if any(uid not in view.agents or not view.agents[uid].connected for uid in status.rendezvous.members):
         return None, None
     begun = max(view.since, since(status.attempts[-1].start_time if status.attempts else None, view.now))
-    due = begun + seconds(view.job.spec.health.start_timeout)
+    due = begun + view.job.spec.health.start_timeout
     if view.now < due:
         return None, due
     slow = max(reports, key=lambda report: -report.rank, default=None)
@@ -151,7 +150,7 @@ def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]
 
 def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
     """Return the status with the end of the open round begun; it is still open."""
-    return _amend(status, end_time=rfc3339(view.now), reason=reason)
+    return _amend(status, end_time=Time.of(view.now), reason=reason)
 
 
 def close_failed(
@@ -164,14 +163,14 @@ def close_failed(
         status,
         end_time=status.attempts[-1].end_time
         if status.attempts and status.attempts[-1].end_time
-        else rfc3339(view.now),
+        else Time.of(view.now),
         reason=cause.reason,
         cause=cause.cause,
         counted=decision.counted,
         end_step=end_step,
         steps_gained=decision.steps_gained,
     )
-    status = _shut(status, rfc3339(view.now + decision.delay) if decision.delay and not decision.verdict else None)
+    status = _shut(status, Time.of(view.now + decision.delay) if decision.delay and not decision.verdict else None)
     if decision.micro_batch is not None:
         status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=decision.micro_batch))
     nodes = replace(status.nodes, lost=status.nodes.lost + lost)
@@ -186,7 +185,7 @@ def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: s
     gained_to = end_step if reason == Reason.COMPLETED else saved
     status = _amend(
         status,
-        end_time=attempt.end_time if attempt is not None and attempt.end_time else rfc3339(view.now),
+        end_time=attempt.end_time if attempt is not None and attempt.end_time else Time.of(view.now),
         reason=reason,
         answer=answer,
         end_step=end_step,
@@ -231,7 +230,7 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
     """Return commands to save and stop, or only to stop if saving is switched off."""
     present = {pod.uid for pod in view.pods if pod.alive}
     save = view.job.spec.checkpoint.on_preempt
-    grace = seconds(view.job.spec.grace_period) if save else 0.0
+    grace = float(view.job.spec.grace_period) if save else 0.0
     return tuple(
         CommandAgent(pod_uid=uid, verb="save-and-stop" if save else "stop", round=status.round, grace_seconds=grace)
         for uid in status.rendezvous.members
@@ -263,7 +262,29 @@ def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
     return replace(status, attempts=[*status.attempts[:-1], replace(status.attempts[-1], **changes)])
 
 
-def _shut(status: TrainingJobStatus, next_round_time: str | None) -> TrainingJobStatus:
+def _shut(status: TrainingJobStatus, next_round_time: Time | None) -> TrainingJobStatus:
     return replace(
         status, rendezvous=replace(without_waits(status.rendezvous), open=False, next_round_time=next_round_time)
     )
+
+
+_WORST_FIRST = ("killed", "deaf", "ended")
+
+
+def answer(view: View, status: TrainingJobStatus) -> str:
+    """Return the worst response among the members of the newest round; empty if they report their saves."""
+    agents = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
+    ends = [each.exit for each in agents if each.exit is not None and each.exit.round == status.round]
+    known = [each for each in ends if each.answer in _WORST_FIRST]
+    if not known:
+        return ""
+    return _response(min(known, key=lambda each: (_WORST_FIRST.index(each.answer), -each.answer_seconds)))
+
+
+def _response(end: RoundExit) -> str:
+    seconds = f"{end.answer_seconds:.0f} s"
+    if end.answer == "ended":
+        return f"the program ended by itself with exit code {end.answer_code}, {seconds} after SIGTERM"
+    if end.answer == "killed":
+        return f"the program had not ended {seconds} after it was asked to save, and was killed; raise spec.gracePeriod"
+    return "the program does not handle SIGTERM, so it was ended without a save"

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.durations import seconds
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus, with_reason
-from torchyard.api.times import moment, rfc3339, since
+from torchyard.api.values import Time, since
 from torchyard.engine.actions import EmitEvent
 from torchyard.engine.gang import FUTILE, RELEASED, active_pods, pause_end
 from torchyard.engine.rounds import Barrier
@@ -98,9 +97,9 @@ SILENT_WORKERS_SECONDS = 60.0
 
 def deadline(view: View, status: TrainingJobStatus) -> float | None:
     """Return when `spec.activeDeadline` ends the job; it counts from the first round, without pauses."""
-    begun = moment(status.start_time)
+    begun = status.start_time
     limit = view.job.spec.active_deadline
-    return begun + seconds(limit) if begun is not None and limit is not None else None
+    return begun + limit if begun is not None and limit is not None else None
 
 
 def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
@@ -114,7 +113,7 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     if limit is None:
         return "", None
     if view.refusal is not None:
-        due = view.refusal.since + seconds(limit)
+        due = view.refusal.since + limit
         why = f"no pod for {limit}, {view.refusal.reason}: {view.refusal.message}"
         return (why, None) if view.now >= due else ("", due)
     if not waiting:
@@ -122,7 +121,7 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
     # The time before a release counts as well.
     waits = min(oldest.created, since(status.rendezvous.waiting_since, oldest.created))
-    due = max(view.since, waits) + seconds(limit)
+    due = max(view.since, waits) + limit
     return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
 
 
@@ -151,9 +150,9 @@ def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, fl
     if not late:
         return "", None
     # A restarted agent ends its round: its time begins then.
-    ended = moment(status.attempts[-1].end_time) if status.attempts else None
+    ended = status.attempts[-1].end_time if status.attempts else None
     begun = max([view.since, ended or 0.0, *(pod.started or pod.created for pod in pods)])
-    due = begun + seconds(view.job.spec.health.start_timeout)
+    due = begun + view.job.spec.health.start_timeout
     return (", ".join(late[:3]), None) if view.now >= due else ("", due)
 
 
@@ -261,11 +260,11 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJ
     meet = replace(
         meet,
         members=[""] * len(meet.members),
-        next_round_time=rfc3339(view.now + pause * (1 + _chance(view, status))),
+        next_round_time=Time.of(view.now + pause * (1 + _chance(view, status))),
         released=True,
         delayed=status.state == State.RECOVERING,
         releases=meet.releases + 1,
-        waiting_since=meet.waiting_since or rfc3339(lack.since),
+        waiting_since=meet.waiting_since or Time.of(lack.since),
     )
     return replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
 
@@ -286,7 +285,7 @@ def _capacity_shortage(view: View, held: Iterable[Pod]) -> Shortage | None:
 
 
 def _gang_timeout(view: View) -> float:
-    return seconds(view.job.spec.scheduling.gang_timeout)
+    return view.job.spec.scheduling.gang_timeout
 
 
 def _chance(view: View, status: TrainingJobStatus) -> float:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.formatting import ESCAPES
 from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact
-from torchyard.api.texts import ESCAPES
 from torchyard.engine.view import Failure, GpuReport, RankReport, RoundExit
 
 MAX_REPORTS = 256

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api import values
 from torchyard.api.codec import converted, sparse
 from torchyard.sweep.resource import TrainingSweep
 
@@ -19,6 +20,6 @@ def sweep_document(sweep: TrainingSweep) -> dict[str, Any]:
     return {
         "apiVersion": sweep.api_version,
         "kind": sweep.kind,
-        "metadata": msgspec.to_builtins(sweep.metadata),
+        "metadata": msgspec.to_builtins(sweep.metadata, enc_hook=values.encode),
         "spec": sparse(sweep.spec),
     }

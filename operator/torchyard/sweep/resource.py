@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.forms import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
 from torchyard.sweep.spec import MAX_TRIALS, TrainingSweepSpec
 

@@ -2,11 +2,8 @@
 
 from functools import cache
 
-import msgspec
-
-from torchyard.api import free_form
 from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.schema import ANY, Schema, object_of, structural
+from torchyard.api.schema import ANY, Schema, described, object_of, structural
 from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweep.spec import TrainingSweepSpec
 
@@ -16,7 +13,7 @@ _VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, 
 @cache
 def spec_schema() -> Schema:
     """Schema of `spec`; shared, do not change it."""
-    schema = structural(msgspec.json.schema(TrainingSweepSpec, schema_hook=free_form.schema))
+    schema = structural(described(TrainingSweepSpec))
     parameter = schema["properties"]["parameters"]["items"]["properties"]
     parameter["choice"]["items"] = dict(_VALUE)
     parameter["conditions"]["items"]["properties"]["values"]["items"] = dict(_VALUE)

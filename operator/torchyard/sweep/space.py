@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api import free_form
 from torchyard.api.codec import sparse
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.values import decode
 from torchyard.sweep.spec import Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]
@@ -82,7 +82,7 @@ def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
             holder = holder.setdefault(name, {})
         holder[last] = value
     try:
-        return msgspec.convert(document, TrainingJobSpec, dec_hook=free_form.decode)
+        return msgspec.convert(document, TrainingJobSpec, dec_hook=decode)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Duration, Model, by_key, doc
+from torchyard.api.forms import Model, by_key, doc
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.values import Duration
 
 MAX_TRIALS = 1000
 MAX_PARAMETERS = 32

@@ -13,7 +13,7 @@ from torchyard.api.changes import configuration
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.engine.actions import (
     CommandAgent,
     CreatePod,
@@ -35,7 +35,7 @@ class World:
     def __init__(self, nodes: int = 2, **spec: Any) -> None:
         self.now = START
         self.job: TrainingJob | None = TrainingJob(
-            metadata=ObjectMeta(name="job", uid="job-uid", creation_timestamp=rfc3339(START)),
+            metadata=ObjectMeta(name="job", uid="job-uid", creation_timestamp=Time.of(START)),
             spec=TrainingJobSpec(nodes=nodes, **spec),
         )
         self.pods: dict[str, Pod] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api.crd import crd
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.cli.remote import jobs
 from torchyard.cli.remote.findings import Finding, Leader

@@ -19,7 +19,8 @@ from torchyard.cli.remote.inside import python
 from torchyard.cli.remote.session import Remote
 from torchyard.cli.remote.unpack import Allowance, TooLargeError, unpack
 from torchyard.cluster.kube.errors import Gone, NotFound
-from torchyard.cluster.kube.manifest import names, placement, security
+from torchyard.cluster.kube.manifest import names, placement
+from torchyard.cluster.kube.manifest.pod import container_security, pod_security
 from torchyard.cluster.kube.manifest.site import NON_ROOT
 
 Document = dict[str, Any]
@@ -197,7 +198,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
             FAILED,
         )
     return {
-        "securityContext": security.of_pod(spec, NON_ROOT),
+        "securityContext": pod_security(spec, NON_ROOT),
         "imagePullSecrets": [{"name": each} for each in spec.image_pull_secrets],
         "nodeSelector": dict(spec.scheduling.node_selector),
         "tolerations": placement.asked(spec),
@@ -230,7 +231,7 @@ def reader(name: str, claim: str, template: Mapping[str, Any]) -> Document:
                         "requests": {"cpu": "100m", "memory": "64Mi"},
                         "limits": {"cpu": "1", "memory": "256Mi"},
                     },
-                    "securityContext": security.of_container(),
+                    "securityContext": container_security(),
                     "volumeMounts": [{"name": "claim", "mountPath": names.CHECKPOINTS, "readOnly": True}],
                 }
             ],

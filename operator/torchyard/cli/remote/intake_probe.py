@@ -12,7 +12,7 @@ import msgspec
 from torchyard.cli.remote.findings import Finding, Leader
 from torchyard.cli.remote.session import Remote
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.cluster.kube.manifest import security
+from torchyard.cluster.kube.manifest.pod import container_security
 from torchyard.cluster.kube.manifest.site import NON_ROOT
 
 Document = dict[str, Any]
@@ -127,7 +127,7 @@ def _probe(name: str, leader: Leader) -> Document:
                         "requests": {"cpu": "50m", "memory": "64Mi"},
                         "limits": {"cpu": "500m", "memory": "128Mi"},
                     },
-                    "securityContext": security.of_container(),
+                    "securityContext": container_security(),
                 }
             ],
         },

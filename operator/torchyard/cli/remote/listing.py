@@ -3,7 +3,7 @@
 import time
 from typing import Literal
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import emit, say
 from torchyard.cli.remote import jobs

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.figures import span
+from torchyard.api.formatting import span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State

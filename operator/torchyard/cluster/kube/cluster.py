@@ -20,14 +20,14 @@ from torchyard.cluster.kube.companions import Companions
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.cluster.kube.events import Recorder
 from torchyard.cluster.kube.facts import Facts, read
-from torchyard.cluster.kube.jobs import Jobs, job_path
-from torchyard.cluster.kube.manifest import container, names
+from torchyard.cluster.kube.jobs import Jobs, job_path, replace_status
+from torchyard.cluster.kube.manifest import names
+from torchyard.cluster.kube.manifest.pod import images as pod_images
 from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import KubePod, Seen
 from torchyard.cluster.kube.pods import Pods
 from torchyard.cluster.kube.provenance import Provenance
-from torchyard.cluster.kube.status import replace_status
 from torchyard.cluster.kube.why.refused import forbidden, refused
 from torchyard.engine.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.engine.ports import Key, NameTaken, Refused, Unavailable
@@ -113,7 +113,7 @@ class KubeCluster:
 
     def images(self, job: TrainingJob) -> Images:
         """Return the images that a new gang of the job gets."""
-        return container.images(job, self.site)
+        return pod_images(job, self.site)
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Return every pod that the operator created for the job of this uid."""

@@ -8,9 +8,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.forms import MAX_JOB_NAME
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339
+from torchyard.api.values import rfc3339
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.engine.actions import EmitEvent

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images
-from torchyard.api.times import unix
+from torchyard.api.values import Time
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import KubePod, ResourceLimits, version
 from torchyard.cluster.kube.provenance import Claim
@@ -210,6 +210,6 @@ def _time(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        return unix(text)
+        return Time.parse(text)
     except ValueError:
         return None

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from torchyard.api.codec import status_document
 from torchyard.api.received import InvalidJob
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.times import rfc3339
+from torchyard.api.values import rfc3339
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.cluster.kube.jobs import job_path
-from torchyard.cluster.kube.status import replace_status
+from torchyard.cluster.kube.jobs import job_path, replace_status
 from torchyard.engine.conditions import stalled
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.engine.queue import WorkQueue

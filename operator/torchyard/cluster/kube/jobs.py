@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from torchyard.api.received import InvalidJob, received
-from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
-from torchyard.cluster.kube.client import METADATA_OF_ALL, Api
+from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob
+from torchyard.cluster.kube.client import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.cluster.kube.errors import NotFound
 from torchyard.cluster.kube.objects import version
 from torchyard.engine.ports import Key, Unavailable
@@ -205,3 +205,25 @@ def _key(metadata: Mapping[str, Any]) -> Key:
 
 def _version(job: TrainingJob | InvalidJob) -> int:
     return version(job.metadata.resource_version)
+
+
+async def replace_status(api: Api, meta: ObjectMeta, status: dict[str, Any]) -> bytes:
+    """Replace the status of the job of this uid and version, and nothing else; return its metadata as it is now.
+
+    Raises:
+        Conflict: it is another object, or another version of it.
+        NotFound, Gone, Rejected, Unavailable: it was not written.
+    """
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "status": status,
+    }
+    path = f"{job_path((meta.namespace, meta.name))}/status"
+    return await api.request("PUT", path, params=UNCHECKED, body=body, accept=METADATA_OF_ONE)

@@ -16,7 +16,7 @@ from decimal import Decimal
 
 import msgspec
 
-from torchyard.api.quantities import amount
+from torchyard.api.values import amount
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.objects import Listed, Node

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339, unix
+from torchyard.api.values import rfc3339
 from torchyard.cluster.local.folder import RunFolder
 
 KEPT_ASIDE = 10
@@ -33,7 +33,7 @@ def put_aside(folder: RunFolder, job: TrainingJob) -> Aside:
         former.rename(_free(shelf, former.stat().st_mtime))
     shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
     completed = job.status.completion_time
-    path = folder.path.rename(_free(shelf, unix(completed) if completed else time.time()))
+    path = folder.path.rename(_free(shelf, completed if completed is not None else time.time()))
     # What was put aside just now is never deleted, whatever its time.
     others = sorted(each for each in shelf.iterdir() if each != path)
     deleted = tuple(others[: max(0, len(others) + 1 - KEPT_ASIDE)])

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from torchyard.api.reasons import Reason, say
-from torchyard.api.times import rfc3339
+from torchyard.api.values import rfc3339
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import Event, append_events
 from torchyard.engine.actions import EmitEvent

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.cluster.local.folder import take_lock

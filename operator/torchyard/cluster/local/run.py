@@ -14,6 +14,7 @@ import yaml
 
 from torchyard.api.codec import job_document, read_job, read_status, status_document
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import Time
 from torchyard.cluster.local.folder import FolderGoneError, RunFolder, holding_lock, write_atomic
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
@@ -28,6 +29,14 @@ class Event(msgspec.Struct, frozen=True):
     type: str
     reason: str
     message: str
+
+    @property
+    def unix(self) -> float | None:
+        """Return the time in unix seconds; None if it cannot be read."""
+        try:
+            return Time.parse(self.time)
+        except ValueError:
+            return None
 
 
 class NoRunError(ValueError):

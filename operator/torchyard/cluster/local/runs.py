@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from torchyard.api import free_form
+from torchyard.api import values
 from torchyard.api.changes import can_go_on_from
-from torchyard.api.durations import seconds
 from torchyard.api.resource import TrainingJob
-from torchyard.api.times import rfc3339, unix
+from torchyard.api.values import Time
 from torchyard.cluster.local.aside import CONDEMNED, Aside, put_aside
 from torchyard.cluster.local.folder import RunFolder, is_locked, take_lock
 from torchyard.cluster.local.process import kill_carrying
@@ -122,7 +121,7 @@ def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
 def is_expired(job: TrainingJob) -> bool:
     """Whether the job's time after its end is over."""
     ttl, completed = job.spec.ttl_after_finished, job.status.completion_time
-    return ttl is not None and completed is not None and time.time() >= unix(completed) + seconds(ttl)
+    return ttl is not None and completed is not None and time.time() >= completed + ttl
 
 
 def discard_run(folder: RunFolder, uid: str) -> None:
@@ -266,7 +265,7 @@ def _fresh(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Training
         name=folder.name,
         uid=str(uuid.uuid4()),
         generation=1,
-        creation_timestamp=rfc3339(time.time()),
+        creation_timestamp=Time.of(time.time()),
         deletion_timestamp=None,
         annotations={**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
     )
@@ -283,7 +282,7 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
         raise OtherFolderError(folder.name, str(home))
 
     def comparable(spec: object) -> dict[str, object]:
-        fields: dict[str, object] = msgspec.to_builtins(spec, enc_hook=free_form.encode)
+        fields: dict[str, object] = msgspec.to_builtins(spec, enc_hook=values.encode)
         fields.pop("suspend", None)
         return fields
 
@@ -296,7 +295,7 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
 
 
 def _deleted(job: TrainingJob) -> TrainingJob:
-    metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=rfc3339(time.time()))
+    metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=Time.of(time.time()))
     return msgspec.structs.replace(job, metadata=metadata)
 
 

@@ -16,7 +16,7 @@ from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Milestones
-from torchyard.api.times import rfc3339
+from torchyard.api.values import Time
 from torchyard.cluster.local.folder import RunFolder, take_lock, write_atomic
 from torchyard.cluster.local.run import edit_job, read_run
 from torchyard.cluster.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
@@ -113,7 +113,7 @@ def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:
     metadata = msgspec.structs.replace(
         sweep.metadata,
         uid=str(uuid.uuid4()),
-        creation_timestamp=rfc3339(time.time()),
+        creation_timestamp=Time.of(time.time()),
         annotations={**sweep.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
     )
     sweep = msgspec.structs.replace(sweep, metadata=metadata)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from torchyard.api.quantities import amount
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Gpu, Topology
+from torchyard.api.values import amount
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.cluster.kube.objects import ResourceLimits
 

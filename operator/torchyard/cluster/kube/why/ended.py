@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api.exit_codes import EXIT_REASONS
+from torchyard.api.formatting import ESCAPES
 from torchyard.api.reasons import Reason
-from torchyard.api.texts import ESCAPES
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.objects import ContainerStatus, KubePod, Terminated
 from torchyard.engine.failures import MAX_LINE, MAX_LINES

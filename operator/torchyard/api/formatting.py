@@ -1,4 +1,13 @@
-"""Figures as a person reads them, in a table of `kubectl` as on a terminal of ours."""
+"""Figures and texts as people read them: in a table of `kubectl`, in a message, on a terminal."""
+
+import re
+
+# What is not text in a text that is meant for a terminal.
+ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and their like, up to their end
+    r"|[ -/]*[0-~])"
+)
 
 
 def plural(count: int, noun: str) -> str:

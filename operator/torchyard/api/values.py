@@ -1,0 +1,234 @@
+"""Values that the resource writes as text, decoded once: durations and times are numbers, parameters stay JSON.
+
+`decode`, `encode` and `schema` are the hooks of msgspec; every model of the API is read and written with them.
+"""
+
+import json
+import math
+import re
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Self
+
+import msgspec
+
+# Bounded digits keep every duration below what Go and CEL can hold (292 years).
+DURATION_PATTERN = r"^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?$"
+DURATION_OR_AUTO_PATTERN = r"^(auto|([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?)$"
+_DURATION = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?")
+_QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?)(m|[kMGTP]|[KMGTP]i)?")
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+class Duration(float):
+    """A length of time in seconds, which remembers how it was written: `90s`, `5m`, `1h30m`.
+
+    Two spellings of one length are different values, as in the document that they come from.
+
+    Raises:
+        ValueError: the text is not a duration; the message shows the form.
+    """
+
+    pattern = DURATION_PATTERN
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Parse the text."""
+        duration = super().__new__(cls, cls._seconds(text))
+        duration.text = text
+        return duration
+
+    @classmethod
+    def _seconds(cls, text: str) -> float:
+        match = _DURATION.fullmatch(text)
+        if not text or match is None:
+            raise ValueError(f"{text!r} is not a duration; write it like 90s, 5m or 1h30m")
+        hours, minutes, rest = (int(part or 0) for part in match.groups())
+        return float(hours * 3600 + minutes * 60 + rest)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Duration) else float(self) == other
+
+    def __ne__(self, other: object) -> bool:  # float has one of its own, which compares numbers
+        return not self == other
+
+    __hash__ = float.__hash__
+
+    @classmethod
+    def default(cls, text: str) -> Any:
+        """Declare a field with this default; msgspec cannot describe one that is no plain value."""
+        value = cls(text)
+        return msgspec.field(default_factory=lambda: value)
+
+
+class DurationOrAuto(Duration):
+    """A duration or `auto`, which is no limit of its own: infinite."""
+
+    pattern = DURATION_OR_AUTO_PATTERN
+
+    @classmethod
+    def _seconds(cls, text: str) -> float:
+        return math.inf if text == "auto" else super()._seconds(text)
+
+    @property
+    def auto(self) -> bool:
+        """Return whether it is `auto`."""
+        return self.text == "auto"
+
+
+class Time(float):
+    """A point in time in unix seconds, written as RFC 3339 in UTC with whole seconds: `2026-11-21T06:30:00Z`."""
+
+    @classmethod
+    def of(cls, unix: float) -> Self:
+        """Return a time, rounded down to the second: what is written and read again stays the same."""
+        return cls(unix // 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an RFC 3339 time; fractions and offsets are understood.
+
+        Raises:
+            ValueError: the text is not a time with an offset.
+        """
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError(f"{text!r} has no time zone; write it like 2026-11-21T06:30:00Z")
+        try:
+            return cls(moment.timestamp())
+        except OverflowError as error:
+            raise ValueError(f"{text!r} is out of range") from error
+
+    def __str__(self) -> str:
+        return rfc3339(self)
+
+
+def since(time: Time | None, otherwise: float) -> float:
+    """Return the time, or `otherwise` if it is absent."""
+    return otherwise if time is None else time
+
+
+def rfc3339(unix: float) -> str:
+    """Return unix seconds as text, rounded down to the second."""
+    return datetime.fromtimestamp(int(unix // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def amount(quantity: int | str) -> Decimal:
+    """Return the cores or bytes of a quantity: `500m` -> 0.5, `1Ki` -> 1024.
+
+    Raises:
+        ValueError: the text is not a quantity; the message shows the form.
+    """
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        raise ValueError(f"{quantity!r} is not a quantity; write it like 8, 500m, 16Gi or 64G")
+    number, unit = Decimal(match[1]), match[2] or ""
+    if unit == "m":
+        return number / 1000
+    base = 1024 if unit.endswith("i") else 1000
+    return number * base ** _POWERS[unit[0]] if unit else number
+
+
+MAX_BYTES = 64 * 1024
+MAX_KEYS, MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 128, 16_384, 1024, 4
+"""Limits of one level that a structural schema can express; `MAX_BYTES` of the whole it cannot."""
+_ANY = "x-kubernetes-preserve-unknown-fields"
+
+
+class Params(Mapping[str, Any]):
+    """A mapping that is stored as JSON text: decoded, small values take forty times as much memory.
+
+    Raises:
+        ValueError: a value has no form in JSON.
+        RecursionError: it is nested too deeply.
+    """
+
+    __slots__ = ("json",)
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self.json = json.dumps(dict(values or {}), ensure_ascii=False, separators=(",", ":")).encode()
+
+    def decoded(self) -> dict[str, Any]:
+        """Return a new dict of the values."""
+        found: dict[str, Any] = json.loads(self.json)
+        return found
+
+    def __getitem__(self, key: str) -> Any:
+        return self.decoded()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.decoded())
+
+    def __len__(self) -> int:
+        return len(self.decoded())
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return the items, decoded once."""
+        return self.decoded().items()
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values, decoded once."""
+        return self.decoded().values()
+
+    def __bool__(self) -> bool:
+        return self.json != b"{}"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Params):
+            return self.json == other.json or self.decoded() == other.decoded()
+        return isinstance(other, Mapping) and self.decoded() == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self)))
+
+    def __repr__(self) -> str:
+        return f"Params({self.decoded()!r})"
+
+
+def decode(kind: type, value: Any) -> Any:
+    """Convert for msgspec (`dec_hook`)."""
+    if kind is Params:
+        if isinstance(value, Mapping):
+            return Params(value)
+        raise ValueError(f"Expected `object`, got `{type(value).__name__}`")
+    if not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 -- what msgspec expects
+    if issubclass(kind, Duration):
+        return kind(value)
+    if kind is Time:
+        return Time.parse(value)
+    raise NotImplementedError(kind.__name__)
+
+
+def encode(value: Any) -> Any:
+    """Convert for msgspec (`enc_hook`)."""
+    if isinstance(value, Duration | Time):
+        return str(value)
+    if isinstance(value, Params):
+        return value.decoded()
+    raise NotImplementedError(type(value).__name__)
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """Describe for msgspec (`schema_hook`)."""
+    if issubclass(kind, Duration):
+        return {"type": "string", "pattern": kind.pattern, "minLength": 2, "maxLength": 32}
+    if kind is Time:
+        return {"type": "string"}
+    if kind is Params:
+        return {"type": "object", "maxProperties": MAX_KEYS, "additionalProperties": _value(MAX_DEPTH)}
+    raise NotImplementedError(kind.__name__)
+
+
+def _value(depth: int) -> dict[str, Any]:
+    """Return the schema of any value with so many levels of lists and mappings in it."""
+    if not depth:
+        return {_ANY: True, "nullable": True, "maxLength": MAX_TEXT, "maxItems": 0, "maxProperties": 0}
+    below = _value(depth - 1)
+    # What null means is the workload's business; the API server would leave it out.
+    limits = {"nullable": True, "maxLength": MAX_TEXT, "maxItems": MAX_ITEMS, "maxProperties": MAX_KEYS}
+    return {_ANY: True, **limits, "items": below, "additionalProperties": below}
