@@ -83,6 +83,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+PALIGEMMAS: dict[str, dict[str, Any]] = {
+    "tiny-paligemma": PRESETS["tiny-pi0"]["vlm_config"],
+    "paligemma-3b": PRESETS["pi0"]["vlm_config"],
+}
+
+
 class Policy(nn.Module):
     """A vision-language model and an action expert that attends to its keys and values.
 
@@ -205,27 +211,55 @@ class Policy(nn.Module):
 
 
 def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
-    """Return the `PI0Config` of a preset, or of a folder with a pretrained model.
+    """Return the `PI0Config` or `PaliGemmaConfig` of a preset, or of a folder with a pretrained model.
 
     Raises:
         ConfigError: the folder has no config of such a model.
     """
-    from transformers import PI0Config
+    from transformers import PaliGemmaConfig, PI0Config
 
     if pretrained is None:
-        return PI0Config(**PRESETS[name], chunk_size=chunk)
+        return (
+            PaliGemmaConfig(**PALIGEMMAS[name]) if name in PALIGEMMAS else PI0Config(**PRESETS[name], chunk_size=chunk)
+        )
     tree, at = read_config_json(pretrained, "trainer.params.pretrained")
-    if tree.get("model_type") != "pi0":
-        kind = tree.get("model_type")
-        raise ConfigError(f"{at} has model_type {kind!r}, expected pi0; name a folder of such a model")
+    kinds: dict[Any, Any] = {"pi0": PI0Config, "paligemma": PaliGemmaConfig}
+    kind = tree.get("model_type")
+    if kind not in kinds:
+        raise ConfigError(f"{at} has model_type {kind!r}, expected pi0 or paligemma; name a folder of such a model")
     try:
-        return PI0Config.from_dict({**tree, "chunk_size": chunk})
+        config = kinds[kind].from_dict({**tree, "chunk_size": chunk} if kind == "pi0" else tree)
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    text = parts_of(config).text_config.model_type
+    if text != "gemma":  # PaliGemma 2: its attention has no fused implementation in transformers
+        raise ConfigError(f"{at} has a language model of type {text!r}, expected gemma; name a folder of PaliGemma 1")
+    return config
 
 
-def build_policy(config: Any) -> Policy:
-    """Build a model; its parameters have no memory inside `core.weights.parameters_on_meta`."""
-    from transformers import PI0ForConditionalGeneration
+def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int = 0, bins: int | None = None) -> Any:
+    """Build a model; its parameters have no memory inside `core.weights.parameters_on_meta`.
 
-    return Policy(PI0ForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32))  # noqa: SLF001
+    Args:
+        config: of `config_of`; that of pi0 says all sizes.
+        state: parts of the robot's state.
+        action: parts of an action.
+        horizon: actions of a chunk.
+        bins: of action tokens; None: flow matching.
+    """
+    from transformers import PaliGemmaForConditionalGeneration, PI0ForConditionalGeneration
+
+    from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy
+
+    kind: Any = PI0ForConditionalGeneration if config.model_type == "pi0" else PaliGemmaForConditionalGeneration
+    model = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+    if config.model_type == "pi0":
+        return Policy(model)
+    if bins is not None:
+        return TokenPolicy(model, action=action, horizon=horizon, bins=bins)
+    return FlowPolicy(model, state=state, action=action, horizon=horizon)
+
+
+def parts_of(config: Any) -> Any:
+    """Return the config of the vision-language model in a config of `config_of`."""
+    return config.vlm_config if config.model_type == "pi0" else config

@@ -11,7 +11,7 @@ from torchyard_trainers.core.parameters import Count, doc, given, read
 from torchyard_trainers.core.schedules import factor
 
 # The geometries of vla/models.py, which needs torch.
-Geometry = Literal["tiny-pi0", "small-pi0", "pi0"]
+Geometry = Literal["tiny-pi0", "small-pi0", "pi0", "tiny-paligemma", "paligemma-3b"]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -28,13 +28,27 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = 1
     model: Annotated[
         Geometry | None,
-        doc("Geometry of the model, with random weights: a vision-language model and an action expert (pi0)."),
+        doc(
+            "Geometry of the model, with random weights: a vision-language model and an action expert (pi0), or a "
+            "vision-language model with a head (paligemma)."
+        ),
     ] = None
     pretrained: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         doc(
-            "Folder of a Hugging Face model of type pi0, or of an export hf of this workload; default: random weights."
+            "Folder of a Hugging Face model of type pi0 or paligemma, or of an export hf of this workload; default: "
+            "random weights."
         ),
+    ] = None
+    head: Annotated[
+        Literal["flow", "tokens"],
+        doc(
+            "flow: flow matching; tokens: paligemma writes each part of an action as a token, and is trained to do so."
+        ),
+    ] = "flow"
+    bins: Annotated[
+        Annotated[int, Meta(ge=2, le=4096)] | None,
+        doc("head tokens: values that a part of an action can have, which are the last tokens of the vocabulary."),
     ] = None
     data: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
@@ -131,6 +145,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     augment: float = 0.0
     pretrained: str | None = None
     model: str
+    head: str = "flow"
+    bins: int
     objects: int
     chunk: int
     draws: int
@@ -158,6 +174,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 METRICS = (
     "flowLoss",
     "flowLossUntrained",
+    "tokenAccuracy",
+    "tokenLoss",
+    "tokenLossUntrained",
     "successRate",
     "successRateUntrained",
     "successRateBlue",
@@ -176,6 +195,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
         "steps": 1400,
         "model": "tiny-pi0",
+        "bins": 32,
         "objects": 2,
         "chunk": 4,
         "draws": 4,
@@ -197,6 +217,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "large": {
         "steps": 30_000,
         "model": "pi0",
+        "bins": 256,
         "objects": 3,
         "chunk": 50,
         "draws": 1,
@@ -232,9 +253,30 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     values.setdefault("execute", values["chunk"])
     if params.warmup_steps is None:
         values["warmup_steps"] = min(values["warmup_steps"], values["steps"] // 10)
+    if params.head == "tokens":
+        _check_tokens(params, values)
+        values |= {"draws": 1, "normalization": "min-max"}
     settings = msgspec.convert(values, Settings)
     _check(params, settings)
     return settings
+
+
+def _check_tokens(params: Params, values: dict[str, Any]) -> None:
+    """Check what action tokens require of other fields."""
+    at = "trainer.params"
+    if params.pretrained is None and "paligemma" not in values["model"]:
+        raise ConfigError(f"{at}.head: tokens, but {values['model']} has an action expert; use model tiny-paligemma")
+    for name, value in {
+        "draws": params.draws,
+        "flowSteps": params.flow_steps,
+        "expertLrScale": params.expert_lr_scale,
+    }.items():
+        if value is not None:
+            raise ConfigError(f"{at}.{name}: {value}, but head tokens has no flow; remove it or use head flow")
+    if params.normalization not in (None, "min-max"):
+        raise ConfigError(f"{at}.normalization: {params.normalization}, but bins reach from -1 to 1; use min-max")
+    if params.freeze_language:
+        raise ConfigError(f"{at}.freezeLanguage: true, but head tokens is the language model; remove it")
 
 
 def _check(params: Params, settings: Settings) -> None:
@@ -245,6 +287,10 @@ def _check(params: Params, settings: Settings) -> None:
         for (name, default), value in zip(wanted.items(), have, strict=True):
             if value != default:
                 raise ConfigError(f"{at}.{name}: {value}, but the procedural tabletop has none; set data or remove it")
+    if params.bins is not None and settings.head != "tokens":
+        raise ConfigError(
+            f"{at}.bins: {params.bins}, but head {settings.head} has no tokens; set head: tokens or remove it"
+        )
     if params.pretrained is not None and params.model is not None:
         raise ConfigError(f"{at}.model: {params.model}, but the geometry is that of {at}.pretrained; remove one")
     if settings.data is not None and params.objects is not None:

@@ -9,17 +9,17 @@ from torchyard_trainers.rl.film import EPISODES, SIDE, write_film
 from torchyard_trainers.vla import tabletop
 from torchyard_trainers.vla.demonstrations import Tabletop
 from torchyard_trainers.vla.evaluation import play
+from torchyard_trainers.vla.objectives import Objective
 from torchyard_trainers.vla.params import Settings
 
 
-def write(session: Session, settings: Settings, table: Tabletop, folder: Path) -> list[Path]:
+def write(session: Session, settings: Settings, objective: Objective, table: Tabletop, folder: Path) -> list[Path]:
     """Play the first episodes of the evaluation again and draw them; return the files. Collective."""
     count = min(EPISODES, settings.eval_episodes)
     ids = torch.arange(count, device=session.world.device)
-    scene = table.scenes(ids, "episodes", held_out=True)
     session.parallel.module.eval()
     with session.precision.casting():
-        path = play(session, settings, table, ids, scene)
+        scene, path = play(session, settings, objective, table, ids)
     session.parallel.module.train()
     if not session.world.is_main:
         return []

@@ -16,17 +16,19 @@ from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
-from torchyard_trainers.vla import flow, report, tabletop
+from torchyard_trainers.vla import paligemma, report, tabletop
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
-from torchyard_trainers.vla.evaluation import closed_loop, flow_loss
-from torchyard_trainers.vla.models import Policy, build_policy, config_of
+from torchyard_trainers.vla.evaluation import closed_loop, held_out_loss
+from torchyard_trainers.vla.models import build_policy, config_of, parts_of
+from torchyard_trainers.vla.objectives import Objective, objective_of
 from torchyard_trainers.vla.observation import Demonstration
 from torchyard_trainers.vla.params import Settings
 from torchyard_trainers.vla.recordings import Recordings, evenly, open_recordings
 
 # Parts of the model that learn with `expertLrScale`.
 EXPERT = ("pi0.model.dit.*", "pi0.embed_action_time.*", "pi0.action_out_proj.*")
+HEAD = ("head.*",)
 
 
 class VisionLanguageAction(Workload):
@@ -50,6 +52,7 @@ class VisionLanguageAction(Workload):
             "draws",
             "normalization",
         ]
+        own += ["head", "bins"] if settings.head == "tokens" else []
         own += ["objects"] if settings.data is None else ["hold_out", "augment"]
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vla",
@@ -66,19 +69,27 @@ class VisionLanguageAction(Workload):
         self.tabletop: Tabletop | None = None
         self.source: Recordings | None = None
         folder = Path(settings.pretrained) if settings.pretrained is not None else None
-        self.pretrained = Pretrained(folder, prefix="pi0.") if folder is not None else None
         self._config = config_of(settings.model, folder, chunk=settings.chunk)
-        size = self._config.vlm_config.vision_config.image_size
+        self._kind = str(self._config.model_type)
+        if folder is not None:
+            if self._kind == "pi0":
+                self.pretrained = Pretrained(folder, prefix="pi0.")
+            else:
+                self.pretrained = Pretrained(folder, prefix="vlm.", renamed=paligemma.RENAMED)
+        size = parts_of(self._config).vision_config.image_size
         if settings.data is None:
             self.tabletop = Tabletop(settings, size)
         else:
             self.source, self._held_out = open_recordings(settings, Path(settings.data), size)
+        self._state, self._action = self._sizes()
+        self._fit()
+        self.objective: Objective = objective_of(settings, self._config, parts=self._action)
 
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        self._fit()
-        policy = build_policy(self._config)
+        bins = settings.bins if settings.head == "tokens" else None
+        policy = build_policy(self._config, state=self._state, action=self._action, horizon=settings.chunk, bins=bins)
         policy.freeze(vision=settings.freeze_vision, language=settings.freeze_language)
         return policy
 
@@ -89,39 +100,52 @@ class VisionLanguageAction(Workload):
             ConfigError: naming what is too large.
         """
         config, settings = self._config, self.settings
-        assert self.source is not None or self.tabletop is not None
-        of_source = (self.source.state_size, self.source.action_size) if self.source is not None else None
-        for name, size in zip(
-            ("max_state_dim", "max_action_dim"), of_source or (tabletop.STATE_SIZE, tabletop.ACTION_SIZE), strict=True
-        ):
+        origin = f"trainer.params.{'model' if settings.pretrained is None else 'pretrained'}"
+        if settings.head == "tokens" and self._kind != "paligemma":
+            raise ConfigError(
+                f"{origin}: is a {self._kind}, but trainer.params.head tokens needs a paligemma; change one"
+            )
+        sizes = {"max_state_dim": self._state, "max_action_dim": self._action} if self._kind == "pi0" else {}
+        for name, size in sizes.items():
             if size > getattr(config, name) and settings.pretrained is not None:
                 raise ConfigError(
                     f"trainer.params.pretrained: {name} of {settings.pretrained} is {getattr(config, name)}, but the "
                     f"data has {size} parts; use another model"
                 )
             setattr(config, name, max(size, getattr(config, name)))
-        known = self.source.instructions if self.source is not None else self.tabletop.instructions
-        words = config.vlm_config.text_config.vocab_size
-        if known.highest >= words:
+        made = self.source or self.tabletop
+        assert made is not None
+        words = parts_of(config).text_config.vocab_size
+        free = words - (settings.bins if settings.head == "tokens" else 0)
+        if made.instructions.highest >= free:
+            bins = f" and the actions {settings.bins}" if free < words else ""
+            fix = " or fewer trainer.params.bins" if free < words else ""
             raise ConfigError(
-                f"trainer.params.{'model' if settings.pretrained is None else 'pretrained'}: has {words} tokens, but "
-                f"the instructions need {known.highest + 1}; use a model with a larger vocabulary"
+                f"{origin}: has {words} tokens, but the instructions need {made.instructions.highest + 1}{bins}; use a "
+                f"model with a larger vocabulary{fix}"
             )
+
+    def _sizes(self) -> tuple[int, int]:
+        """Return the parts of a state and of an action."""
+        if self.source is not None:
+            return self.source.state_size, self.source.action_size
+        return tabletop.STATE_SIZE, tabletop.ACTION_SIZE
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the layers of vision tower, language model and expert."""
-        assert isinstance(model, Policy)
-        return model.blocks
+        blocks: list[nn.Module] = model.blocks  # type: ignore[assignment]
+        return blocks
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Return AdamW; norms, biases and embeddings do not decay, the expert has a learning rate of its own."""
+        """Return AdamW; norms, biases and embeddings do not decay, expert or head have a learning rate of their own."""
         settings = self.settings
+        expert = EXPERT if self._kind == "pi0" else HEAD if settings.head == "flow" else ()
         return adamw(
             model,
             settings.lr,
             weight_decay=settings.weight_decay,
             betas=(0.9, 0.95),
-            rates=dict.fromkeys(EXPERT, settings.expert_lr_scale),
+            rates=dict.fromkeys(expert, settings.expert_lr_scale),
         )
 
     def learning_rate(self, step: int) -> float:
@@ -134,26 +158,23 @@ class VisionLanguageAction(Workload):
         """Measure the model before training."""
         metrics = self.evaluate(session)
         untrained = {"successRateUntrained": metrics["successRate"]} if "successRate" in metrics else {}
-        return {**metrics, "flowLossUntrained": metrics["flowLoss"], **untrained}
+        name = self.objective.metric
+        return {**metrics, f"{name}Untrained": metrics[name], **untrained}
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
-        """Return the flow-matching loss, summed over valid action steps."""
-        settings, model = self.settings, session.parallel.module
+        """Return the loss of the objective, summed over valid action steps."""
+        settings = self.settings
         with session.data_wait:
             shown = self._shown(batch)
             keys = split_keys(keys_of(settings, batch.ids, "flow"), settings.draws)
             if self.source is not None:  # a frame has other times and noise in each epoch
                 keys = split_keys(keys, 1, offset=batch.step).squeeze(-1)
-            draws = flow.draw(keys.flatten(), settings.chunk, model.action_size)
-        size = shown.actions.shape[-1]
-        actions = shown.actions.repeat_interleave(settings.draws, 0)
-        padded = nn.functional.pad(actions, (0, model.action_size - size))
-        velocity = session.parallel.forward(shown.observation, flow.noisy(padded, draws), draws.time)
-        losses = flow.flow_loss(velocity[..., :size], actions, draws.noise[..., :size])
-        losses = losses.unflatten(0, (-1, settings.draws)).mean(1)
+        found = self.objective.losses(session.parallel.forward, shown, keys)
         counted = shown.valid * batch.weights[:, None]
         count = counted.sum()
-        return LossOutput((losses * counted).sum(), {"validActions": Mean(count, batch.weights.sum())}, count)
+        statistics = {name: Mean((each * counted).sum(), count) for name, each in found.statistics.items()}
+        statistics["validActions"] = Mean(count, batch.weights.sum())
+        return LossOutput((found.loss * counted).sum(), statistics, count)
 
     def _shown(self, batch: MicroBatch) -> Demonstration:
         if self.source is None:
@@ -167,7 +188,7 @@ class VisionLanguageAction(Workload):
         return shown._replace(observation=shown.observation._replace(images=images))
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return the flow loss of held-out demonstrations, and on the tabletop the rates of closed-loop episodes."""
+        """Return the loss of held-out demonstrations, and on the tabletop the rates of closed-loop episodes."""
         settings, table, device = self.settings, self.tabletop, session.world.device
         count = settings.eval_samples if table is not None else min(settings.eval_samples, len(self._held_out))
         frames = range(count) if table is not None else evenly(len(self._held_out), count)
@@ -179,16 +200,16 @@ class VisionLanguageAction(Workload):
             return held_out.demonstrations(on_device(held_out.read([frames[each] for each in places]), device))
 
         session.parallel.module.eval()
-        metrics = closed_loop(session, settings, table) if table is not None else {}
-        metrics["flowLoss"] = flow_loss(session, settings, demonstrations, count)
+        metrics = closed_loop(session, settings, self.objective, table) if table is not None else {}
+        metrics[self.objective.metric] = held_out_loss(session, settings, self.objective, demonstrations, count)
         session.parallel.module.train()
         return metrics
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Return the rate of failed episodes, the flow loss between equal ones; of recordings the flow loss."""
+        """Return the rate of failed episodes, the held-out loss between equal ones; of recordings that loss."""
         if "successRate" in metrics:
-            return 1 - metrics["successRate"] + 1e-3 * metrics["flowLoss"]
-        return metrics.get("flowLoss")
+            return 1 - metrics["successRate"] + 1e-3 * metrics[self.objective.metric]
+        return metrics.get(self.objective.metric)
 
     def assets(self) -> Mapping[str, Path | str]:
         """Return the statistics that state and actions are normalised with, and what encodes instructions."""
@@ -200,14 +221,14 @@ class VisionLanguageAction(Workload):
         """See `WritesReport`: pictures of episodes on the tabletop."""
         if self.tabletop is None:
             return []
-        return report.write(session, self.settings, self.tabletop, folder)
+        return report.write(session, self.settings, self.objective, self.tabletop, folder)
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
-        settings = self.settings
-        names = [name for name in metrics if name.startswith(("successRate", "flowLoss", "wrongObjectRate"))]
+        settings, loss = self.settings, self.objective.metric
+        names = [name for name in metrics if name.startswith(("successRate", loss, "wrongObjectRate"))]
         model = settings.model if settings.pretrained is None else settings.pretrained
-        text = f"{model}: flow loss {metrics['flowLoss']:.3f} after {self.total_steps} steps"
+        text = f"{model}: {loss} {metrics[loss]:.3f} after {self.total_steps} steps"
         if "successRate" in metrics:
             text += (
                 f"; success rate {metrics['successRate']:.3f} over {settings.eval_episodes} closed-loop episodes, "

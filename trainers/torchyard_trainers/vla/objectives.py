@@ -1,0 +1,91 @@
+"""What a policy learns from demonstrations and how it acts: flow matching, or action tokens."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchyard_trainers.vla import flow
+from torchyard_trainers.vla.bins import to_bins
+from torchyard_trainers.vla.observation import Demonstration, Observation
+from torchyard_trainers.vla.params import Settings
+
+
+class Losses(NamedTuple):
+    """Losses of action steps [m, H], and statistics of the same shape."""
+
+    loss: Tensor
+    statistics: Mapping[str, Tensor]
+
+
+class Objective(Protocol):
+    """A loss of demonstrations, and a way to act."""
+
+    metric: str  # name of the loss of held-out demonstrations
+
+    def losses(self, model: Callable[..., Tensor], shown: Demonstration, keys: Tensor) -> Losses:
+        """Return the losses of demonstrations; random numbers follow from keys [m, draws]."""
+
+    def act(self, model: nn.Module, seen: Observation, keys: Tensor) -> Tensor:
+        """Return normalised actions [m, H, a]; random numbers follow from keys [m]."""
+
+
+class FlowMatching:
+    """The squared error of a velocity that carries noise to actions; see `flow`."""
+
+    metric = "flowLoss"
+
+    def __init__(self, settings: Settings, *, parts: int, size: int) -> None:
+        """Learn actions of `parts` parts with a model whose actions have `size` parts, of which the last mean nothing.
+
+        Args:
+            settings: of the run.
+            parts: of an action.
+            size: of an action in the model.
+        """
+        self._chunk, self._steps, self._parts, self._size = settings.chunk, settings.flow_steps, parts, size
+
+    def losses(self, model: Callable[..., Tensor], shown: Demonstration, keys: Tensor) -> Losses:
+        """See `Objective`; the mean over several draws for each demonstration."""
+        times = keys.shape[1]
+        draws = flow.draw(keys.flatten(), self._chunk, self._size)
+        actions = shown.actions.repeat_interleave(times, 0)
+        padded = F.pad(actions, (0, self._size - self._parts))
+        velocity = model(shown.observation, flow.noisy(padded, draws), draws.time)
+        losses = flow.flow_loss(velocity[..., : self._parts], actions, draws.noise[..., : self._parts])
+        return Losses(losses.unflatten(0, (-1, times)).mean(1), {})
+
+    def act(self, model: nn.Module, seen: Observation, keys: Tensor) -> Tensor:
+        """See `Objective`: integrate the velocity."""
+        noise = flow.draw(keys, self._chunk, self._size).noise
+        found: Tensor = model(seen, noise, steps=self._steps, size=self._parts)
+        return found
+
+
+class ActionTokens:
+    """The cross-entropy of action tokens, mean over the parts of an action."""
+
+    metric = "tokenLoss"
+
+    def __init__(self, settings: Settings) -> None:
+        """Learn tokens of `bins` bins."""
+        self._bins = settings.bins
+
+    def losses(self, model: Callable[..., Tensor], shown: Demonstration, _keys: Tensor) -> Losses:
+        """See `Objective`; nothing is drawn."""
+        logits, right = model(shown.observation, shown.actions), to_bins(shown.actions, self._bins)
+        losses = F.cross_entropy(logits.flatten(0, -2), right.flatten(), reduction="none").view_as(right)
+        return Losses(losses.mean(-1), {"tokenAccuracy": (logits.argmax(-1) == right).float().mean(-1)})
+
+    def act(self, model: nn.Module, seen: Observation, _keys: Tensor) -> Tensor:
+        """See `Objective`: the most likely tokens."""
+        found: Tensor = model(seen)
+        return found
+
+
+def objective_of(settings: Settings, config: Any, *, parts: int) -> Objective:
+    """Return the objective of a run, whose actions have so many parts."""
+    if settings.head == "tokens":
+        return ActionTokens(settings)
+    return FlowMatching(settings, parts=parts, size=getattr(config, "max_action_dim", parts))
