@@ -11,13 +11,15 @@ from torchyard.api.crd import crd_yaml
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.reference import reference_markdown
 from torchyard.sweep import reference as sweep_reference
+from torchyard.sweep.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Path and text of the CRD, the parameter schemas and the reference pages."""
+    """Path and text of the CRDs, the parameter schemas and the reference pages."""
     yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
+    yield ROOT / "charts/torchyard/files/trainingsweeps.yaml", sweep_crd_yaml()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
     for name in BUILT_IN:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from torchyard.api.crd import crd_yaml
+from torchyard.sweep.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = "torchyard-system"
@@ -24,7 +25,7 @@ def main(folder: Path) -> None:
     """Write crd.yaml and operator.yaml."""
     folder.mkdir(parents=True, exist_ok=True)
     operator = yaml.safe_dump_all([namespace(), *map(without_helm, rendered())], sort_keys=False, width=120)
-    for name, text in (("crd.yaml", crd_yaml()), ("operator.yaml", operator)):
+    for name, text in (("crd.yaml", f"{crd_yaml()}---\n{sweep_crd_yaml()}"), ("operator.yaml", operator)):
         (folder / name).write_text(text, encoding="utf-8")
         print(folder / name)
 

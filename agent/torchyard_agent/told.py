@@ -31,12 +31,18 @@ def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
-    """What in the reports is news at once: that training began, and each checkpoint."""
+    """Return what in the reports is news at once: that training began, each checkpoint, each value at a rung."""
     return [
         (
             report.get("step", 0) > 0,
             report.get("phase") in _BEFORE_STEPS,
             (report.get("checkpoint") or {}).get("step"),
+            _rungs(report.get("metrics")),
         )
         for report in reports
     ]
+
+
+def _rungs(metrics: Any) -> int:
+    """Return how many values at rungs are among the metrics, by which a sweep decides."""
+    return sum("@" in str(name) for name in metrics) if isinstance(metrics, dict) else 0

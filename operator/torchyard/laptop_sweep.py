@@ -5,28 +5,24 @@ any moment loses nothing, the next one reads the trials and goes on.
 """
 
 import asyncio
-import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context, parent_process
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.torchrun import local_procs
 from torchyard.api.values import since
 from torchyard.cluster.local.run import Event
 from torchyard.cluster.local.runs import run_folder
-from torchyard.cluster.local.sweeps import create_trial, edit_trial, trial_jobs, trial_of
+from torchyard.cluster.local.sweeps import create_trial, edit_trial, trial_jobs
 from torchyard.laptop import run_job
 from torchyard.sweep.decide import Action, Create, Finish, Promote, Stop, decide
 from torchyard.sweep.outcomes import Trial
 from torchyard.sweep.resource import TrainingSweep, TrialRecord, trial_name
-from torchyard.sweep.sampling import Past, suggest
+from torchyard.sweep.sampler import Sampler
+from torchyard.sweep.sampling import Past
+from torchyard.sweep.trials import trial_of
 
-SUGGEST_SECONDS = 300.0
 LOOK_SECONDS = 5.0
 
 Jobs = Mapping[int, TrainingJob]
@@ -49,24 +45,21 @@ async def run_sweep(
     Raises:
         ValueError: the parameters of a trial make no valid job, or a file was damaged.
         OSError: files cannot be written.
-        TimeoutError: the sampler does not answer.
+        SamplerError, MissingLibraryError: there is no suggestion.
     """
-    context = get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_prepare_sampler) as pool:
-        running = _Sweep(sweep, on_change, stop or asyncio.Event(), pool)
-        try:
-            return await running.until_over()
-        finally:
-            await running.close()
+    running = _Sweep(sweep, on_change, stop or asyncio.Event())
+    try:
+        return await running.until_over()
+    finally:
+        await running.close()
 
 
 class _Sweep:
     """The trials of one sweep, while this process controls them."""
 
-    def __init__(
-        self, sweep: TrainingSweep, on_change: OnChange, stop: asyncio.Event, pool: ProcessPoolExecutor
-    ) -> None:
-        self.sweep, self.on_change, self.stop, self.pool = sweep, on_change, stop, pool
+    def __init__(self, sweep: TrainingSweep, on_change: OnChange, stop: asyncio.Event) -> None:
+        self.sweep, self.on_change, self.stop = sweep, on_change, stop
+        self.sampler = Sampler()
         self.jobs: dict[int, TrainingJob] = {}
         self.tasks: dict[int, asyncio.Task[TrainingJob]] = {}
         self.changed = asyncio.Event()
@@ -97,6 +90,7 @@ class _Sweep:
     async def close(self) -> None:
         """Save and stop the trials that run."""
         self.stop.set()
+        self.sampler.kill()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
     async def _turn(self) -> Finish | None:
@@ -136,10 +130,7 @@ class _Sweep:
             for each in sorted(self.trials(), key=lambda trial: trial.record.number)
             if each.record.number < action.number
         ]
-        asked = asyncio.get_running_loop().run_in_executor(
-            self.pool, suggest, self.sweep.spec, action.number, action.unit.basis, action.history, past
-        )
-        return await asyncio.wait_for(asked, SUGGEST_SECONDS)
+        return await self.sampler.suggest(self.sweep.spec, action.number, action.unit.basis, action.history, past)
 
     def _control(self, number: int) -> None:
         def seen(job: TrainingJob, _events: list[Event]) -> None:
@@ -170,18 +161,3 @@ class _Sweep:
 
 def _facts(job: TrainingJob) -> object:
     return job.status.state, job.spec.suspend, job.status.metrics
-
-
-def _prepare_sampler() -> None:
-    """Ignore Ctrl-C, which is for the controller, and end with the controller, however that ends."""
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is gone: a killed parent closes no queue."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -15,6 +15,7 @@ from tests.support.charts import CHART, ROOT, helm, needs_helm, one, rendered, t
 from torchyard.api.crd import crd
 from torchyard.cli.remote.intake_probe import LABELS as DOCTOR
 from torchyard.cluster.kube.manifest import names
+from torchyard.sweep.crd import sweep_crd
 
 pytestmark = needs_helm
 
@@ -52,17 +53,16 @@ def test_lint_finds_nothing(path):
     assert done.returncode == 0, done.stdout
 
 
-def test_the_chart_installs_the_generated_resource():
-    (document,) = rendered(show="templates/crds.yaml")
-    assert document == crd()
+def test_the_chart_installs_the_generated_resources():
+    assert rendered(show="templates/crds.yaml") == [crd(), sweep_crd()]
 
 
 def test_the_resource_can_be_left_out_and_let_go():
     kinds = {document["kind"] for document in rendered({"crds": {"install": False}})}
     assert "CustomResourceDefinition" not in kinds
-    (document,) = rendered({"crds": {"keep": False}}, show="templates/crds.yaml")
-    assert "annotations" not in document["metadata"]
-    assert document["spec"] == crd()["spec"]
+    documents = rendered({"crds": {"keep": False}}, show="templates/crds.yaml")
+    assert all("annotations" not in document["metadata"] for document in documents)
+    assert [document["spec"] for document in documents] == [crd()["spec"], sweep_crd()["spec"]]
 
 
 def test_two_releases_share_no_name():

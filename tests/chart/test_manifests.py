@@ -11,6 +11,7 @@ from tests.chart.test_tls import agent, shake_hands
 from tests.support.charts import HELM, NAMESPACE, ROOT, needs_helm, rendered
 
 from torchyard.api.crd import crd
+from torchyard.sweep.crd import sweep_crd
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,9 @@ def test_it_is_what_the_chart_installs(written):
 
     values = {"tls": {"existingSecret": "torchyard-intake-tls"}}
     chart = named(document for document in rendered(values) if document["kind"] != "Pod")
-    assert written["crd.yaml"] == [crd()]
-    chart.pop(("CustomResourceDefinition", crd()["metadata"]["name"]))
+    assert written["crd.yaml"] == [crd(), sweep_crd()]
+    for definition in written["crd.yaml"]:
+        chart.pop(("CustomResourceDefinition", definition["metadata"]["name"]))
     space, *operator = written["operator.yaml"]
     assert space["metadata"]["name"] == NAMESPACE
     assert named(operator) == chart

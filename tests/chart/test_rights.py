@@ -9,7 +9,7 @@ from torchyard.cli.remote.doctor import OPERATORS
 
 pytestmark = needs_helm
 
-MOST_RIGHTS = 30
+MOST_RIGHTS = 31
 # Rights that lead to others: what is in Secrets, into running containers, or to new rights.
 FORBIDDEN_RESOURCES = re.compile(r"secrets|pods/(exec|attach|portforward|proxy|ephemeralcontainers)|serviceaccounts|\*")
 FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
@@ -17,7 +17,14 @@ ALLOWED_EVERYWHERE = {
     ("torchyard.dev", "trainingjobs", "get"),
     ("torchyard.dev", "trainingjobs", "list"),
     ("torchyard.dev", "trainingjobs", "watch"),
+    ("torchyard.dev", "trainingjobs", "create"),
+    ("torchyard.dev", "trainingjobs", "patch"),
     ("torchyard.dev", "trainingjobs", "delete"),
+    ("torchyard.dev", "trainingsweeps", "get"),
+    ("torchyard.dev", "trainingsweeps", "list"),
+    ("torchyard.dev", "trainingsweeps", "watch"),
+    ("torchyard.dev", "trainingsweeps", "delete"),
+    ("torchyard.dev", "trainingsweeps/status", "update"),
     ("torchyard.dev", "trainingjobs/status", "update"),
     ("", "pods", "get"),
     ("", "pods", "list"),
@@ -108,7 +115,7 @@ def test_rights_are_bound_to_the_operator_alone():
 
 def test_whoever_edits_a_namespace_may_never_write_a_status():
     edit = rights(one(rendered(), "ClusterRole", "torchyard-edit"))
-    assert {resource for _, resource, _ in edit} == {"trainingjobs", "trainingjobs/scale"}
+    assert {resource for _, resource, _ in edit} == {"trainingjobs", "trainingjobs/scale", "trainingsweeps"}
 
 
 def test_every_right_has_its_reason_in_the_documentation():

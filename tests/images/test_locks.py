@@ -10,11 +10,15 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WANTED = {
-    "operator": [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["operator"]],
+    "operator": [
+        *PROJECT["dependencies"],
+        *PROJECT["optional-dependencies"]["operator"],
+        *PROJECT["optional-dependencies"]["sweep"],
+    ],
     "trainer": [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["trainers"]],
     "build": (ROOT / "images/build.in").read_text().partition("\n")[2].split(),
 }
-TORCH = {"torch", "transformers", "numpy", "triton", "nvidia-ml-py", "nvidia-nccl-cu13"}
+TORCH = {"torch", "transformers", "scipy", "triton", "nvidia-ml-py", "nvidia-nccl-cu13"}
 
 
 def pins(path):

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from torchyard.cluster.local.run import read_run, write_status_file
 from torchyard.cluster.local.runs import control
 from torchyard.sweep.codec import read_sweep
 from torchyard.sweep.outcomes import outcomes_of
+from torchyard.sweep.trials import trial_of
 
 WRITES = ("create_trial", "edit_trial")
 
@@ -29,8 +29,6 @@ def sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(laptop_sweep, "run_job", train)
-    # A grid needs no Optuna, and each of many lives would start a process.
-    monkeypatch.setattr(laptop_sweep, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
     spec = {
         "objective": {"metric": "score", "goal": "maximize"},
         "algorithm": {"name": "grid"},
@@ -100,7 +98,7 @@ def life(sweep, monkeypatch, kill_at=None, *, after=False):
 
 def decisions(sweep):
     """What was decided on each trial, and how its units ended."""
-    trials = [sweeps.trial_of(job) for job in sweeps.trial_jobs(sweep).values()]
+    trials = [trial_of(job) for job in sweeps.trial_jobs(sweep).values()]
     return [(each.record.parameters, each.record.units, outcomes_of(sweep.spec, each)) for each in trials]
 
 

@@ -2,9 +2,12 @@
 {{- define "torchyard.rulesWhereJobsLive" -}}
 - apiGroups: [torchyard.dev]
   resources: [trainingjobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [torchyard.dev]
+  resources: [trainingsweeps]
   verbs: [get, list, watch, delete]
 - apiGroups: [torchyard.dev]
-  resources: [trainingjobs/status]
+  resources: [trainingjobs/status, trainingsweeps/status]
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]

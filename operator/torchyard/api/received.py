@@ -49,7 +49,7 @@ def received(
         document: as decoded from JSON.
         before: what was made of this object the last time: a spec of the same generation is not read again.
     """
-    metadata = _metadata(document)
+    metadata = metadata_of(document)
     if metadata is None:
         return None
     if isinstance(before, TrainingJob) and _same_spec(before.metadata, metadata):
@@ -84,8 +84,8 @@ def _problem(error: Exception) -> str:
     return f"{field}: unknown to this operator ({__version__}), which is older than the CRD: upgrade the operator"
 
 
-def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
-    """What we need of the metadata; labels and annotations that are not as they should be are left out."""
+def metadata_of(document: Mapping[str, Any]) -> ObjectMeta | None:
+    """Return what we need of the metadata, without labels and annotations of the wrong form; None: no name."""
     raw = document.get("metadata")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         return None

@@ -54,10 +54,13 @@ def status_schema() -> Schema:
     It has one owner, the operator, and is owned as a whole: a list of all its fields and their owner would be a third
     of every object (docs/decisions/0017-what-a-status-write-costs.md).
     """
-    return {
-        **_without_defaults(structural(msgspec.json.schema(TrainingJobStatus, schema_hook=values.schema))),
-        MAP_TYPE: "atomic",
-    }
+    return status_of(TrainingJobStatus)
+
+
+def status_of(model: type[msgspec.Struct]) -> Schema:
+    """Return the schema of a status that the operator alone writes."""
+    described = structural(msgspec.json.schema(model, schema_hook=values.schema))
+    return {**_without_defaults(described), MAP_TYPE: "atomic"}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""kopf's watch of TrainingJobs: what it hears is handed on, and that is all that kopf does here.
+"""kopf's watch of TrainingJobs and TrainingSweeps: what it hears is handed on, and that is all that kopf does here.
 
 It has a thread and an event loop of its own. When kopf ends, it cancels every task of its loop that it did not find
 there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins again.
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import kopf
@@ -21,11 +21,14 @@ from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.engine.ports import Unavailable
+from torchyard.sweep.resource import PLURAL as SWEEPS
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]
 """Told the type of an event (None: an object of a list) and the object as JSON."""
 
 LOOK_SECONDS = 2.0
+SWEEPS_SECONDS = 60.0
+"""How often a cluster without TrainingSweeps is asked for them: an upgrade may bring them later."""
 SERVER_SECONDS = 290
 MAX_BACKOFF_SECONDS = 30.0
 TURN_SECONDS = 4.0  # less than a liveness probe waits
@@ -33,13 +36,14 @@ _log = logging.getLogger(__name__)
 
 
 class JobWatch:
-    """Watches the jobs of a cluster.
+    """Watches the jobs of a cluster, and its sweeps where it knows them.
 
     Args:
         api: to ask whether there are TrainingJobs at all.
         context: of the kubeconfig.
         namespaces: to watch; none: all.
-        heard: called in the event loop that `run` runs in.
+        heard: called with every event of a job, in the event loop that `run` runs in.
+        heard_sweep: the same for sweeps.
         missing: told why jobs cannot be watched; an empty sentence: they can.
     """
 
@@ -50,11 +54,14 @@ class JobWatch:
         namespaces: Sequence[str],
         *,
         heard: Heard,
+        heard_sweep: Heard,
         missing: Callable[[str], None],
     ) -> None:
         self._api, self._context, self._namespaces = api, context, namespaces
-        self._heard, self._missing = heard, missing
+        self._heard, self._missing = {PLURAL: heard, SWEEPS: heard_sweep}, missing
+        self._served: Collection[str] = ()
         self._loop: asyncio.AbstractEventLoop | None = None  # kopf's, while it has one
+        self._stop: Callable[[], None] | None = None
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -63,10 +70,13 @@ class JobWatch:
                 self._missing(why)
                 await asyncio.sleep(LOOK_SECONDS)
             self._missing("")
+            look = asyncio.create_task(self._look_for_sweeps())
             try:
                 await self._run_kopf()
             except Exception as error:  # noqa: BLE001 -- kopf gives up for many causes, and we for none of them
                 _log.warning("the watch of TrainingJobs ended and begins again: %s: %s", type(error).__name__, error)
+            finally:
+                look.cancel()
             await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter
 
     async def stuck(self) -> str:
@@ -85,12 +95,25 @@ class JobWatch:
     async def _unknown(self) -> str:
         """Why there is nothing to watch: kopf would wait for ever for a CRD that it did not find at its start."""
         try:
-            known = f'"{PLURAL}"'.encode() in await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
+            answer = await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
         except (NotFound, Rejected, Gone):
-            known = False
+            answer = b""
         except Unavailable as error:
             return f"the API server does not answer: {error}"
-        return "" if known else "TrainingJobs are not installed: `torchyard crd | kubectl apply --server-side -f -`"
+        self._served = [plural for plural in self._heard if f'"{plural}"'.encode() in answer]
+        return (
+            ""
+            if PLURAL in self._served
+            else "TrainingJobs are not installed: `torchyard crd | kubectl apply --server-side -f -`"
+        )
+
+    async def _look_for_sweeps(self) -> None:
+        """End the watch once sweeps are served that it does not watch: kopf looks for kinds at its start alone."""
+        while SWEEPS not in self._served:
+            await asyncio.sleep(SWEEPS_SECONDS)
+            await self._unknown()
+            if SWEEPS in self._served and self._stop is not None:
+                self._stop()
 
     async def _run_kopf(self) -> None:
         here = asyncio.get_running_loop()
@@ -103,8 +126,13 @@ class JobWatch:
                 return
             over.set_exception(error) if isinstance(error, Exception) else over.set_result(None)
 
-        def tell(kind: str | None, document: Mapping[str, Any]) -> None:
-            here.call_soon_threadsafe(self._heard, kind, document)
+        def tell(plural: str, kind: str | None, document: Mapping[str, Any]) -> None:
+            here.call_soon_threadsafe(self._heard[plural], kind, document)
+
+        def stop() -> None:
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(inside["stop"].set)
 
         async def watch() -> None:
             self._loop, inside["stop"] = asyncio.get_running_loop(), asyncio.Event()
@@ -123,6 +151,7 @@ class JobWatch:
             with contextlib.suppress(RuntimeError):
                 here.call_soon_threadsafe(end, error)
 
+        self._stop = stop
         threading.Thread(target=thread, name="kopf", daemon=True).start()
         try:
             await asyncio.shield(over)
@@ -133,7 +162,7 @@ class JobWatch:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(inside["stop"].set)
 
-    async def _watch(self, tell: Heard, stop: asyncio.Event) -> None:
+    async def _watch(self, tell: Callable[[str, str | None, Mapping[str, Any]], None], stop: asyncio.Event) -> None:
         registry = kopf.OperatorRegistry()
         async with connected(self._context) as api:
 
@@ -142,9 +171,11 @@ class JobWatch:
                 # kopf closes the session it is given when it wants another one.
                 return kopf.AiohttpSession(server=api.credentials.server, aiohttp_session=api.another_session())
 
-            @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-            async def seen(event: kopf.RawEvent, **_: Any) -> None:
-                tell(event["type"], event["object"])
+            async def seen(event: kopf.RawEvent, resource: kopf.Resource, **_: Any) -> None:
+                tell(resource.plural, event["type"], event["object"])
+
+            for plural in self._served:
+                kopf.on.event(GROUP, VERSION, plural, registry=registry)(seen)
 
             await kopf.operator(
                 registry=registry,

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchyard.api.states import State
 from torchyard.app import probes
@@ -18,6 +18,7 @@ from torchyard.app.job_watch import JobWatch
 from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
+from torchyard.app.sweep_controller import SweepController
 from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.client import Api
 from torchyard.cluster.kube.cluster import KubeCluster
@@ -28,6 +29,7 @@ from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.leader_label import LeaderLabel
 from torchyard.cluster.kube.lease import Lease, Unelected
 from torchyard.cluster.kube.provenance import Provenance
+from torchyard.cluster.kube.sweeps import Sweeps, Trials
 from torchyard.engine.controller import Controller, Settings
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.intake import server, tls
@@ -98,6 +100,8 @@ class Operator:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
         self._invalid = InvalidJobs(writing, clock=clock)
         self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
+        self.sweeps = Sweeps(changed=self._look_at_sweep)
+        self._writing = writing
         self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self._heard)
         self.cluster = KubeCluster(
             writing,
@@ -116,10 +120,12 @@ class Operator:
             options.context,
             options.namespaces,
             heard=self.jobs.hear,
+            heard_sweep=self.sweeps.hear,
             missing=lambda why: self.readiness.set("crd", why),
         )
         self._synced = asyncio.Event()
         self._controller: Controller | None = None
+        self._sweep_controller: SweepController | None = None
         self._looking: asyncio.Task[None] | None = None
         self._intake: server.Intake | None = None
         self._namespace = namespace
@@ -179,7 +185,7 @@ class Operator:
                 for task in (term, lapsed):
                     task.cancel()
                 ended, _ = await asyncio.gather(term, lapsed, return_exceptions=True)
-                self._controller = self._looking = None
+                self._controller = self._sweep_controller = self._looking = None
                 if self._intake is not None:
                     self._intake.dismiss()
                 self.registry.clear()  # the next leader tells agents other things under the same revisions
@@ -205,6 +211,11 @@ class Operator:
             if not known():
                 await self._synced.wait()
                 self._look_at_all(controller)
+            # Its decisions need all trials, so it starts when they are known.
+            trials = Trials(self._writing, self.jobs)
+            sweeps = SweepController(self._writing, self.sweeps, trials, clock=self._api.time)
+            self._sweep_controller = sweeps
+            group.create_task(sweeps.run())
             group.create_task(self._invalid.run())
             if self._label is not None:
                 group.create_task(self._label.move_here())
@@ -223,6 +234,8 @@ class Operator:
         self.readiness.set("operator", "it is stopping")
         if self._controller is not None and self._looking is not None:
             await self._controller.close(drop=True)
+            if self._sweep_controller is not None:
+                await self._sweep_controller.close()
             await asyncio.wait({self._looking}, timeout=DRAIN_SECONDS)
 
     async def _farewell(self) -> None:
@@ -247,9 +260,11 @@ class Operator:
             try:
                 if self._synced.is_set():
                     await self.jobs.sweep(self._api, namespaces)
+                    await self._known_sweeps(namespaces)
                     await self.cluster.tracked.sweep()
                 else:
                     await self.jobs.caught_up(self._api, namespaces)
+                    await self._known_sweeps(namespaces)
                     self._know_all()
             except (Unavailable, Rejected, NotFound, Gone) as error:
                 if not self._synced.is_set():
@@ -259,6 +274,14 @@ class Operator:
             if self.lease.leading:
                 self.cluster.report_forged()
             await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
+
+    async def _known_sweeps(self, namespaces: Sequence[str]) -> None:
+        """Know all sweeps, or repair what a watch missed; a cluster that does not know the kind has none."""
+        with contextlib.suppress(NotFound):
+            if self._synced.is_set():
+                await self.sweeps.sweep(self._api, namespaces)
+            else:
+                await self.sweeps.caught_up(self._api, namespaces)
 
     def _know_all(self) -> None:
         self.readiness.set("jobs")
@@ -270,6 +293,12 @@ class Operator:
             self._invalid.forget(key)
         if self._controller is not None:
             self._controller.enqueue(key, after)
+        if (sweep := self.sweeps.of_job(key)) is not None:
+            self._look_at_sweep(sweep)
+
+    def _look_at_sweep(self, key: Key) -> None:
+        if self._sweep_controller is not None:
+            self._sweep_controller.enqueue(key)
 
     # Agents.
 
@@ -310,6 +339,7 @@ class Operator:
         return Counter(job.status.state or State.PENDING for job in self.jobs)
 
     def _counts(self) -> Iterable[tuple[str, str, float]]:
+        yield "torchyard_sweeps", "Sweeps that can be run.", sum(1 for _ in self.sweeps)
         yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)
         yield "torchyard_pods_forged", "Pods that pretend to be a job's.", len(self.cluster.tracked.forged())
         yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting

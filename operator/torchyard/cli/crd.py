@@ -11,8 +11,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def command() -> int:
-    """Print the CustomResourceDefinition of TrainingJob, for `kubectl apply -f -`."""
+    """Print the CustomResourceDefinitions of TrainingJob and TrainingSweep, for `kubectl apply -f -`."""
     from torchyard.api.crd import crd_yaml
+    from torchyard.sweep.crd import sweep_crd_yaml
 
-    sys.stdout.write(crd_yaml())
+    sys.stdout.write(f"{crd_yaml()}---\n{sweep_crd_yaml()}")
     return SUCCEEDED

@@ -94,9 +94,9 @@ def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format 
 def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path) -> int:
     from torchyard.cli.sweep_page import page_of
     from torchyard.cli.sweep_results import csv_of, results_of
-    from torchyard.cluster.local.sweeps import trial_of
     from torchyard.sweep.outcomes import outcomes_of
     from torchyard.sweep.sampling import Past, importances
+    from torchyard.sweep.trials import trial_of
 
     trials = [trial_of(job) for _, job in sorted(jobs.items())]
     past = [Past(number=each.record.number, parameters=each.record.parameters, basis=0) for each in trials]

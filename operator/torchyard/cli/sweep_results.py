@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob
-from torchyard.cluster.local.sweeps import trial_of
 from torchyard.sweep.outcomes import best_of, better, outcomes_of
 from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.trials import trial_of
 
 
 class Result(Struct, frozen=True, kw_only=True):

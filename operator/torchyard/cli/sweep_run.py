@@ -31,6 +31,8 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
     """
     from torchyard.cluster.local.sweeps import control_sweep, create_sweep
+    from torchyard.sweep.sampler import SamplerError
+    from torchyard.sweep.sampling import MissingLibraryError, require_libraries
 
     assert options.file is not None
     given = [options.nodes, options.procs, options.gpus, options.save, options.module, *options.words, *options.env]
@@ -38,7 +40,12 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
         fix = "change jobTemplate in the file, or use --set jobTemplate.spec.nodes=2"
         raise RefusalError(f"{options.file} is a sweep, and options of a job are given", fix)
     sweep = sweep_of(options.file, options.sets)
-    _require_optuna(sweep)
+    try:
+        require_libraries(sweep.spec)
+    except MissingLibraryError as error:
+        raise RefusalError(str(error)) from error
+    if sweep.spec.suspend:
+        raise RefusalError("spec.suspend is true, which is for clusters", "leave it out, and stop with Ctrl-C")
     if name is not None:
         if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
             fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
@@ -48,7 +55,7 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
         sweep = create_sweep(sweep, options.file.absolute().parent)
         with control_sweep(sweep.metadata.name):
             return asyncio.run(_Watching(sweep).until_over(output))
-    except ValueError as error:
+    except (ValueError, SamplerError) as error:
         raise RefusalError(str(error).rstrip(".")) from error
 
 
@@ -116,13 +123,3 @@ class _Watching:
         while live is not None:
             live.update(table_of(self.sweep, self.jobs), refresh=True)
             await asyncio.sleep(SHOW_SECONDS)
-
-
-def _require_optuna(sweep: TrainingSweep) -> None:
-    import importlib.util
-
-    needed = {"tpe": ["optuna"], "random": ["optuna"], "cmaes": ["optuna", "cmaes"], "grid": []}
-    lacking = [each for each in needed[sweep.spec.algorithm.name] if importlib.util.find_spec(each) is None]
-    if lacking:
-        fix = "install it with `pip install 'torchyard[sweep]'`, or use algorithm grid"
-        raise RefusalError(f"algorithm {sweep.spec.algorithm.name} needs {lacking[0]}, which is not installed", fix)

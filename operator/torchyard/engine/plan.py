@@ -227,6 +227,8 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         [(each.round, each.end_time, each.reason) for each in status.attempts],
         status.completion_time,
         len(status.warnings),
+        # Values at rungs: a sweep stops a trial by them.
+        [name for name in status.metrics if "@" in name],
     )
 
 

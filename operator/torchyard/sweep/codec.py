@@ -8,11 +8,17 @@ import msgspec
 from torchyard.api import values
 from torchyard.api.codec import converted, sparse
 from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.status import TrainingSweepStatus
 
 
 def read_sweep(document: Mapping[str, Any]) -> TrainingSweep:
     """Decode a sweep, see `converted`."""
     return converted(document, TrainingSweep)
+
+
+def read_sweep_status(document: Mapping[str, Any]) -> TrainingSweepStatus:
+    """Decode the status of a sweep; unknown fields of a newer version are ignored. See `converted`."""
+    return converted(document, TrainingSweepStatus)
 
 
 def sweep_document(sweep: TrainingSweep) -> dict[str, Any]:
@@ -23,3 +29,9 @@ def sweep_document(sweep: TrainingSweep) -> dict[str, Any]:
         "metadata": msgspec.to_builtins(sweep.metadata, enc_hook=values.encode),
         "spec": sparse(sweep.spec),
     }
+
+
+def sweep_status_document(status: TrainingSweepStatus) -> dict[str, Any]:
+    """Return a status as JSON values; fields at their default are left out."""
+    document: dict[str, Any] = msgspec.to_builtins(status, enc_hook=values.encode)
+    return document

@@ -18,6 +18,7 @@ from torchyard.sweep.outcomes import Outcome, Trial, best_first, better, outcome
 from torchyard.sweep.resource import Unit
 from torchyard.sweep.space import grid_size
 from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+from torchyard.sweep.status import SweepReason
 
 
 class Create(Struct, frozen=True, kw_only=True):
@@ -52,6 +53,7 @@ class Finish(Struct, frozen=True, kw_only=True):
     """The sweep is over."""
 
     state: Literal["Succeeded", "Failed"]
+    reason: SweepReason
     message: str
 
 
@@ -126,10 +128,10 @@ class _Planner:
                 return action
         complete = sum(outcome is not None and outcome.kind == "complete" for outcome in self.outcomes.values())
         if not complete:
-            return Finish(state="Failed", message="no trial trained to its end. `torchyard logs TRIAL` shows why.")
-        return Finish(
-            state="Succeeded", message=f"{len(self.numbers)} trials, {complete} of them trained to their end."
-        )
+            what = "no trial trained to its end. `torchyard logs TRIAL` shows why."
+            return Finish(state="Failed", reason=SweepReason.NO_TRIAL_COMPLETE, message=what)
+        what = f"{len(self.numbers)} trials, {complete} of them trained to their end."
+        return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
 
     def _history(self, basis: int) -> list[Outcome] | None:
         """Return the outcomes of the units below `basis`; None: one of them has not ended."""
@@ -227,7 +229,8 @@ def _give_up(
         return stops
     if failed > spec.max_failed:
         what = f"{failed} trials failed, more than maxFailed {spec.max_failed}. `torchyard logs TRIAL` shows why."
-        return [Finish(state="Failed", message=what)]
+        return [Finish(state="Failed", reason=SweepReason.TOO_MANY_FAILED, message=what)]
     complete = any(_last(outcomes, "complete") for outcomes in ended.values())
     ending: Literal["Succeeded", "Failed"] = "Succeeded" if complete else "Failed"
-    return [Finish(state=ending, message=f"the deadline of {spec.deadline} is over.")]
+    what = f"the deadline of {spec.deadline} is over."
+    return [Finish(state=ending, reason=SweepReason.DEADLINE_EXCEEDED, message=what)]

@@ -4,16 +4,17 @@ from typing import Any
 
 from torchyard.api.reference import sections
 from torchyard.api.resource import API_VERSION
-from torchyard.api.schema import Schema
+from torchyard.api.schema import Schema, status_of
 from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweep.rules import NEVER_TUNED
 from torchyard.sweep.schema import spec_schema
+from torchyard.sweep.status import TrainingSweepStatus
 
 _INTRODUCTION = f"""\
 # TrainingSweep
 
-`apiVersion: {API_VERSION}`, `kind: {KIND}`. Generated from the models; every field is listed.
-`torchyard run sweep.yaml` runs one on this machine, [sweeps.md](../sweeps.md) explains how.
+`apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `ts`. Generated from the models; every field is listed.
+`torchyard run sweep.yaml` runs one on this machine, `kubectl apply` on a cluster; [sweeps.md](../sweeps.md) explains how.
 The name of a sweep has at most {MAX_SWEEP_NAME} characters: its trials are jobs called `NAME-0`, `NAME-1` and so on.
 """
 _NEVER = ", ".join(f"`{path}`" for path in NEVER_TUNED)
@@ -28,12 +29,15 @@ lie within what the field allows. `jobTemplate.spec` is the spec of a [TrainingJ
 def reference_markdown() -> str:
     """Return the whole page: one table a section."""
     schema = _without_the_job(spec_schema())
+    status = status_of(TrainingSweepStatus)
     return "\n".join(
         [
             _INTRODUCTION,
             f"## Spec\n\n{schema['description']}\n",
             *sections("spec", schema),
             _PARAMETERS,
+            f"## Status\n\n{status['description']}\n",
+            *sections("status", status),
         ]
     )
 

@@ -7,10 +7,14 @@ from msgspec import Struct, field
 from torchyard.api.forms import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
 from torchyard.sweep.spec import MAX_TRIALS, TrainingSweepSpec
+from torchyard.sweep.status import TrainingSweepStatus
 
 KIND = "TrainingSweep"
+PLURAL = "trainingsweeps"
+SWEEP = "torchyard.dev/sweep"
+"""Label of a trial: the name of its sweep."""
 SWEEP_UID = "torchyard.dev/sweep-uid"
-"""Label of a trial."""
+"""Label of a trial: which sweep of that name."""
 TRIAL = "torchyard.dev/trial"
 """Annotation of a trial: its `TrialRecord` as JSON."""
 MAX_SWEEP_NAME = MAX_JOB_NAME - 1 - len(str(MAX_TRIALS - 1))
@@ -35,6 +39,8 @@ class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     units: list[Unit]
     values: dict[str, float] = field(default_factory=dict)
     """Values of the objective by percent of the steps, as they were when the trial was stopped."""
+    spec: str = ""
+    """Digest of the part of the sweep's spec that may not change (`trials.fingerprint`); empty: it was compared."""
 
 
 class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
@@ -42,8 +48,14 @@ class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
 
     metadata: ObjectMeta
     spec: TrainingSweepSpec
+    status: TrainingSweepStatus = field(default_factory=TrainingSweepStatus)
     api_version: str = API_VERSION
     kind: str = KIND
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name), the key of the work queue."""
+        return (self.metadata.namespace, self.metadata.name)
 
 
 def trial_name(sweep: str, number: int) -> str:

@@ -7,18 +7,29 @@ from collections.abc import Iterator
 
 from torchyard.api.check import check
 from torchyard.api.forms import BUILT_IN, MODULE_PATTERN
+from torchyard.api.judge import judge
 from torchyard.api.params import params_schema, trainer_metrics
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.yaml_tree import At
-from torchyard.sweep.space import grid_size, is_member
+from torchyard.sweep.space import bound, grid_size, is_member, trial_spec
 from torchyard.sweep.spec import MAX_TRIALS, Parameter, TrainingSweepSpec
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."
+_GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
 # What identifies a trial as the job of its sweep, or is the sweep's to decide.
-NEVER_TUNED = ("trainer.name", "trainer.mode", "suspend", "ttlAfterFinished", "activeDeadline", "metrics.milestones")
+# A service account is checked against the rights of the user who writes the sweep, so it stands in the template.
+NEVER_TUNED = (
+    "trainer.name",
+    "trainer.mode",
+    "suspend",
+    "ttlAfterFinished",
+    "activeDeadline",
+    "metrics.milestones",
+    "serviceAccountName",
+)
 
 
 def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
@@ -31,6 +42,31 @@ def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     yield from _algorithm_faults(spec)
     yield from _template_faults(spec)
     yield from _objective_faults(spec)
+
+
+def first_fault(spec: TrainingSweepSpec) -> Fault | None:
+    """Return the first broken rule of a decoded spec, also of its job and of the jobs at the bounds of its ranges."""
+    for path, what, fix in faults(spec):
+        return f"spec.{path}", what, fix
+    for path, what, fix in judge(spec.job_template.spec):
+        return path.replace("spec", "spec.jobTemplate.spec", 1), what, fix
+    for path, what, fix in at_the_bounds(spec):
+        return "spec.parameters", f"{path}: {what}", fix
+    return None
+
+
+def at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    """Yield a fault of the jobs that have the first, or the last, value of every parameter."""
+    for last in (False, True):
+        try:
+            job = trial_spec(spec.job_template.spec, {each.path: bound(each, last=last) for each in spec.parameters})
+        except ValueError as error:
+            yield "the job of a trial", str(error), "correct the ranges"
+            return
+        for path, what, fix in judge(job):
+            end = "largest or last" if last else "smallest or first"
+            yield f"{path} of the trial with the {end} values", what, fix
+            return
 
 
 def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
@@ -161,10 +197,8 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     if job.trainer is not None and job.trainer.name in BUILT_IN and not own_part:
         known = trainer_metrics(job.trainer.name)
     elif job.metrics.patterns and job.trainer is None:
-        try:
-            known = tuple(name for pattern in job.metrics.patterns for name in re.compile(pattern).groupindex)
-        except re.error:
-            return  # a fault of the job, reported there
+        # The names alone: compiling a pattern of somebody else may take the operator seconds.
+        known = tuple(name for pattern in job.metrics.patterns for name in _GROUP.findall(pattern))
     if known and metric not in known:
         meant = nearest(metric, known)
         reported = ", ".join(known[:30])

@@ -5,6 +5,7 @@ of the sweep's and of the trial's number. CMA-ES alone has a state that results 
 for again, with what was known at the time.
 """
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ from torchyard.sweep.spec import Parameter, TrainingSweepSpec
 STARTUP_TRIALS = 10
 """tpe draws its first trials at random."""
 MIN_FOR_IMPORTANCE = 6
+
+
+class MissingLibraryError(Exception):
+    """A library that the algorithm needs is not installed; the message names the fix."""
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -38,9 +43,13 @@ def suggest(
         basis: number of units whose outcomes are known to it.
         history: those outcomes.
         past: the trials before it.
+
+    Raises:
+        MissingLibraryError: see `require_libraries`.
     """
     if spec.algorithm.name == "grid":
         return grid_point(spec, number)
+    require_libraries(spec)
     import optuna  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -55,6 +64,24 @@ def suggest(
     return _asked(study.ask(), spec)
 
 
+def require_libraries(spec: TrainingSweepSpec) -> None:
+    """Check that what the algorithm imports is installed, without importing it.
+
+    Raises:
+        MissingLibraryError: a library is missing.
+    """
+    name = spec.algorithm.name
+    needed = {"grid": (), "cmaes": ("optuna", "cmaes"), "gp": ("optuna", "torch", "scipy")}.get(name, ("optuna",))
+    missing = [each for each in needed if importlib.util.find_spec(each) is None]
+    if missing:
+        extra = "gp" if name == "gp" else "sweep"
+        raise MissingLibraryError(
+            f"algorithm {name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            f"installed where the sweep is controlled: `pip install 'torchyard[{extra}]'`, "
+            f"or use {'tpe' if name == 'gp' else 'grid'}"
+        )
+
+
 def _sampler(spec: TrainingSweepSpec, seed: int) -> Any:
     import optuna  # noqa: PLC0415
 
@@ -63,6 +90,8 @@ def _sampler(spec: TrainingSweepSpec, seed: int) -> Any:
         return optuna.samplers.RandomSampler(seed=seed)
     if spec.algorithm.name == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    if spec.algorithm.name == "gp":
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
 
 

@@ -44,6 +44,14 @@ def bound(parameter: Parameter, *, last: bool) -> Any:
     return bounds.max if last else bounds.min
 
 
+def count(parameter: Parameter) -> int:
+    """Return how many values a parameter has; 0 for a range without step."""
+    bounds = parameter.float_ or parameter.int_
+    if bounds is None:
+        return len(parameter.choice)
+    return 0 if bounds.step is None else math.floor(min((bounds.max - bounds.min) / bounds.step, 1e9) + 1e-9) + 1
+
+
 def listed(parameter: Parameter) -> list[Any]:
     """Return all values of a parameter that has single ones, in order; empty for a range without step."""
     bounds = parameter.float_ or parameter.int_
@@ -51,14 +59,13 @@ def listed(parameter: Parameter) -> list[Any]:
         return list(parameter.choice)
     if bounds.step is None:
         return []
-    count = math.floor((bounds.max - bounds.min) / bounds.step + 1e-9) + 1
     # Numbers as they are written: 0.1 + 2 * 0.1 is 0.3.
-    return [round(bounds.min + place * bounds.step, 12) for place in range(min(count, 10**6))]
+    return [round(bounds.min + place * bounds.step, 12) for place in range(min(count(parameter), 10**6))]
 
 
 def grid_size(spec: TrainingSweepSpec) -> int:
     """Return the number of points of the grid, without making it."""
-    return math.prod(len(listed(parameter)) for parameter in spec.parameters)
+    return math.prod(count(parameter) for parameter in spec.parameters)
 
 
 def grid_point(spec: TrainingSweepSpec, number: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Objective(Model, frozen=True, kw_only=True):
     """What makes one trial better than another."""
 
     metric: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=64)],
+        Annotated[str, Meta(min_length=1, max_length=58)],  # with `@10%` it is a name of a metric, too
         doc("A metric of the job's status; the value of a trial is the last one that it reports."),
     ]
     goal: Annotated[Literal["minimize", "maximize"], doc("Which values are better.")]
@@ -34,10 +34,11 @@ class Algorithm(Model, frozen=True, kw_only=True):
     """How parameters of the next trial are chosen."""
 
     name: Annotated[
-        Literal["tpe", "random", "grid", "cmaes"],
+        Literal["tpe", "random", "grid", "cmaes", "gp"],
         doc(
             "tpe: tree-structured Parzen estimator; random; grid: every combination, in order; cmaes: covariance "
-            "matrix adaptation, for numbers."
+            "matrix adaptation, for numbers; gp: Gaussian processes, for few and expensive trials (needs torch and "
+            "scipy where the sweep is controlled; the operator's image lacks them)."
         ),
     ] = "tpe"
     seed: Annotated[
@@ -145,4 +146,15 @@ class TrainingSweepSpec(Model, frozen=True, kw_only=True):
         Duration | None,
         doc("Longest time from the sweep's creation; then trials are saved and stopped, and the best one counts."),
     ] = None
+    suspend: Annotated[
+        bool, doc("Save and stop the trials, and decide nothing until it is false again. On a cluster only.")
+    ] = False
+    ttl_after_finished: Annotated[
+        Duration | None,
+        doc("Delete the sweep with its trials this long after it is over; absent: never. On a cluster only."),
+    ] = None
     job_template: Annotated[JobTemplate, doc("The job that is tuned.")]
+
+
+MAY_CHANGE = ("max_trials", "parallel_trials", "max_failed", "deadline", "suspend", "ttl_after_finished")
+"""Fields of a sweep that exists which may change; any other change is another sweep."""

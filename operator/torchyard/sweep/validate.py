@@ -1,7 +1,7 @@
 """`torchyard validate sweep.yaml`: every fault of a sweep's file at once, with line and fix."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import msgspec
 
 from torchyard.api.check import check
 from torchyard.api.files import read_bounded
-from torchyard.api.judge import judge
 from torchyard.api.overrides import override
 from torchyard.api.problems import Problem
 from torchyard.api.resource import API_VERSION
@@ -18,10 +17,8 @@ from torchyard.api.validate import MAX_PROBLEMS, checked_tree, tree_of
 from torchyard.api.yaml_tree import MAX_BYTES, At
 from torchyard.sweep.codec import read_sweep, sweep_document
 from torchyard.sweep.resource import TrainingSweep, trial_name
-from torchyard.sweep.rules import Fault, faults
+from torchyard.sweep.rules import at_the_bounds, faults
 from torchyard.sweep.schema import object_schema
-from torchyard.sweep.space import bound, trial_spec
-from torchyard.sweep.spec import TrainingSweepSpec
 
 TEMPLATE = "spec.jobTemplate.spec"
 
@@ -71,7 +68,7 @@ def validate_sweep_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> Sw
             report(f"spec.{path}", _find(tree, f"spec.{path}"), what, fix)
         if not problems:
             problems += _of_the_job(tree, file, sweep)
-        for path, what, fix in _at_the_bounds(sweep.spec) if not problems else ():
+        for path, what, fix in at_the_bounds(sweep.spec) if not problems else ():
             report("spec.parameters", _find(tree, "spec.parameters"), f"{path}: {what}", fix)
     problems.sort(key=lambda problem: problem.line)
     return SweepValidation(sweep=None if problems else sweep, problems=tuple(problems[:MAX_PROBLEMS]))
@@ -89,20 +86,6 @@ def _of_the_job(tree: At, file: str, sweep: TrainingSweep) -> list[Problem]:
     return [
         Problem(each.file, each.line, re.sub(r"^spec\b", TEMPLATE, each.path), each.what, each.fix) for each in found
     ]
-
-
-def _at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
-    """Yield a fault of the jobs that have the first, or the last, value of every parameter."""
-    for last in (False, True):
-        try:
-            job = trial_spec(spec.job_template.spec, {each.path: bound(each, last=last) for each in spec.parameters})
-        except ValueError as error:
-            yield "the job of a trial", str(error), "correct the ranges"
-            return
-        for path, what, fix in judge(job):
-            end = "largest or last" if last else "smallest or first"
-            yield f"{path} of the trial with the {end} values", what, fix
-            return
 
 
 def _find(root: At, path: str) -> At:

@@ -13,22 +13,18 @@ import msgspec
 import yaml
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_workload import Milestones
-from torchyard.api.values import Time
+from torchyard.api.resource import TrainingJob
+from torchyard.api.values import Duration, Time
 from torchyard.cluster.local.folder import RunFolder, take_lock, write_atomic
 from torchyard.cluster.local.run import edit_job, read_run
 from torchyard.cluster.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
 from torchyard.sweep.codec import read_sweep, sweep_document
-from torchyard.sweep.outcomes import Trial, rungs
-from torchyard.sweep.resource import SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
-from torchyard.sweep.space import trial_spec
-from torchyard.sweep.spec import MAX_TRIALS, TrainingSweepSpec
+from torchyard.sweep.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweep.spec import MAX_TRIALS, MAY_CHANGE
+from torchyard.sweep.trials import edited, trial_job
 
 MAX_BYTES = 4 * 1024 * 1024
-MAY_CHANGE = ("max_trials", "parallel_trials", "max_failed", "deadline")
-METRICS_INTERVAL = "1s"
+METRICS_INTERVAL = Duration("1s")
 """Trials here may last seconds; on a disk a status costs next to nothing."""
 
 
@@ -167,20 +163,6 @@ def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
     return found
 
 
-def trial_of(job: TrainingJob) -> Trial:
-    """Return a trial as decisions see it.
-
-    Raises:
-        ValueError: what the sweep stored on the job was damaged.
-    """
-    try:
-        record = msgspec.json.decode(str(job.metadata.annotations.get(TRIAL)), type=TrialRecord)
-    except msgspec.DecodeError as error:
-        fix = f"delete the trial with `torchyard rm {job.metadata.name}`; it is then run again"
-        raise ValueError(f"run {job.metadata.name}: annotation {TRIAL}: {error}; {fix}") from error
-    return Trial(record=record, state=job.status.state, suspended=job.spec.suspend, metrics=job.status.metrics)
-
-
 def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
     """Create the run of a trial.
 
@@ -188,43 +170,21 @@ def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         ValueError: its parameters make no valid job, or its name is taken.
         OSError: it cannot be written.
     """
-    spec = sweep.spec
-    folder = run_folder(trial_name(sweep.metadata.name, record.number))
-    metadata = ObjectMeta(
-        name=folder.name,
-        labels={SWEEP_UID: sweep.metadata.uid},
-        annotations={TRIAL: msgspec.json.encode(record).decode()},
+    job = trial_job(sweep, record)
+    spec = msgspec.structs.replace(
+        job.spec, metrics=msgspec.structs.replace(job.spec.metrics, interval=METRICS_INTERVAL)
     )
-    job = TrainingJob(metadata=metadata, spec=_reporting(spec, trial_spec(spec.job_template.spec, record.parameters)))
-    return create_run(folder, job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or ".")))
-
-
-def _reporting(sweep: TrainingSweepSpec, spec: TrainingJobSpec) -> TrainingJobSpec:
-    """Return the spec of a trial that reports its values at the rungs, soon enough to be stopped there."""
-    metrics = msgspec.structs.replace(spec.metrics, interval=METRICS_INTERVAL)
-    if percents := rungs(sweep.early_stopping):
-        milestones = Milestones(metric=sweep.objective.metric, percents=percents)
-        metrics = msgspec.structs.replace(metrics, milestones=milestones)
-    return msgspec.structs.replace(spec, metrics=metrics)
+    job = msgspec.structs.replace(job, spec=spec)
+    return create_run(
+        run_folder(job.metadata.name), job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or "."))
+    )
 
 
 def edit_trial(
     folder: RunFolder, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
 ) -> TrainingJob:
     """Stop a trial or let it go on, and store with the same write why."""
-
-    def change(job: TrainingJob) -> TrainingJob:
-        record = trial_of(job).record
-        units = record.units if unit is None or unit in record.units else [*record.units, unit]
-        record = msgspec.structs.replace(record, units=units, values=values if values is not None else record.values)
-        annotations = {**job.metadata.annotations, TRIAL: msgspec.json.encode(record).decode()}
-        return msgspec.structs.replace(
-            job,
-            metadata=msgspec.structs.replace(job.metadata, annotations=annotations),
-            spec=msgspec.structs.replace(job.spec, suspend=suspend),
-        )
-
-    return edit_job(folder, change)
+    return edit_job(folder, lambda job: edited(job, suspend=suspend, unit=unit, values=values))
 
 
 def _write(folder: Path, sweep: TrainingSweep) -> None:

@@ -1,0 +1,235 @@
+"""The control loop of sweeps: take a key, read sweep and trials from the caches, plan, write.
+
+Nothing is kept between two visits but the last problem of a sweep. Parameters come from a process of their own
+(`sweep.sampler`); while it thinks, other sweeps and all jobs go on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from torchyard.api.received import InvalidJob
+from torchyard.api.resource import TrainingJob
+from torchyard.api.values import Time
+from torchyard.cluster.kube.client import Api
+from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
+from torchyard.cluster.kube.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
+from torchyard.engine.ports import Conflict, Key, Unavailable
+from torchyard.engine.queue import Closed, WorkQueue
+from torchyard.sweep.decide import Action, Create, Finish, Promote, Stop
+from torchyard.sweep.outcomes import Trial
+from torchyard.sweep.plan import Problem, Suspend, SweepView, invalid, plan
+from torchyard.sweep.received import InvalidSweep
+from torchyard.sweep.resource import TrainingSweep, TrialRecord, trial_name
+from torchyard.sweep.sampler import Sampler, SamplerError
+from torchyard.sweep.sampling import MissingLibraryError, Past
+from torchyard.sweep.status import SweepReason, TrainingSweepStatus
+from torchyard.sweep.trials import fingerprint, trial_of
+
+WORKERS = 16
+SUGGEST_SECONDS = 120.0
+RESYNC_SECONDS = 300.0
+DEBOUNCE_SECONDS = 0.05
+_log = logging.getLogger(__name__)
+
+
+class SweepController:
+    """Controls all sweeps of the cluster, from one event loop.
+
+    Args:
+        api: for writes, on this side of the lease's fence.
+        sweeps: cache of sweeps.
+        trials: of those.
+        clock: unix seconds.
+        sampler: None: a process of its own.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        sweeps: Sweeps,
+        trials: Trials,
+        *,
+        clock: Callable[[], float] = time.time,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self._api, self._sweeps, self._trials, self._clock = api, sweeps, trials, clock
+        self._sampler = sampler or Sampler(limit=SUGGEST_SECONDS)
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._problems: dict[Key, Problem] = {}
+
+    def enqueue(self, key: Key, after: float = DEBOUNCE_SECONDS) -> None:
+        """Queue a visit of a sweep after `after` seconds, to debounce bursts of events."""
+        self._queue.add_after(key, after)
+
+    @property
+    def depth(self) -> int:
+        """Return the number of queued sweeps."""
+        return len(self._queue)
+
+    async def run(self) -> None:
+        """Work until cancelled or closed."""
+        for key in self._sweeps.keys():  # noqa: SIM118 -- it is no mapping
+            self._queue.add(key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WORKERS):
+                    group.create_task(self._work())
+        finally:
+            self._sampler.kill()
+
+    async def close(self) -> None:
+        """Take no more keys; `run` ends after the visits in progress."""
+        self._queue.close(drop=True)
+
+    async def visit(self, key: Key) -> float | None:
+        """Visit one sweep once; return the seconds until the next time, None: it is gone.
+
+        Raises:
+            Conflict, Unavailable, Rejected, NotFound, Gone: a write failed; the next visit goes on.
+        """
+        sweep = self._sweeps.find(key)
+        if sweep is None or sweep.metadata.deletion_timestamp is not None:
+            self._problems.pop(key, None)
+            return None
+        if isinstance(sweep, InvalidSweep):
+            after = invalid(sweep.status, sweep.problem, generation=sweep.metadata.generation, now=self._clock())
+            await self._write(sweep, after)
+            return RESYNC_SECONDS
+        jobs = self._trials.of(sweep)
+        known = _read(sweep, jobs)
+        problem = known if isinstance(known, Problem) else self._problems.get(key)
+        trials = [] if isinstance(known, Problem) else known
+        decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=problem))
+        if decided.delete:
+            await delete_sweep(self._api, sweep)
+            return None
+        failed: Exception | None = None
+        for action in decided.actions:
+            try:
+                await self._carry_out(sweep, action, jobs)
+            except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
+                failed = error
+                break
+        found = _problem(failed, sweep)
+        if found != self._problems.get(key):
+            if found is None:
+                del self._problems[key]
+            else:
+                self._problems[key] = found
+                _log.warning("sweep %s/%s: %s: %s", *key, found.reason, found.message)
+            if not isinstance(known, Problem):
+                decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=found))
+        await self._write(sweep, decided.status)
+        if failed is not None:
+            self._queue.fail(key)
+            return None
+        self._queue.succeed(key)
+        return min(RESYNC_SECONDS, decided.due if decided.due is not None else RESYNC_SECONDS)
+
+    async def _carry_out(
+        self, sweep: TrainingSweep, action: Action | Suspend, jobs: Mapping[int, TrainingJob | InvalidJob]
+    ) -> None:
+        if isinstance(action, Finish):
+            return
+        if isinstance(action, Create):
+            record = TrialRecord(
+                number=action.number,
+                parameters=await self._suggested(sweep, action, jobs),
+                units=[action.unit],
+                spec=fingerprint(sweep.spec),
+            )
+            await self._trials.create(sweep, record)
+            return
+        job = jobs[action.number]
+        assert isinstance(job, TrainingJob), "a sweep with an invalid trial decides nothing"
+        if isinstance(action, Stop):
+            await self._trials.edit(job, suspend=True, values=action.values)
+        elif isinstance(action, Suspend):
+            await self._trials.edit(job, suspend=True)
+        else:
+            await self._trials.edit(job, suspend=False, unit=action.unit if isinstance(action, Promote) else None)
+
+    async def _suggested(
+        self, sweep: TrainingSweep, action: Create, jobs: Mapping[int, TrainingJob | InvalidJob]
+    ) -> dict[str, object]:
+        current = {**jobs, **self._trials.of(sweep)}  # those that this visit created
+        records = [trial_of(job).record for _, job in sorted(current.items()) if isinstance(job, TrainingJob)]
+        past = [
+            Past(number=record.number, parameters=record.parameters, basis=record.units[0].basis)
+            for record in records
+            if record.number < action.number
+        ]
+        return await self._sampler.suggest(sweep.spec, action.number, action.unit.basis, action.history, past)
+
+    async def _write(self, sweep: TrainingSweep | InvalidSweep, status: TrainingSweepStatus) -> None:
+        if status == sweep.status:
+            return
+        after = replace(status, last_update_time=Time.of(self._clock()))
+        try:
+            answer = await replace_sweep_status(self._api, sweep.metadata, after)
+        except NotFound as error:
+            self._sweeps.missed(sweep.key, sweep.metadata.uid, error)
+            return
+        self._sweeps.put(answer)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self._queue.get()
+            except Closed:
+                return
+            try:
+                await self._look(key)
+            finally:
+                self._queue.done(key)
+
+    async def _look(self, key: Key) -> None:
+        try:
+            due = await self.visit(key)
+        except Conflict:
+            self._queue.fail(key)  # there is news of it
+        except Unavailable as error:
+            self._queue.fail(key, at_least=error.retry_after)
+        except (Rejected, NotFound, Gone) as error:
+            delay = self._queue.fail(key)
+            _log.warning("sweep %s/%s: its status cannot be written, next try in %.1f s: %s", *key, delay, error)
+        except Exception:  # noqa: BLE001 -- an error on one sweep must not affect others
+            delay = self._queue.fail(key)
+            _log.exception("sweep %s/%s: next try in %.1f s", *key, delay)
+        else:
+            if due is not None:
+                self._queue.add_after(key, due)
+
+
+def _read(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob | InvalidJob]) -> list[Trial] | Problem:
+    """Return the trials as decisions see them, or what is wrong with one of them."""
+    trials = []
+    for number, job in jobs.items():
+        name = trial_name(sweep.metadata.name, number)
+        if isinstance(job, InvalidJob):
+            what = f"trial {name} is invalid ({job.problem}). Delete it; it is then run again."
+            return Problem(SweepReason.DAMAGED_TRIAL, what)
+        try:
+            trials.append(trial_of(job))
+        except ValueError as error:
+            return Problem(SweepReason.DAMAGED_TRIAL, f"{error}.")
+    return trials
+
+
+def _problem(error: Exception | None, sweep: TrainingSweep) -> Problem | None:
+    """Return what a person has to do about an error."""
+    if error is None:
+        return None
+    if isinstance(error, MissingLibraryError):
+        return Problem(SweepReason.SAMPLER_MISSING, f"{error}.")
+    if isinstance(error, SamplerError):
+        return Problem(SweepReason.SAMPLER_FAILED, f"{error}. It is tried again.")
+    if isinstance(error, NameTakenError):
+        what = f"job {error} exists and is no trial of this sweep. Delete it, or create a sweep of another name."
+        return Problem(SweepReason.NAME_CONFLICT, what)
+    what = f"the job of a trial is rejected: {error}. Correct that, or create a sweep {sweep.metadata.name}-2 instead."
+    return Problem(SweepReason.TRIAL_REJECTED, what)

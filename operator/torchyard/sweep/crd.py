@@ -1,0 +1,99 @@
+"""The CustomResourceDefinition of TrainingSweep, generated from the models and a few rules.
+
+The API server checks forms, and what may not change; what needs the schema of the trainer is judged by `rules.py`.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+from torchyard.api.cel import VALIDATIONS, with_rules
+from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
+from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.api.resource import GROUP, VERSION
+from torchyard.api.schema import Schema, status_of
+from torchyard.api.schema import spec_schema as job_schema
+from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME, PLURAL
+from torchyard.sweep.rules import NEVER_TUNED
+from torchyard.sweep.schema import spec_schema
+from torchyard.sweep.status import TrainingSweepStatus
+
+_COLUMNS: tuple[Column, ...] = (
+    ("State", ".status.state", "string", 0, "Where the sweep is in its life."),
+    ("Trials", ".status.columns.trials", "string", 0, "Trials that have ended, of how many."),
+    ("Running", ".status.trials.running", "integer", 0, "Trials that train or wait for their pods."),
+    ("Best", ".status.columns.best", "string", 0, "Value of the best trial that trained to its end."),
+    ("Age", ".metadata.creationTimestamp", "date", 0, "Time since creation."),
+    ("Stopped", ".status.trials.stopped", "integer", 1, "Trials that were stopped early."),
+    ("Failed", ".status.trials.failed", "integer", 1, "Trials that failed."),
+    ("Best-Trial", ".status.best.trial", "string", 1, "TrainingJob of the best trial."),
+    ("Reason", ".status.reason", "string", 1, "Why the sweep is in its state."),
+)
+_FIXED = ("objective", "algorithm", "earlyStopping", "parameters", "jobTemplate")
+_FIX = "create a sweep of another name"
+
+
+def sweep_crd_yaml() -> str:
+    """Return the CRD as YAML, byte for byte the same for the same models."""
+    return as_yaml(sweep_crd())
+
+
+def sweep_crd() -> dict[str, Any]:
+    """Return the CRD as JSON values."""
+    return definition(kind=KIND, plural=PLURAL, short="ts", columns=_COLUMNS, schema=_object())
+
+
+def _object() -> Schema:
+    return {
+        "type": "object",
+        "description": "A sweep: many trials of one job, each with other parameters, to find the best.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
+            "kind": {"type": "string", "description": KIND},
+            "metadata": {
+                "type": "object",
+                "properties": {
+                    "name": {
+                        "type": "string",
+                        "description": "Name of the sweep; trials add their number to it.",
+                        "maxLength": MAX_SWEEP_NAME,
+                        "pattern": DNS_LABEL_PATTERN,
+                    }
+                },
+            },
+            "spec": _spec(),
+            "status": {**status_of(TrainingSweepStatus), "default": dict(NEVER_VISITED)},
+        },
+    }
+
+
+def _spec() -> Schema:
+    spec = deepcopy(spec_schema())
+    spec.pop("default", None)
+    fields = spec["properties"]
+    template = fields["jobTemplate"]["properties"]
+    job = with_rules(job_schema())
+    job.pop("default", None)
+    template["spec"] = {**job, "description": template["spec"]["description"]}
+    for name in _FIXED:
+        # Below trainer.params the server compares nothing; the operator compares digests.
+        _rule(fields[name], "self == oldSelf", f"it cannot change once the sweep exists: {_FIX}")
+    same = "has(self.earlyStopping) == has(oldSelf.earlyStopping)"
+    _rule(spec, same, f"earlyStopping cannot change once the sweep exists: {_FIX}")
+    parameter = fields["parameters"]["items"]
+    # Values of a choice may be of any type, so CEL does not see the field.
+    _rule(
+        parameter,
+        "!(has(self.float) && has(self.int))",
+        "not exactly one of float, int and choice: give the range or the values of the parameter",
+    )
+    names = ", ".join(f"'{path}'" for path in NEVER_TUNED)
+    never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
+    _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
+    for kind in ("float", "int"):
+        _rule(parameter["properties"][kind], "self.min < self.max", "min is not below max: give a range")
+    return spec
+
+
+def _rule(schema: Schema, rule: str, said: str) -> None:
+    schema.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said})

@@ -1,0 +1,216 @@
+"""`plan(view)`: from a sweep of a cluster and its trials to writes. Pure: no I/O, no clock, no randomness.
+
+`decide` says what to do with trials; this adds what a resource has: suspend, a status, a time to live, and the problems
+that only a person can solve.
+"""
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.formatting import figure
+from torchyard.api.status import Condition
+from torchyard.api.values import Time, since
+from torchyard.sweep.decide import Action, Finish, decide
+from torchyard.sweep.outcomes import Trial, best_of, outcomes_of
+from torchyard.sweep.resource import TrainingSweep, trial_name
+from torchyard.sweep.space import grid_size
+from torchyard.sweep.spec import TrainingSweepSpec
+from torchyard.sweep.status import (
+    MAX_MESSAGE,
+    Best,
+    SweepColumns,
+    SweepReason,
+    SweepState,
+    TrainingSweepStatus,
+    TrialCounts,
+)
+from torchyard.sweep.trials import fingerprint
+
+SENTENCES = {
+    SweepReason.SEARCHING: "trials run, or are about to",
+    SweepReason.SUSPENDING: "trials save and stop, since spec.suspend is true",
+    SweepReason.SUSPENDED: "spec.suspend is true; set it to false to go on",
+}
+
+
+class Problem(Struct, frozen=True):
+    """What keeps a sweep from going on until a person acts."""
+
+    reason: SweepReason
+    message: str
+
+
+class Suspend(Struct, frozen=True, kw_only=True):
+    """Save and stop a trial together with its sweep; nothing is decided about it."""
+
+    number: int
+
+
+class SweepView(Struct, frozen=True, kw_only=True):
+    """Everything that the plan may know."""
+
+    sweep: TrainingSweep
+    trials: Sequence[Trial]
+    now: float
+    """Unix seconds."""
+    problem: Problem | None = None
+    """Of the trials as they are read, or of the last write."""
+
+
+class SweepPlan(Struct, frozen=True, kw_only=True):
+    """What to do now."""
+
+    actions: Sequence[Action | Suspend] = ()
+    status: TrainingSweepStatus
+    due: float | None = None
+    """Seconds until time alone changes the plan."""
+    delete: bool = False
+    """Whether the sweep's time to live is over."""
+
+
+def plan(view: SweepView) -> SweepPlan:
+    """Return the writes for a sweep. Once they have taken effect, an unchanged view has none."""
+    spec, status, now = view.sweep.spec, view.sweep.status, view.now
+    generation = view.sweep.metadata.generation
+    if status.completion_time is not None and status.observed_generation == generation:
+        return _finished(spec, status, now)
+    expiry = _expiry(view.sweep)
+    expired = expiry is not None and now >= expiry
+    problem = _changed_spec(view) or view.problem
+    if problem is not None and problem.reason in _BEFORE_DECISIONS:
+        return SweepPlan(status=_status(view, "Running", problem.reason, problem.message, stalled=True))
+    due = expiry - now if expiry is not None and not expired else None
+    if spec.suspend and not expired:
+        running = [trial for trial in view.trials if not trial.at_rest]
+        state: SweepState = "Suspending" if running else "Suspended"
+        reason = SweepReason.SUSPENDING if running else SweepReason.SUSPENDED
+        suspends = [Suspend(number=each.record.number) for each in running if not each.suspended]
+        return SweepPlan(actions=suspends, status=_status(view, state, reason, SENTENCES[reason]), due=due)
+    actions = decide(spec, view.trials, expired=expired)
+    finish = next((each for each in actions if isinstance(each, Finish)), None)
+    if finish is not None:
+        after = _status(view, finish.state, finish.reason, finish.message)
+        return replace(_finished(spec, after, now), status=after)
+    if problem is not None:
+        after = _status(view, "Running", problem.reason, problem.message, stalled=True)
+    else:
+        after = _status(view, "Running", SweepReason.SEARCHING, SENTENCES[SweepReason.SEARCHING])
+    return SweepPlan(actions=actions, status=after, due=due)
+
+
+def invalid(sweep_status: TrainingSweepStatus, problem: str, *, generation: int, now: float) -> TrainingSweepStatus:
+    """Return the status of a sweep whose spec cannot be read or breaks a rule; what was found before stays."""
+    status = replace(
+        sweep_status,
+        observed_generation=generation,
+        state=sweep_status.state or "Running",
+        reason=SweepReason.INVALID_SPEC,
+        message=problem[:MAX_MESSAGE],
+    )
+    return _with_conditions(status, now, stalled=True)
+
+
+_BEFORE_DECISIONS = frozenset({SweepReason.SPEC_CHANGED, SweepReason.DAMAGED_TRIAL})
+
+
+def _finished(spec: TrainingSweepSpec, status: TrainingSweepStatus, now: float) -> SweepPlan:
+    if spec.ttl_after_finished is None:
+        return SweepPlan(status=status)
+    left = since(status.completion_time, now) + spec.ttl_after_finished - now
+    return SweepPlan(status=status, delete=left <= 0, due=left if left > 0 else None)
+
+
+def _expiry(sweep: TrainingSweep) -> float | None:
+    created = since(sweep.metadata.creation_timestamp, 0.0)
+    return created + sweep.spec.deadline if sweep.spec.deadline is not None and created else None
+
+
+def _changed_spec(view: SweepView) -> Problem | None:
+    """Return the problem of a sweep that another search was made of; the API server cannot compare all fields."""
+    now = fingerprint(view.sweep.spec) if view.trials else ""
+    changed = [trial for trial in view.trials if trial.record.spec not in {"", now}]
+    if not changed:
+        return None
+    name = trial_name(view.sweep.metadata.name, changed[0].record.number)
+    what = (
+        f"spec differs from what trial {name} was made from, in more than may change. Restore it, or create a sweep "
+        "of another name."
+    )
+    return Problem(SweepReason.SPEC_CHANGED, what)
+
+
+def _status(
+    view: SweepView, state: SweepState, reason: SweepReason, message: str, *, stalled: bool = False
+) -> TrainingSweepStatus:
+    spec, before = view.sweep.spec, view.sweep.status
+    ends = {trial.record.number: outcomes_of(spec, trial)[-1] for trial in view.trials}
+    kinds = [outcome.kind if outcome is not None else "" for outcome in ends.values()]
+    wanted = min(spec.max_trials, grid_size(spec)) if spec.algorithm.name == "grid" else spec.max_trials
+    counts = TrialCounts(
+        wanted=wanted,
+        created=len(kinds),
+        running=sum(not trial.at_rest and ends[trial.record.number] is None for trial in view.trials),
+        complete=kinds.count("complete"),
+        stopped=kinds.count("stopped"),
+        failed=kinds.count("failed"),
+    )
+    best = _best(view)
+    over = state in {"Succeeded", "Failed"}
+    status = replace(
+        before,
+        observed_generation=view.sweep.metadata.generation,
+        state=state,
+        reason=reason,
+        message=message[:MAX_MESSAGE],
+        trials=counts,
+        best=best,
+        columns=SweepColumns(
+            trials=f"{counts.complete + counts.stopped + counts.failed}/{wanted}",
+            best=figure(best.value) if best is not None else "",
+        ),
+        completion_time=(before.completion_time or Time.of(view.now)) if over else None,
+    )
+    return _with_conditions(status, view.now, stalled=stalled or state == "Failed")
+
+
+def _best(view: SweepView) -> Best | None:
+    spec = view.sweep.spec
+    ended = [outcome for trial in view.trials if (outcome := outcomes_of(spec, trial)[-1]) is not None]
+    best = best_of(spec, ended)
+    if best is None or best.value is None:
+        return None
+    parameters = next(trial.record.parameters for trial in view.trials if trial.record.number == best.trial)
+    return Best(
+        trial=trial_name(view.sweep.metadata.name, best.trial),
+        value=best.value,
+        parameters={path: json.dumps(value, ensure_ascii=False) for path, value in parameters.items()},
+    )
+
+
+def _with_conditions(status: TrainingSweepStatus, now: float, *, stalled: bool) -> TrainingSweepStatus:
+    """Return the status with its conditions, which follow kstatus as those of jobs do."""
+    changes = status.state in {"", "Suspending"} and not stalled
+    held = {
+        "Ready": not stalled and not changes,
+        "Reconciling": changes,
+        "Stalled": stalled,
+        "Complete": status.state == "Succeeded",
+        "Failed": status.state == "Failed",
+    }
+    earlier = {each.type: each for each in status.conditions}
+    return replace(status, conditions=[_condition(status, earlier.get(kind), kind, held[kind], now) for kind in held])
+
+
+def _condition(status: TrainingSweepStatus, before: Condition | None, kind: str, holds: bool, now: float) -> Condition:
+    same = before is not None and before.status == str(holds)
+    return Condition(
+        type=kind,
+        status="True" if holds else "False",
+        reason=status.reason,
+        message=status.message if holds or kind == "Ready" else "",
+        last_transition_time=before.last_transition_time if before is not None and same else Time.of(now),
+        observed_generation=status.observed_generation,
+    )

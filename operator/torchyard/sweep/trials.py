@@ -1,0 +1,87 @@
+"""The job of a trial: made from the sweep, read back as a `Trial`, and edited (pure)."""
+
+import hashlib
+
+import msgspec
+from msgspec.structs import replace
+
+from torchyard.api.codec import sparse
+from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.spec_workload import Milestones
+from torchyard.sweep.outcomes import Trial, rungs
+from torchyard.sweep.resource import SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweep.space import trial_spec
+from torchyard.sweep.spec import MAY_CHANGE, TrainingSweepSpec
+
+
+def trial_of(job: TrainingJob) -> Trial:
+    """Return a trial as decisions see it.
+
+    Raises:
+        ValueError: what the sweep stored on the job was damaged.
+    """
+    try:
+        record = msgspec.json.decode(str(job.metadata.annotations.get(TRIAL)), type=TrialRecord)
+    except msgspec.DecodeError as error:
+        fix = "delete the trial; it is then run again"
+        raise ValueError(f"run {job.metadata.name}: annotation {TRIAL}: {error}; {fix}") from error
+    if not record.units:
+        raise ValueError(
+            f"run {job.metadata.name}: annotation {TRIAL}: no units; delete the trial; it is then run again"
+        )
+    return Trial(record=record, state=job.status.state, suspended=job.spec.suspend, metrics=job.status.metrics)
+
+
+def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
+    """Return the job of a new trial; a job with rungs reports its values there.
+
+    Raises:
+        ValueError: the parameters make no valid spec.
+    """
+    spec = trial_spec(sweep.spec.job_template.spec, record.parameters)
+    if percents := rungs(sweep.spec.early_stopping):
+        milestones = Milestones(metric=sweep.spec.objective.metric, percents=percents)
+        spec = replace(spec, metrics=replace(spec.metrics, milestones=milestones))
+    metadata = ObjectMeta(
+        name=trial_name(sweep.metadata.name, record.number),
+        namespace=sweep.metadata.namespace,
+        labels={SWEEP: sweep.metadata.name, SWEEP_UID: sweep.metadata.uid},
+        annotations={TRIAL: encoded(record)},
+    )
+    return TrainingJob(metadata=metadata, spec=spec)
+
+
+def edited(
+    job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+) -> TrainingJob:
+    """Return the job of a trial that is stopped or goes on, and that stores why.
+
+    Args:
+        job: of the trial.
+        suspend: whether it is stopped.
+        unit: the decision that continues it.
+        values: at rungs, of a trial that is stopped.
+    """
+    record = trial_of(job).record
+    units = record.units if unit is None or unit in record.units else [*record.units, unit]
+    record = replace(record, units=units, values=values if values is not None else record.values)
+    annotations = {**job.metadata.annotations, TRIAL: encoded(record)}
+    return replace(
+        job, metadata=replace(job.metadata, annotations=annotations), spec=replace(job.spec, suspend=suspend)
+    )
+
+
+def encoded(record: TrialRecord) -> str:
+    """Return a record as the value of its annotation."""
+    return msgspec.json.encode(record).decode()
+
+
+def fingerprint(spec: TrainingSweepSpec) -> str:
+    """Return a digest of what may not change in a sweep. Fields at their default are left out of it."""
+    fixed = replace(spec, **{name: field_default(name) for name in MAY_CHANGE})
+    return hashlib.sha256(msgspec.json.encode(sparse(fixed), order="sorted")).hexdigest()[:16]
+
+
+def field_default(name: str) -> object:
+    """Return the default of a field of a sweep's spec."""
+    return next(each.default for each in msgspec.structs.fields(TrainingSweepSpec) if each.name == name)
