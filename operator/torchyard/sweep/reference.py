@@ -14,7 +14,7 @@ _INTRODUCTION = f"""\
 # TrainingSweep
 
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `ts`. Generated from the models; every field is listed.
-`torchyard run sweep.yaml` runs one on this machine, `kubectl apply` on a cluster; [sweeps.md](../sweeps.md) explains how.
+`torchyard run sweep.yaml` runs one on this machine, `kubectl apply` on a cluster: see [sweeps.md](../sweeps.md).
 The name of a sweep has at most {MAX_SWEEP_NAME} characters: its trials are jobs called `NAME-0`, `NAME-1` and so on.
 """
 _NEVER = ", ".join(f"`{path}`" for path in NEVER_TUNED)
