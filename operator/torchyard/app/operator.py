@@ -293,7 +293,9 @@ class Operator:
             self._invalid.forget(key)
         if self._controller is not None:
             self._controller.enqueue(key, after)
-        if (sweep := self.sweeps.of_job(key)) is not None:
+        namespace, name = key
+        sweep = (namespace, name.rpartition("-")[0])  # of a trial, also of one that is gone
+        if self.sweeps.find(sweep) is not None:
             self._look_at_sweep(sweep)
 
     def _look_at_sweep(self, key: Key) -> None:

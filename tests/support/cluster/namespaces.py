@@ -10,17 +10,18 @@ from tests.support.cluster import operators
 from torchyard.api.crd import crd
 from torchyard.cluster.kube.client import APPLY_PATCH, Api
 from torchyard.cluster.kube.errors import NotFound
+from torchyard.sweep.crd import sweep_crd
 
 EVIDENCE = Path(__file__).parents[3] / "build" / "evidence"
 NAMESPACES = "/api/v1/namespaces"
 
 
 async def install(api: Api) -> None:
-    """Have the API server serve TrainingJobs as the working tree has them."""
-    document = {"apiVersion": "apiextensions.k8s.io/v1", **crd()}
-    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
-    params = {"fieldManager": "torchyard-tests", "force": "true"}
-    await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+    """Have the API server serve TrainingJobs and TrainingSweeps as the working tree has them."""
+    for document in (crd(), sweep_crd()):
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
+        params = {"fieldManager": "torchyard-tests", "force": "true"}
+        await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
     await operators.until(lambda: _served(api), why=lambda: "the API server does not serve TrainingJobs")
 
 
@@ -50,7 +51,8 @@ async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[
 
 async def _served(api: Api) -> bool:
     try:
-        return b'"trainingjobs"' in await api.request("GET", "/apis/torchyard.dev/v1alpha1")
+        served = await api.request("GET", "/apis/torchyard.dev/v1alpha1")
+        return b'"trainingjobs"' in served and b'"trainingsweeps"' in served
     except NotFound:
         return False
 

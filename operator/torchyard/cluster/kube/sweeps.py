@@ -33,12 +33,6 @@ class Sweeps(Objects[TrainingSweep, InvalidSweep]):
             SWEEPS, received_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key)
         )
 
-    def of_job(self, key: Key) -> Key | None:
-        """Return the key of the sweep that a job of this name would be a trial of, if there is such a sweep."""
-        namespace, name = key
-        sweep = (namespace, name.rpartition("-")[0])
-        return sweep if self.find(sweep) is not None else None
-
 
 class Trials:
     """The trials of sweeps: read from the cache of jobs, written to the API server.
