@@ -52,9 +52,9 @@ async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[
 async def _served(api: Api) -> bool:
     try:
         served = await api.request("GET", "/apis/torchyard.dev/v1alpha1")
-        return b'"trainingjobs"' in served and b'"trainingsweeps"' in served
     except NotFound:
         return False
+    return b'"trainingjobs"' in served and b'"trainingsweeps"' in served
 
 
 async def _has_account(api: Api, namespace: str) -> bool:
