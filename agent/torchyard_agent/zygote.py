@@ -1,5 +1,9 @@
 """The warm zygote: has torch imported, never touched CUDA, has one thread; forks a launcher for each round.
 
+`torch._dynamo`, which the first optimizer step of a program imports, takes longer than torch itself, and many programs
+never need it. It is imported once nothing has been asked for a while, so that the first round does not wait for it and
+later rounds have it.
+
 Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`,
 `{"started": PID}`, `{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
 """
@@ -22,8 +26,9 @@ from torchyard_agent.forks import Forked, fork_ahead
 from torchyard_agent.process import die_with_parent, reaped, release_file_pages, thread_count
 from torchyard_agent.titles import name_process
 
-# torch._dynamo takes a second, and the first optimizer step of every program imports it.
-_ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim", "torch._dynamo")
+_ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim")
+_WHEN_IDLE = "torch._dynamo"
+_IDLE_SECONDS = 15.0  # without a message: short jobs are over by then
 
 
 def main() -> None:
@@ -40,10 +45,7 @@ def main() -> None:
     if failed:
         _say(agent, {"failed": failed})
         return
-    gc.collect()
-    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
-    interpreter_end.remember_modules()
-    release_file_pages()  # forks do not have them, and would look smaller than we to who kills the largest process
+    _settle()
     _say(agent, {"ready": sys.executable})
     spec_path = _serve(agent, wake_read, wake_write)
     if spec_path is None:
@@ -63,22 +65,48 @@ def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - whatever an import does, the agent falls back to a cold start
-            if name != "torch._dynamo":
-                return f"import {name}: {type(error).__name__}: {error}"
+            return f"import {name}: {type(error).__name__}: {error}"
+    return _unfit_to_fork(preload)
+
+
+def _import_when_idle() -> Optional[str]:
+    """Return why this process cannot be forked any more; a module that cannot be imported is left to the programs."""
+    try:
+        importlib.import_module(_WHEN_IDLE)
+    except Exception:  # noqa: BLE001 - a program that needs it shows the error
+        return None
+    _settle()
+    return _unfit_to_fork([_WHEN_IDLE])
+
+
+def _unfit_to_fork(imported: List[str]) -> Optional[str]:
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_initialized():
-        return f"importing {', '.join(preload)} touched CUDA"
+        return f"importing {', '.join(imported)} touched CUDA"
     if thread_count() > 1:
-        return f"{thread_count()} threads after importing torch and {', '.join(preload) or 'nothing else'}"
+        return f"{thread_count()} threads after importing torch and {', '.join(imported) or 'nothing else'}"
     return None
+
+
+def _settle() -> None:
+    """Leave what is imported alone from here on: forks share it."""
+    gc.collect()
+    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
+    interpreter_end.remember_modules()
+    release_file_pages()  # forks do not have them, and would look smaller than we to who kills the largest process
 
 
 def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[str]:
     """Fork a launcher whenever the agent asks for one; return its spec's path there, and None here in the end."""
     pending = b""
     watched: List[Any] = [agent, wake_read]
+    unfit: Optional[str] = None
+    timeout = None if _WHEN_IDLE in sys.modules else _IDLE_SECONDS
     while True:
-        ready, _, _ = select.select(watched, [], [])
+        ready, _, _ = select.select(watched, [], [], timeout)
+        if not ready:
+            _say(agent, {"importing": _WHEN_IDLE})
+            unfit, timeout = _import_when_idle(), None
         if wake_read in ready:
             os.read(wake_read, 4096)
             _reap(agent)
@@ -88,6 +116,9 @@ def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[st
                 return None
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
+                if unfit is not None:
+                    _say(agent, {"failed": unfit})
+                    return None
                 if _is_fork(agent, (wake_read, wake_write)):
                     return str(json.loads(line)["spec"])
 

@@ -1,0 +1,89 @@
+"""What a zygote imports while nothing is asked of it, and whether it can still be forked afterwards."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from tests.support.waiting import alive, until
+
+pytestmark = pytest.mark.e2e
+
+THREADS = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+ASKED = {"spec": "/no/such/round.json"}
+
+
+class Served:
+    """A zygote that waits for no time at all before it takes itself for idle."""
+
+    def __init__(self, folder, idle_module):
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(120)
+        code = (
+            "from torchyard_agent import zygote\n"
+            f"zygote._IDLE_SECONDS, zygote._WHEN_IDLE = 0.0, {idle_module!r}\n"
+            "zygote.main()"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self.lines = self.socket.makefile()
+
+    def told(self, kind):
+        """Read messages until there is one of this kind; return what it tells."""
+        return next(message[kind] for message in map(json.loads, self.lines) if kind in message)
+
+    def imports(self, name):
+        while self.told("importing") != name:
+            pass
+
+    def ask(self):
+        self.socket.sendall(json.dumps(ASKED).encode() + b"\n")
+
+    def close(self):
+        self.lines.close()
+        self.socket.close()
+        self.process.wait()
+
+
+@pytest.fixture
+def zygote(tmp_path):
+    made = []
+
+    def start(idle_module):
+        made.append(Served(tmp_path, idle_module))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def test_what_takes_long_is_imported_after_it_is_ready_and_it_forks_then(zygote):
+    one = zygote("torch._dynamo")
+    assert one.told("ready")
+    one.imports("torch._dynamo")
+    one.ask()
+    launcher = one.told("started")
+    assert one.told("ended") == launcher  # its round is in no file
+    assert not alive(launcher)
+
+
+@pytest.mark.parametrize(("source", "serves"), [(THREADS, False), ("raise OSError", True)], ids=["threads", "broken"])
+def test_a_module_that_starts_threads_ends_it_at_the_next_request_and_a_broken_one_does_not(
+    zygote, tmp_path, source, serves
+):
+    (tmp_path / "late.py").write_text(source)
+    one = zygote("late")
+    one.imports("late")
+    one.ask()
+    if serves:
+        assert one.told("started")
+        return
+    assert one.told("failed") == "2 threads after importing torch and late"
+    until(lambda: one.process.poll() == 0)
