@@ -18,7 +18,7 @@ from torchyard_trainers.vecrl.task import VecRL
         ({"policies": "independent"}, "trainer.params.policies: independent needs several agents, and there is 1"),
         ({**SNAKES, "view": 9}, "trainer.params.view: 9 is wider than grid (6)"),
         ({**SNAKES, "agents": 8}, "trainer.params.grid: 6 x 6 cells are too few for 8 snakes and 3 pieces of food"),
-        ({"environment": "pong"}, "trainer.params.environment: invalid enum value 'pong'"),
+        ({"environment": "pong"}, "trainer.params.environment: 'pong' is none of cartpole, snake, bandit; use"),
         ({"lr": 0}, "trainer.params.lr: expected `float` > 0.0 (is 0)"),
         ({"enviroment": "snake"}, "unknown field `enviroment`"),
     ],

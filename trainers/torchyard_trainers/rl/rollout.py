@@ -72,6 +72,8 @@ class Rollout(NamedTuple):
 
 # Observations per forward pass of the value network; the images of a large rollout would fill a GPU.
 VALUED_AT_ONCE = 2**17
+# Integers of as many bytes: sums of them are exact.
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 FACTS = ("episodes", "return", "advantage", "advantageSquared", "target", "targetSquared")
 
 
@@ -268,7 +270,7 @@ def gather_rows(own: Tensor, world: World, count: int) -> Tensor:
     if world.size == 1:
         return own.clone()  # a CUDA graph writes its next rollout to the same memory
     real = len(range(world.rank, count, world.size))
-    bits = own.view(torch.int32) if own.dtype == torch.float32 else own
+    bits = own.view(_BITS[own.itemsize]) if own.is_floating_point() else own
     whole = torch.zeros(count, *own.shape[1:], dtype=torch.int64, device=own.device)
     whole[world.rank :: world.size] = bits[:real].long()
     return world.total(whole).to(bits.dtype).view(own.dtype)

@@ -1,18 +1,58 @@
-"""The environments there are."""
+"""The environments there are: ours, those of gymnasium, and classes of the user's."""
 
 import torch
 
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment
+from torchyard_trainers.rl.gym import Gymnasium, open_gymnasium
+from torchyard_trainers.rl.outside import MEMBERS, METHODS, check_shapes, class_of, require
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
-from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.params import Settings, is_class, is_ours
 from torchyard_trainers.vecrl.snake import Snake
+
+PAGE = "docs/workloads.md"
 
 
 def build_environment(settings: Settings, device: torch.device) -> Environment:
-    """Make the environment of checked settings."""
+    """Make the environment of checked settings.
+
+    Raises:
+        ConfigError: one that is not ours does not exist, cannot be used, or does not fit the settings.
+    """
     if settings.environment == "cartpole":
         return CartPole()
     if settings.environment == "bandit":
         return Bandit(settings.arms)
-    return Snake(settings.grid, settings.agents, settings.food, settings.view, device)
+    if is_ours(settings.environment):
+        return Snake(settings.grid, settings.agents, settings.food, settings.view, device)
+    at = f"trainer.params.environment: {settings.environment!r}"
+    environment = _outside(settings, at)
+    if settings.policies == "independent" and environment.agents == 1:
+        raise ConfigError("trainer.params.policies: independent needs several agents, and there is 1; use shared")
+    if settings.model == "cnn" and environment.planes is None:
+        raise ConfigError(f"trainer.params.model: cnn sees a grid, and {settings.environment} has none; use mlp")
+    return environment
+
+
+def _outside(settings: Settings, at: str) -> Environment:
+    found = class_of(settings.environment, at) if is_class(settings.environment) else None
+    if found is None or _is_gymnasium(found):
+        if settings.compile:
+            raise ConfigError(f"{at} is not made of tensors, so it cannot be compiled; remove parallelism.compile")
+        made: Gymnasium = open_gymnasium(settings.environment, found, settings.max_episode_steps, at)
+        return made
+    if settings.max_episode_steps is not None:
+        raise ConfigError(
+            f"trainer.params.maxEpisodeSteps: {settings.max_episode_steps}, but {settings.environment} has a limit of "
+            "its own; remove it"
+        )
+    environment: Environment = found()
+    require(environment, [*MEMBERS, *METHODS], at, PAGE)
+    check_shapes(environment, at)
+    return environment
+
+
+def _is_gymnasium(found: object) -> bool:
+    """Return whether a class is one of gymnasium, without importing it: it may not be installed."""
+    return any(f"{each.__module__}.{each.__name__}" == "gymnasium.core.Env" for each in getattr(found, "__mro__", ()))

@@ -1,5 +1,6 @@
 """Parameters of the `vecrl` workload. Imports no torch: the operator's schema is made from this file."""
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,6 +11,10 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Share, doc, given, read
 from torchyard_trainers.rl import params as rl
 
+OURS = ("cartpole", "snake", "bandit")
+_CLASS = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+_ID = r"([A-Za-z_][\w.]*:)?([\w.-]+/)?[\w.-]+-v\d+"  # of gymnasium: MODULE:NAMESPACE/NAME-vVERSION
+
 
 class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """PPO (Schulman 2017) on many environments at once. What is absent comes from the preset."""
@@ -19,9 +24,16 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         doc("Sizes to start from: tiny learns on a CPU in half a minute, large fills a GPU."),
     ] = "tiny"
     environment: Annotated[
-        Literal["cartpole", "snake", "bandit"],
-        doc("cartpole: gymnasium's CartPole-v1; snake: several snakes on a torus; bandit: a smoke test."),
+        Annotated[str, Meta(max_length=256, extra_json_schema={"pattern": f"^({'|'.join(OURS)}|{_CLASS}|{_ID})$"})],
+        doc(
+            "cartpole: that of gymnasium on the device; snake: several snakes on a torus; bandit: a smoke test; or the "
+            "id of a gymnasium environment (Acrobot-v1), or MODULE:CLASS of your own (docs/workloads.md)."
+        ),
     ] = "cartpole"
+    max_episode_steps: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        doc("gymnasium: steps after which an episode is cut off; default: those that are registered."),
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[Share | None, doc("Learning rate after the last step; a straight line in between.")] = None
     model: Annotated[
@@ -60,6 +72,7 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     food: int = 0
     view: int = 0
     arms: int = 0
+    max_episode_steps: int | None = None
 
 
 METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained")
@@ -145,6 +158,16 @@ PRESETS["large"] = {
 _OWN = {"grid": "snake", "agents": "snake", "food": "snake", "view": "snake", "arms": "bandit"}
 
 
+def is_ours(environment: str) -> bool:
+    """Return whether an environment is one of this package."""
+    return environment in OURS
+
+
+def is_class(environment: str) -> bool:
+    """Return whether an environment is named as MODULE:CLASS."""
+    return re.fullmatch(_CLASS, environment) is not None
+
+
 def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
@@ -153,10 +176,20 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     """
     params = read(raw, Params)
     values = given(params)
+    if not (is_ours(params.environment) or re.fullmatch(f"{_CLASS}|{_ID}", params.environment)):
+        raise ConfigError(
+            f"trainer.params.environment: {params.environment!r} is none of {', '.join(OURS)}; use one of them, the id "
+            "of a gymnasium environment with its version (Acrobot-v1), or MODULE:CLASS"
+        )
+    if params.max_episode_steps is not None and is_ours(params.environment):
+        raise ConfigError(
+            f"trainer.params.maxEpisodeSteps: {params.max_episode_steps}, but {params.environment} has a limit of its "
+            "own; remove it"
+        )
     for name, owner in _OWN.items():
         if name in values and params.environment != owner:
             raise ConfigError(f"trainer.params.{name}: is of environment {owner}, not {params.environment}; remove it")
-    preset = dict(PRESETS[params.preset][params.environment])
+    preset = dict(PRESETS[params.preset][params.environment if is_ours(params.environment) else "cartpole"])
     if params.environment == "snake" and params.view is None:
         preset["view"] = min(preset["view"], values.get("grid", preset["grid"]))
     if parallelism.global_batch_size is not None:
@@ -172,6 +205,8 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"{at}.horizon: {settings.horizon} is not a multiple of minibatches ({settings.minibatches}); change one"
         )
+    if not is_ours(settings.environment):
+        return  # what it needs is known when it is made
     if settings.model == "cnn" and settings.environment != "snake":
         raise ConfigError(f"{at}.model: cnn sees a grid, and {settings.environment} has none; use mlp")
     if settings.policies == "independent" and settings.agents == 1:

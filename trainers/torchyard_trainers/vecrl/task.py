@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.randomness import stream_key
@@ -26,7 +27,7 @@ from torchyard_trainers.rl.rollout import metrics_of, order_of, rows_of
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.environments import build_environment
-from torchyard_trainers.vecrl.params import Settings
+from torchyard_trainers.vecrl.params import Settings, is_ours
 from torchyard_trainers.vecrl.policy import Policy
 from torchyard_trainers.vecrl.speed import speeds
 
@@ -43,6 +44,7 @@ class VecRL(Workload):
         self.eval_every = settings.eval_every * settings.steps_per_rollout
         self.max_grad_norm = settings.max_grad_norm
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
+        own += ("max_episode_steps",) if settings.max_episode_steps is not None else ()
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vecrl",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
@@ -50,6 +52,7 @@ class VecRL(Workload):
         }
         self.architecture = ("trainer.name", "trainer.params.environment", "trainer.params.policies")
         self._collector: Collector | None = None
+        self._measure, self._agents = "evalReturn", settings.agents  # of the environment, once it is made
         self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps so far; determines the next minibatch
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._order: tuple[int, Tensor] | None = None
@@ -67,7 +70,9 @@ class VecRL(Workload):
     def build(self) -> nn.Module:
         """See `Workload`."""
         torch.manual_seed(stream_key(self.settings.seed, "weights") % 2**63)
-        policy = Policy(self.settings, build_environment(self.settings, torch.device("cpu")))
+        environment = build_environment(self.settings, torch.device("cpu"))
+        self._measure, self._agents = environment.measure, environment.agents
+        policy = Policy(self.settings, environment)
         self._collector = Collector(self.settings, policy)
         return policy
 
@@ -90,8 +95,7 @@ class VecRL(Workload):
         """Measure the untrained policy."""
         session.parallel.copy_to(self.collector.actor)  # the weights may be those of checkpoint.initFrom
         metrics = self.evaluate(session)
-        (value,) = metrics.values()
-        return {**metrics, "evalUntrained": value, "episodes": 0.0}
+        return {**metrics, "evalUntrained": metrics[self._measure], "episodes": 0.0}
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return PPO's loss on one minibatch of the newest rollout."""
@@ -136,17 +140,17 @@ class VecRL(Workload):
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return the mean quality of greedy episodes: `evalReturn`, for snake `evalLength`."""
-        environment = self.collector.environment(session)
         if self._evaluator is None:
+            environment = build_environment(self.settings, session.world.device)
             policy = Policy(self.settings, environment).to(session.world.device)
             self._evaluator = Evaluator(policy, environment, graphs=self.settings.compile)
         session.parallel.copy_to(self._evaluator.policy)
         found = self._evaluator.qualities(session, self.settings.eval_episodes)
-        return {environment.measure: float(found.mean())}
+        return {self._measure: float(found.mean())}
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """Return the negative mean quality of greedy episodes: lower is better."""
-        found = metrics.get("evalReturn", metrics.get("evalLength"))
+        found = metrics.get(self._measure)
         return None if found is None else -found
 
     def state(self) -> dict[str, Any]:
@@ -156,10 +160,10 @@ class VecRL(Workload):
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings = self.settings
-        measure = "evalLength" if settings.environment == "snake" else "evalReturn"
+        measure = self._measure
         names = (measure, "evalUntrained", "episodeReturn", "episodes")
         steps = settings.rollouts * settings.horizon * settings.environments
-        what = "length" if settings.environment == "snake" else "return"
+        what = {"evalLength": "length", "evalReturn": "return"}.get(measure, measure)
         text = (
             f"{settings.environment}: mean greedy {what} {metrics[measure]:.2f} over {settings.eval_episodes} episodes "
             f"after {steps} environment steps; untrained {metrics.get('evalUntrained', math.nan):.2f}"
@@ -180,6 +184,10 @@ class VecRL(Workload):
 
     def page(self) -> Page:
         """See `Playable`."""
+        if not is_ours(self.settings.environment):
+            raise ConfigError(
+                f"export.formats: web has no page for {self.settings.environment}; leave it out, or use onnx or pt2"
+            )
         environment = build_environment(self.settings, torch.device("cpu"))
         return export.page(self.collector.actor, environment, self.settings)
 
@@ -220,7 +228,7 @@ class VecRL(Workload):
     def _metrics(self, facts: Mapping[str, float]) -> dict[str, float]:
         """Convert sums over a rollout to metrics."""
         settings = self.settings
-        count = settings.environments * settings.horizon * settings.agents
+        count = settings.environments * settings.horizon * self._agents
         return {"episodes": float(self._episodes), **metrics_of(facts, count)}
 
     def _pace(self, session: Session) -> dict[str, float]:

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.parameters import module_of
 from torchyard_trainers.rl.environment import Environment, State
+from torchyard_trainers.rl.outside import METHODS, class_of, require
 from torchyard_trainers.rl.tabletop import Tabletop
 from torchyard_trainers.vlm.params import Settings
 
@@ -30,25 +30,13 @@ def build_environment(settings: Settings) -> Instructed:
     if settings.environment == "tabletop":
         kind: Any = settings.task
         return Tabletop(kind, settings.grid, settings.image_size)
-    made = _class_of(settings.environment)(settings.image_size)
     at = f"trainer.params.environment: {settings.environment}"
-    needed = ["reset", "observe", "step", "quality", "draws", "limit", "measure", "actions", "agents", "planes"]
-    needed += ["instruction", "action_names", *(["expert"] if settings.clone_steps else [])]
-    lacking = [name for name in needed if not hasattr(made, name)]
-    if lacking:
-        raise ConfigError(f"{at} lacks {', '.join(lacking)}; see docs/vision-language-rl.md")
+    made = class_of(settings.environment, f"trainer.params.environment: {settings.environment!r}")(settings.image_size)
+    needed = [*METHODS, "draws", "limit", "measure", "actions", "agents", "planes", "instruction", "action_names"]
+    require(made, [*needed, *(["expert"] if settings.clone_steps else [])], at, "docs/vision-language-rl.md")
     wanted = (3, settings.image_size, settings.image_size)
     if made.planes != wanted or made.agents != 1:
         raise ConfigError(f"{at} has planes {made.planes} and {made.agents} agents; it needs {wanted} and 1")
     if len(made.action_names) != made.actions:
         raise ConfigError(f"{at} has {made.actions} actions, but {len(made.action_names)} action_names")
     return made
-
-
-def _class_of(name: str) -> Any:
-    path, _, kind = name.partition(":")
-    at = f"trainer.params.environment: {name!r}"
-    module = module_of(path, at)
-    if not callable(getattr(module, kind, None)):
-        raise ConfigError(f"{at}, but {path} has no class {kind}")
-    return getattr(module, kind)

@@ -1,0 +1,79 @@
+"""Environments as users write them: one of tensors, others of gymnasium."""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from torchyard_trainers.rl.environment import Outcome
+
+
+class Corridor:
+    """Two walkers in a corridor of five cells each; the right end pays 1, the left end nothing."""
+
+    agents, actions, observed, draws, limit = 2, 2, 5, 2, 12
+    planes, measure = None, "arrivals"
+
+    def reset(self, numbers):
+        return {"cell": (1 + (numbers * 3).long()).double(), "time": torch.zeros(len(numbers), 2, dtype=torch.int16)}
+
+    def observe(self, state):
+        return torch.nn.functional.one_hot(state["cell"].long(), 5).float()
+
+    def step(self, state, actions, numbers):
+        cell, time = state["cell"] + (actions * 2 - 1), state["time"] + 1
+        reached = {"cell": cell.clamp(0, 4), "time": time}
+        terminated, fresh = (cell <= 0) | (cell >= 4), self.reset(numbers)
+        truncated = ~terminated & (time >= self.limit)
+        following = {name: torch.where(terminated | truncated, fresh[name], reached[name]) for name in reached}
+        return Outcome(following, (cell >= 4).float(), terminated, truncated, reached)
+
+    def quality(self, episode_return, terminated):
+        return episode_return
+
+
+class Shapeless(Corridor):
+    def observe(self, state):
+        return super().observe(state)[:, 0]
+
+
+class Unfinished:
+    agents = 1
+
+    def reset(self, numbers):
+        return {}
+
+
+class Hill(gymnasium.Env):
+    """A ball on a line with gusts of wind; what is seen has two parts, and actions begin at -1."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(-9, 9, (1,)), "side": spaces.Discrete(2)})
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-1, 1)
+        return self._seen(), {}
+
+    def step(self, action):
+        self.place += 0.5 * int(action) + self.np_random.normal() * 0.1
+        return self._seen(), -abs(self.place), abs(self.place) > 2, False, {}
+
+    def _seen(self):
+        return {"place": np.array([self.place], np.float32), "side": int(self.place > 0)}
+
+
+class Forgetful(Hill):
+    """It keeps something over a reset, so that an episode does not follow from its seed."""
+
+    worlds = 0
+
+    def reset(self, *, seed=None, options=None):
+        Forgetful.worlds += 1
+        super().reset(seed=seed)
+        self.place += Forgetful.worlds
+        return self._seen(), {}
+
+
+class Endless(Hill):
+    observation_space = spaces.Sequence(spaces.Discrete(2))

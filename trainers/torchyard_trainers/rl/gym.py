@@ -1,0 +1,196 @@
+"""Environments of gymnasium behind the tensor protocol of `rl.environment`.
+
+A gymnasium environment keeps its state to itself. Here the state of a copy is its seed and the actions since: the
+episode can be brought back by playing them again, so that a rollout, a checkpoint and another number of processes go on
+with the same episodes. Copies that are already there are only stepped.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.rl.environment import Outcome, State
+
+# The actions of an unfinished episode are a part of every state.
+MOST_STEPS = 100_000
+_SEEDS = 2**31
+
+
+class Live(NamedTuple):
+    """Where the copies are: [n] seeds and numbers of steps, and [n, limit] actions, of which the first steps count."""
+
+    seeds: NDArray[np.int64]
+    steps: NDArray[np.int32]
+    actions: NDArray[np.int32]
+
+
+class Gymnasium:
+    """Copies of a gymnasium environment with discrete actions; see `rl.environment.Environment`.
+
+    A state has `observation` [N, D], `seed` [N], `steps` [N] and `actions` [N, limit].
+    """
+
+    agents = 1
+    planes = None
+    draws = 1
+    measure = "evalReturn"
+
+    def __init__(self, make: Callable[[], Any], limit: int, at: str) -> None:
+        """Make one copy; others follow when they are stepped.
+
+        Args:
+            make: makes a copy.
+            limit: steps after which an episode is cut off.
+            at: the field and its value, which an error begins with.
+
+        Raises:
+            ConfigError: observations or actions are of a kind that a policy cannot read or choose.
+        """
+        from gymnasium import spaces
+
+        self._make, self.limit, self._at = make, limit, at
+        self._first = make()
+        space, actions = self._first.observation_space, self._first.action_space
+        if not isinstance(actions, spaces.Discrete):
+            raise ConfigError(
+                f"{at} has actions {actions}; only Discrete ones can be chosen: wrap it so that it has them"
+            )
+        if not isinstance(space, spaces.Box) or space.shape is None:
+            raise ConfigError(
+                f"{at} has observations {space}, which cannot be flattened; wrap it so that they are a Box"
+            )
+        self.actions = int(actions.n)
+        self.observed = int(np.prod(space.shape))
+        self._start = int(actions.start)  # number of the first action
+        self._vector: Any = None
+        self._live: Live | None = None
+
+    def reset(self, numbers: Tensor) -> State:
+        """See `Environment`."""
+        seeds = (numbers[:, 0].double().cpu() * _SEEDS).long()
+        seen = np.stack([self._flat(self._first.reset(seed=int(seed))[0]) for seed in seeds])
+        live = Live(seeds.numpy(), np.zeros(len(seeds), np.int32), np.zeros((len(seeds), self.limit), np.int32))
+        return _state(live, seen, numbers.device)
+
+    def observe(self, state: State) -> Tensor:
+        """See `Environment`: the flattened observation."""
+        return state["observation"][:, None]
+
+    def step(self, state: State, actions: Tensor, numbers: Tensor) -> Outcome:
+        """See `Environment`.
+
+        Raises:
+            ConfigError: the environment did not show the same again when its actions were played again.
+        """
+        device, chosen = actions.device, actions[:, 0].cpu().numpy()
+        live = self._bring(state)
+        seen, reward, terminated, ended, _ = self._vector.step(chosen + self._start)
+        made = live.actions.copy()
+        made[np.arange(len(made)), live.steps] = chosen
+        steps = live.steps + 1
+        truncated = (ended | (steps >= self.limit)) & ~terminated
+        over, seeds = terminated | truncated, live.seeds
+        final = {"observation": torch.from_numpy(self._flat(seen, len(made))).to(device)}
+        if over.any():
+            fresh = (numbers[:, 0].double().cpu() * _SEEDS).long().numpy()
+            seeds, steps = np.where(over, fresh, seeds), np.where(over, 0, steps).astype(np.int32)
+            seen, _ = self._vector.reset(seed=seeds.tolist(), options={"reset_mask": over})
+        self._live = Live(seeds, steps, made)
+        return Outcome(
+            _state(self._live, self._flat(seen, len(made)), device),
+            torch.from_numpy(reward.astype(np.float32))[:, None].to(device),
+            torch.from_numpy(terminated)[:, None].to(device),
+            torch.from_numpy(truncated)[:, None].to(device),
+            final,
+        )
+
+    def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
+        """See `Environment`: the return is the measure."""
+        del terminated
+        return episode_return
+
+    def _bring(self, state: State) -> Live:
+        """Bring the copies to where a state is; most often they are there."""
+        wanted = Live(*(state[name].cpu().numpy() for name in ("seed", "steps", "actions")))
+        count = len(wanted.seeds)
+        if self._vector is None or self._vector.num_envs != count:
+            from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+            self._vector = SyncVectorEnv([self._make] * count, autoreset_mode=AutoresetMode.DISABLED)
+            self._live = None
+        away = np.ones(count, np.bool_)
+        if self._live is not None:
+            made = np.arange(self.limit) < wanted.steps[:, None]
+            away = (self._live.seeds != wanted.seeds) | (self._live.steps != wanted.steps)
+            away |= ((self._live.actions != wanted.actions) & made).any(1)
+        if away.any():
+            seen, _ = self._vector.reset(seed=wanted.seeds.tolist(), options={"reset_mask": away})
+            shown = self._flat(seen, count)
+            for row in away.nonzero()[0]:
+                for action in wanted.actions[row, : wanted.steps[row]]:
+                    last = self._vector.envs[row].step(action + self._start)[0]
+                    shown[row] = self._flat(last)
+            expected = state["observation"].cpu().numpy()
+            if not np.array_equal(shown[away], expected[away], equal_nan=True):
+                raise ConfigError(
+                    f"{self._at} does not show the same again after reset(seed=...) and the same actions, so that runs "
+                    "could not be resumed; take all random numbers from self.np_random and keep nothing over a reset"
+                )
+        self._live = wanted
+        return wanted
+
+    def _flat(self, seen: Any, *shape: int) -> NDArray[np.float32]:
+        """Return observations as float32 vectors, [*shape, D]; never a view of what an environment holds."""
+        return np.array(seen, dtype=np.float32).reshape(*shape, self.observed)
+
+
+def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str) -> Gymnasium:
+    """Return the environment of a gymnasium id, or of a class of `gymnasium.Env`.
+
+    Args:
+        name: an id, such as `CartPole-v1`; not read if there is a class.
+        made: a class, which is made without arguments.
+        most_steps: of an episode; None: as many as are registered.
+        at: the field and its value, which an error begins with.
+
+    Raises:
+        ConfigError: there is no gymnasium, no such environment, no limit of steps, or it is of another kind.
+    """
+    if find_spec("gymnasium") is None:
+        raise ConfigError(f"{at} needs gymnasium; install it: pip install 'torchyard[gymnasium]'")
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.wrappers import FlattenObservation, TimeLimit
+
+    def make() -> Any:
+        env = gymnasium.make(name, max_episode_steps=most_steps, disable_env_checker=True) if made is None else made()
+        if made is not None and most_steps is not None:
+            env = TimeLimit(env, most_steps)
+        return env if isinstance(env.observation_space, spaces.Box) else FlattenObservation(env)
+
+    try:
+        first = make()
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ConfigError(f"{at}: {error}") from error
+    limit = most_steps or (first.spec.max_episode_steps if first.spec is not None else None)
+    if limit is None or not 1 <= limit <= MOST_STEPS:
+        raise ConfigError(
+            f"{at} has {'no' if limit is None else limit} steps after which an episode is cut off; set "
+            f"trainer.params.maxEpisodeSteps, at most {MOST_STEPS}"
+        )
+    return Gymnasium(make, limit, at)
+
+
+def _state(live: Live, seen: NDArray[np.float32], device: torch.device) -> State:
+    return {
+        "observation": torch.from_numpy(seen).to(device),
+        "seed": torch.from_numpy(live.seeds).to(device),
+        "steps": torch.from_numpy(live.steps).to(device),
+        "actions": torch.from_numpy(live.actions).to(device),
+    }

@@ -1,0 +1,84 @@
+"""Environments that are not ours: found by name, and checked before a run begins."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.parameters import module_of
+from torchyard_trainers.rl.environment import Environment
+
+MEMBERS = ("agents", "actions", "observed", "planes", "draws", "limit", "measure")
+METHODS = ("reset", "observe", "step", "quality")
+_COPIES = 2  # that are played to look at shapes
+
+
+def class_of(name: str, at: str) -> Any:
+    """Return the class that `MODULE:CLASS` names.
+
+    Args:
+        name: `MODULE:CLASS`.
+        at: the field and its value, which an error begins with.
+
+    Raises:
+        ConfigError: there is no such module or class.
+    """
+    path, _, kind = name.partition(":")
+    module = module_of(path, at)
+    if not callable(getattr(module, kind, None)):
+        raise ConfigError(f"{at}, but {path} has no class {kind}")
+    return getattr(module, kind)
+
+
+def require(made: object, names: Sequence[str], at: str, page: str) -> None:
+    """Check that an environment has all members.
+
+    Raises:
+        ConfigError: it lacks some.
+    """
+    lacking = [name for name in names if not hasattr(made, name)]
+    if lacking:
+        raise ConfigError(f"{at} lacks {', '.join(lacking)}; see {page}")
+
+
+def check_shapes(environment: Environment, at: str) -> None:
+    """Take one step in a few copies and check what comes of it.
+
+    Raises:
+        ConfigError: a tensor has another shape or type than the protocol of `rl.environment` says.
+    """
+    agents, numbers = environment.agents, torch.full((_COPIES, environment.draws), 0.5)
+    state = environment.reset(numbers)
+    if not isinstance(state, dict) or not all(isinstance(each, torch.Tensor) for each in state.values()):
+        raise ConfigError(f"{at}: reset returns {type(state).__name__}, expected a dict of tensors [N, ...]")
+    for name, each in state.items():
+        if each.shape[:1] != (_COPIES,):
+            raise ConfigError(f"{at}: reset returns {name!r} of shape {list(each.shape)}, expected [N, ...]")
+    observation = environment.observe(state)
+    _expect(
+        observation, [_COPIES, agents, environment.observed], "observe returns a tensor", "[N, agents, observed]", at
+    )
+    outcome = environment.step(state, torch.zeros(_COPIES, agents, dtype=torch.int64), numbers)
+    if not isinstance(outcome, tuple) or len(outcome) != 5:
+        raise ConfigError(
+            f"{at}: step returns {type(outcome).__name__}, expected torchyard_trainers.rl.environment.Outcome"
+        )
+    for name, each in zip(("reward", "terminated", "truncated"), outcome[1:4], strict=True):
+        _expect(each, [_COPIES, agents], f"step returns a {name}", "[N, agents]", at)
+        if name != "reward" and each.dtype != torch.bool:
+            raise ConfigError(f"{at}: step returns a {name} of type {each.dtype}, expected torch.bool")
+    changed = [
+        name
+        for name, each in state.items()
+        if name not in outcome[0] or (outcome[0][name].shape, outcome[0][name].dtype) != (each.shape, each.dtype)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{at}: step returns a state whose {changed[0]!r} has another shape or type than that of reset"
+        )
+
+
+def _expect(found: torch.Tensor, shape: list[int], what: str, meaning: str, at: str) -> None:
+    if list(found.shape) != shape:
+        raise ConfigError(f"{at}: {what} of shape {list(found.shape)}, expected {meaning}, here {shape}")
