@@ -72,7 +72,7 @@ class _Run:
         self.on_change = on_change
         self.changed = asyncio.Event()
         shortest, longest = SYNC_SECONDS
-        interval = min(longest, max(shortest, job.spec.metrics.interval))
+        interval = min(longest, max(shortest, float(job.spec.metrics.interval)))
         self.registry = AgentRegistry(time.time, interval=interval, on_news=lambda _uid: self.look())
         self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget)
         self.controller = Controller(self.cluster, self.registry, clock=time.time)

@@ -27,6 +27,7 @@ SWEEP = {
             "spec": {
                 "script": "print('score=0', flush=True)",
                 "metrics": {"patterns": ["score=(?P<score>[0-9.]+)"], "interval": "1s"},
+                "launcher": {"warmStart": False},
                 "resources": {"memory": "256Mi"},
             }
         },
