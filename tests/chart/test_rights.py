@@ -9,7 +9,7 @@ from torchyard.cli.remote.doctor import OPERATORS
 
 pytestmark = needs_helm
 
-MOST_RIGHTS = 31
+MOST_RIGHTS = 30
 # Rights that lead to others: what is in Secrets, into running containers, or to new rights.
 FORBIDDEN_RESOURCES = re.compile(r"secrets|pods/(exec|attach|portforward|proxy|ephemeralcontainers)|serviceaccounts|\*")
 FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
@@ -20,7 +20,6 @@ ALLOWED_EVERYWHERE = {
     ("torchyard.dev", "trainingjobs", "create"),
     ("torchyard.dev", "trainingjobs", "patch"),
     ("torchyard.dev", "trainingjobs", "delete"),
-    ("torchyard.dev", "trainingsweeps", "get"),
     ("torchyard.dev", "trainingsweeps", "list"),
     ("torchyard.dev", "trainingsweeps", "watch"),
     ("torchyard.dev", "trainingsweeps", "delete"),

@@ -5,6 +5,7 @@ from aiohttp import web
 from tests.support.kube.api_server import refused, talking
 
 from torchyard.cluster.kube.jobs import Jobs
+from torchyard.cluster.kube.sweeps import Sweeps
 from torchyard.engine.ports import Unavailable
 
 KEY = ("team", "job")
@@ -77,7 +78,7 @@ async def test_a_job_that_a_former_crd_reads_as_valid_again_runs(tmp_path, monke
         return web.json_response(listed if request.path.endswith("/trainingjobs") else one)
 
     async with talking(tmp_path, answer, monkeypatch) as api:
-        await jobs.sweep(api, [""])
+        await jobs.compare(api, [""])
     assert jobs.get(KEY).spec.nodes == 2
     assert len(invalid) == 1
 
@@ -93,8 +94,34 @@ async def test_a_kind_that_is_not_served_for_a_moment_is_not_the_end_of_its_jobs
 
     async with talking(tmp_path, answer, monkeypatch) as api:
         with pytest.raises(Unavailable, match="not served"):
-            await jobs.sweep(api, [""])
+            await jobs.compare(api, [""])
         assert jobs.get(KEY) is not None
         there = {"name": "job", "group": "torchyard.dev", "kind": "trainingjobs"}
-        await jobs.sweep(api, [""])
+        await jobs.compare(api, [""])
     assert jobs.get(KEY) is None
+
+
+async def test_a_sweep_that_the_watch_missed_is_read_without_the_right_to_get_it(tmp_path, monkeypatch):
+    sweeps, asked = Sweeps(changed=lambda _key: None), []
+    there = [
+        {
+            "metadata": {"name": "tune", "namespace": "team", "uid": "one", "resourceVersion": "7"},
+            "spec": {
+                "objective": {"metric": "score", "goal": "maximize"},
+                "parameters": [{"path": "trainer.params.lr", "choice": [0.1, 0.2]}],
+                "jobTemplate": {"spec": {"trainer": {"name": "x:Y"}}},
+            },
+        }
+    ]
+
+    async def answer(request):
+        asked.append((request.path.rpartition("/")[2], request.query.get("fieldSelector")))
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": there})
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        await sweeps.compare(api, ["team"])
+        assert sweeps.get(("team", "tune")).metadata.uid == "one"
+        assert asked == [("trainingsweeps", None), ("trainingsweeps", "metadata.name=tune")]
+        there.clear()
+        await sweeps.compare(api, ["team"])
+    assert not sweeps.keys()

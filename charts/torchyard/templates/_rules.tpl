@@ -5,7 +5,7 @@
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [torchyard.dev]
   resources: [trainingsweeps]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 - apiGroups: [torchyard.dev]
   resources: [trainingjobs/status, trainingsweeps/status]
   verbs: [update]

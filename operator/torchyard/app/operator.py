@@ -259,7 +259,7 @@ class Operator:
         while True:
             try:
                 if self._synced.is_set():
-                    await self.jobs.sweep(self._api, namespaces)
+                    await self.jobs.compare(self._api, namespaces)
                     await self._known_sweeps(namespaces)
                     await self.cluster.tracked.sweep()
                 else:
@@ -279,7 +279,7 @@ class Operator:
         """Know all sweeps, or repair what a watch missed; a cluster that does not know the kind has none."""
         with contextlib.suppress(NotFound):
             if self._synced.is_set():
-                await self.sweeps.sweep(self._api, namespaces)
+                await self.sweeps.compare(self._api, namespaces)
             else:
                 await self.sweeps.caught_up(self._api, namespaces)
 

@@ -138,7 +138,7 @@ class Objects(Generic[Valid, Invalid]):
         if job is not None and job.metadata.uid == uid:
             self._bury(job)
 
-    async def sweep(self, api: Api, namespaces: Iterable[str]) -> None:
+    async def compare(self, api: Api, namespaces: Iterable[str]) -> None:
         """Compare with what is there: an event that never came, a deletion while there was no watch.
 
         Args:

@@ -11,7 +11,7 @@ from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMe
 from torchyard.cluster.kube.client import MERGE_PATCH, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, NotFound
 from torchyard.cluster.kube.jobs import Jobs, Objects, job_path, object_path
-from torchyard.engine.ports import Key
+from torchyard.engine.ports import Key, Unavailable
 from torchyard.sweep.codec import sweep_status_document
 from torchyard.sweep.received import InvalidSweep, received_sweep
 from torchyard.sweep.resource import KIND, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
@@ -32,6 +32,20 @@ class Sweeps(Objects[TrainingSweep, InvalidSweep]):
         super().__init__(
             SWEEPS, received_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key)
         )
+
+    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+        """Read the sweep as a list of one: the operator has no right to `get` it, and needs none."""
+        namespace, name = key
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{SWEEPS}"
+        try:
+            answer = await api.request("GET", path, params={"fieldSelector": f"metadata.name={name}"})
+        except NotFound as error:
+            raise Unavailable(f"{SWEEPS} are not served now: {error}") from error
+        items = msgspec.json.decode(answer)["items"]
+        if items:
+            self.hear("MODIFIED", items[0])
+        else:
+            self.gone(key, uid)
 
 
 class Trials:
