@@ -9,12 +9,17 @@ from tests.support.trainers.gangs import Yard
 pytestmark = pytest.mark.e2e
 
 COUNT = 37  # no multiple of a batch, of two processes, or of what is held out
+SAMPLED = {"sftSteps": 2, "minibatches": 2, "reward": "shaped", "maxNewTokens": 6}
 METHODS = {
-    "sft": {},
+    "sft": {"ema": 0.6},
     "dpo": {"method": "dpo", "sftSteps": 2},
-    "grpo": {"method": "grpo", "group": 5, "sftSteps": 2, "minibatches": 2, "reward": "shaped", "maxNewTokens": 6},
+    "grpo": {"method": "grpo", "group": 5, **SAMPLED},
+    "ppo": {"method": "ppo", "klCoefficient": 0.1, **SAMPLED},
 }
-LEARNED = {"loss", "gradNorm", "tokens", "evalLoss", "exactMatch", "preferenceAccuracy", "reward", "rewardMargin"}
+LEARNED = {
+    *("loss", "gradNorm", "tokens", "evalLoss", "exactMatch", "preferenceAccuracy", "reward", "rewardMargin"),
+    *("kl", "valueLoss"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +68,33 @@ def alone(fork_server, tmp_path_factory, records):
 
 
 @pytest.mark.parametrize(
-    ("method", "parallelism"),
+    ("method", "distributed"),
     [
-        ("sft", {"strategy": "ddp", "microBatchTokens": 40}),
-        ("sft", {"strategy": "fsdp", "microBatchSize": 2}),
-        ("dpo", {"strategy": "fsdp", "microBatchSize": 3}),
-        ("grpo", {"strategy": "ddp"}),
+        ("sft", ((1, 1), {"microBatchTokens": 40})),
+        ("sft", ((2, 1), {"strategy": "ddp", "microBatchTokens": 40})),
+        ("sft", ((3, 1), {"strategy": "fsdp", "microBatchTokens": 26})),
+        ("sft", ((4, 2), {"strategy": "hsdp", "microBatchTokens": 200})),
+        ("sft", ((2, 1), {"strategy": "fsdp", "microBatchSize": 2})),
+        ("dpo", ((2, 1), {"strategy": "fsdp", "microBatchSize": 3})),
+        ("grpo", ((2, 1), {"strategy": "ddp"})),
+        ("ppo", ((2, 1), {"strategy": "fsdp", "microBatchSize": 2})),
     ],
 )
-def test_two_processes_that_stop_and_resume_are_the_same_run(yard, records, alone, method, parallelism):
-    yard.train(settings(records, 4, params=METHODS[method], parallelism=parallelism), world=2)
-    yard.train(settings(records, 6, params=METHODS[method], parallelism=parallelism), world=2)
+def test_packed_or_padded_processes_are_the_same_run_also_after_a_stop(yard, records, alone, method, distributed):
+    ((world, nodes), parallelism), params = distributed, METHODS[method]
+    if world == 2:
+        yard.train(settings(records, 4, params=params, parallelism=parallelism), world)
+    yard.train(settings(records, 6, params=params, parallelism=parallelism), world, nodes=nodes)
     yard.assert_learned(alone[method], LEARNED, rel=1e-4)
+    losses = {line["step"]: line["loss"] for line in alone[method]}
+    assert yard.losses() == pytest.approx(losses, abs=1e-5, rel=1e-5)
+
+
+def test_the_moving_average_is_what_is_evaluated(yard, records, alone):
+    yard.train(settings(records, 3, params={"ema": None}))
+    plain, averaged = yard.metrics(), alone["sft"][:3]
+    assert [line["loss"] for line in plain] == [line["loss"] for line in averaged]
+    assert plain[-1]["evalLoss"] != pytest.approx(averaged[-1]["evalLoss"], rel=1e-3)
 
 
 def test_other_data_is_not_resumed(yard, records):

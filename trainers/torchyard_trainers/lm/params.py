@@ -131,6 +131,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     max_grad_norm: Annotated[
         Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
     ] = None
+    ema: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        doc("Decay of a moving average of the weights, which is evaluated and exported; rollouts use the weights."),
+    ] = None
     max_new_tokens: Annotated[Count | None, doc("Tokens of a completion; a longer one is cut off.")] = None
     temperature: Annotated[
         Annotated[float, Meta(gt=0, le=100)], doc("Divides the logits that completions are sampled from.")
@@ -226,6 +230,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     warmup_steps: int
     weight_decay: float
     max_grad_norm: float
+    ema: float | None = None
     max_new_tokens: int
     temperature: float
     top_p: float

@@ -62,6 +62,7 @@ class LanguageModeling(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
+        self.average_decay = settings.ema
         self.save_every = settings.steps_per_rollout
         self.planned_step = settings.sft_steps
         origin = "model" if settings.pretrained is None else "pretrained"
