@@ -33,6 +33,22 @@ def test_a_command_runs_as_given():
     assert worker_command(spec, None) == ["torchrun", "train.py", "a b"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        ({"parallelism": {"batchPerProcess": 8}}, 8),
+        ({"parallelism": {"batchPerProcess": 8}, "nodes": 3, "procsPerNode": 2}, 48),
+        ({"parallelism": {"batchPerProcess": 8}, "nodes": 2, "gpusPerNode": 4}, 64),
+        ({"parallelism": {"batchPerProcess": 8, "globalBatchSize": 16}, "procsPerNode": 2}, 16),
+        ({"parallelism": {"globalBatchSize": 16}, "procsPerNode": 2}, 16),
+    ],
+)
+def test_a_batch_for_each_process_is_a_global_one_to_trainers(spec, whole):
+    found = trainer_config(job(trainer={"name": "vla"}, **spec), runs)["parallelism"]
+    assert found["globalBatchSize"] == whole
+    assert "batchPerProcess" not in found
+
+
 def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_protocol():
     config = trainer_config(
         job(trainer={"name": "cvrp", "params": {"steps": 3}}, checkpoint={"interval": {"steps": 5}}), runs

@@ -7,6 +7,7 @@ from typing import Any
 from torchyard.api.codec import resolved
 from torchyard.api.resource import TrainingJob
 from torchyard.api.rules_program import HOOKS_ENV
+from torchyard.api.rules_training import batch_of
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Health
 from torchyard.api.torchrun import asked_procs
@@ -71,7 +72,7 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
         "job": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": job.metadata.uid},
         "trainer": spec["trainer"],
         "device": spec["device"],
-        "parallelism": spec["parallelism"],
+        "parallelism": _parallelism(job.spec, spec["parallelism"]),
         "checkpoint": checkpoint,
         "health": _health(job.spec.health),
         "logging": spec["logging"],
@@ -80,6 +81,12 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
         "preflight": job.spec.preflight is not None and job.spec.preflight.enabled,
         **({"milestones": spec["metrics"]["milestones"]} if job.spec.metrics.milestones is not None else {}),
     }
+
+
+def _parallelism(spec: TrainingJobSpec, resolved_values: dict[str, Any]) -> dict[str, Any]:
+    """Return the section without the batch of a process: trainers know the global one, and share it."""
+    others = {name: value for name, value in resolved_values.items() if name != "batchPerProcess"}
+    return others | {"globalBatchSize": batch_of(spec)}
 
 
 def _health(health: Health) -> dict[str, Any]:

@@ -17,6 +17,25 @@ def _micro_fits(parallelism: Parallelism) -> bool:
     return isinstance(micro, str) or whole is None or micro <= whole
 
 
+def batch_of(spec: TrainingJobSpec) -> int | None:
+    """Return the samples of an optimizer step over all ranks that the spec asks for; None: the workload's preset."""
+    each = spec.parallelism.batch_per_process
+    return spec.parallelism.global_batch_size if each is None else each * spec.nodes * _procs(spec)
+
+
+def _batches_agree(spec: TrainingJobSpec) -> bool:
+    return spec.parallelism.global_batch_size in {None, batch_of(spec)}
+
+
+def _batch_is_constant(spec: TrainingJobSpec) -> bool:
+    return spec.parallelism.batch_per_process is None or spec.elastic is None
+
+
+def _part_fits(parallelism: Parallelism) -> bool:
+    micro, own = parallelism.micro_batch_size, parallelism.batch_per_process
+    return isinstance(micro, str) or own is None or micro <= own
+
+
 def _has_the_formats(spec: TrainingJobSpec) -> bool:
     if spec.export is None or spec.trainer is None or spec.trainer.name not in {"cvrp", "vecrl"}:
         return True
@@ -84,6 +103,36 @@ TRAINING: tuple[Rule, ...] = (
         cel="type(self.microBatchSize) == string || !has(self.globalBatchSize)"
         " || self.microBatchSize <= self.globalBatchSize",
         reads=("globalBatchSize",),
+    ),
+    Rule(
+        scope="parallelism",
+        field="microBatchSize",
+        what="{value} is more than batchPerProcess",
+        fix="make it a part of what a process takes, or auto",
+        holds=_part_fits,
+        cel="type(self.microBatchSize) == string || !has(self.batchPerProcess)"
+        " || self.microBatchSize <= self.batchPerProcess",
+        reads=("batchPerProcess",),
+    ),
+    Rule(
+        scope="",
+        field="parallelism.globalBatchSize",
+        what="{value} is not batchPerProcess times the processes of the gang",
+        fix="leave one of them out, or change nodes, procsPerNode or gpusPerNode so that they agree",
+        holds=_batches_agree,
+        cel="!has(self.parallelism.globalBatchSize) || !has(self.parallelism.batchPerProcess) || "
+        "self.parallelism.globalBatchSize == self.parallelism.batchPerProcess * self.nodes * "
+        "(type(self.procsPerNode) == string ? (self.gpusPerNode > 1 ? self.gpusPerNode : 1) : self.procsPerNode)",
+        reads=("nodes", "procsPerNode", "gpusPerNode", "parallelism.batchPerProcess"),
+    ),
+    Rule(
+        scope="",
+        field="parallelism.batchPerProcess",
+        what="the global batch would change with an elastic gang",
+        fix="set globalBatchSize instead, or remove elastic",
+        holds=_batch_is_constant,
+        cel="!has(self.parallelism.batchPerProcess) || !has(self.elastic)",
+        reads=("elastic",),
     ),
     Rule(
         scope="parallelism",

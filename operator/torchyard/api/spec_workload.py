@@ -84,6 +84,13 @@ class Parallelism(Model, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=16777216)] | None,
         doc("Samples an optimizer step, over all ranks; a constant of the run. Absent: the workload's preset."),
     ] = None
+    batch_per_process: Annotated[
+        Annotated[int, Meta(ge=1, le=16777216)] | None,
+        doc(
+            "Samples an optimizer step of each process: the global batch is this times the processes of the gang, and "
+            "grows with them. Absent: the global batch stays what it is, and the processes share it."
+        ),
+    ] = None
     micro_batch_size: Annotated[
         Annotated[int, Meta(ge=1, le=16777216)] | Literal["auto"],
         doc(
