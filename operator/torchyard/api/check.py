@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchyard.api.forms import BUILT_IN, FORMS, TEXT_PATTERN, TRAINER_PATTERN
+from torchyard.api.forms import FORMS, TEXT_PATTERN
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
@@ -25,6 +25,8 @@ _TYPES = {
     "object": ("a mapping", dict),
 }
 MAX_LISTED = 12
+# A whole word that a pattern allows: ^(tabletop|MODULE:CLASS as a pattern)$.
+_WORD_OF_PATTERN = re.compile(r"(?<=[(|])[a-z]\w*(?=\|)")
 
 
 def check(schema: Schema, at: At, path: str, report: Report) -> Any:
@@ -170,7 +172,7 @@ def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
         not re.search(pattern, value) or value.endswith("\n") or len(value) < schema.get("minLength", 0)
     ):
         noun, fix = FORMS.get(pattern, (f"text of the form {pattern}", "write it in that form"))
-        meant = nearest(value, BUILT_IN) if pattern == TRAINER_PATTERN else None
+        meant = nearest(value, _WORD_OF_PATTERN.findall(pattern))
         yield f"{shown(value)} is not {noun}", f"did you mean {meant}? {fix}" if meant else fix
 
 
