@@ -15,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 
 from torchyard.cli import drawing, foreground
-from torchyard.cli.files import job_of
 from torchyard.cli.job_options import RequestedJob
 from torchyard.cli.live import render
 from torchyard.cli.picture import Picture
+from torchyard.client.files import job_of
 from torchyard.cluster.local.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kube.api_server import refused
 
 from torchyard.cli.errors import RefusalError
-from torchyard.cli.remote.jobs import job_path
-from torchyard.cli.remote.session import Remote
+from torchyard.client.remote.jobs import job_path
+from torchyard.client.remote.session import Remote
 
 
 async def asked(torchyard, answer, *words, tls=None):

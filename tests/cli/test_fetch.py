@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from torchyard.cli.fetchable import Fetchable, fetchable
-from torchyard.cli.remote.fetch import LISTING
+from torchyard.client.artifacts import Artifact, artifacts_of
+from torchyard.client.remote.fetch import LISTING
 
 
 @pytest.fixture
@@ -110,4 +110,4 @@ def test_where_nothing_was_written_the_listing_says_so(torchyard):
 def test_a_pod_lists_the_same_as_this_machine(made, capsys):
     (made / "outside").symlink_to("/etc")
     done = subprocess.run([sys.executable, "-c", LISTING, str(made)], capture_output=True, text=True, check=True)
-    assert [Fetchable(*found) for found in json.loads(done.stdout)] == fetchable(made)
+    assert [Artifact(*found) for found in json.loads(done.stdout)] == artifacts_of(made)

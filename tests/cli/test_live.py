@@ -11,7 +11,7 @@ from tests.support.cli.recorded import EVENTS, FAILED, LOSSES, NOW, PENDING, RAN
 from torchyard.cli.live import LiveView, render
 from torchyard.cli.picture import Picture
 from torchyard.cli.program_output import OutputLine
-from torchyard.cli.ranks import Rank, Reported, ranks_of
+from torchyard.client.ranks import Rank, Reported, ranks_of
 from torchyard.engine.view import RankReport
 
 WHOLE = Picture(RUNNING, NOW, RANKS, LOSSES, EVENTS)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from torchyard.cli.remote.profile import LEFT
-from torchyard.cli.wish import left_in
+from torchyard.client.remote.profile import LEFT
+from torchyard.client.wish import left_in
 from torchyard.cluster.local.folder import take_lock
 
 

@@ -5,7 +5,7 @@ import msgspec
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.api.status import CheckpointStatus, Progress, TrainingJobStatus
-from torchyard.cli.ranks import Reported, freshen
+from torchyard.client.ranks import Reported, freshen
 from torchyard.engine.view import RankReport
 
 

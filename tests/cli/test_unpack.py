@@ -7,8 +7,8 @@ import tarfile
 import pytest
 
 from torchyard.cli.errors import RefusalError
-from torchyard.cli.remote import unpack as module
-from torchyard.cli.remote.unpack import Allowance, TooLargeError, unpack
+from torchyard.client.remote import unpack as module
+from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
 
 
 def entry(name, content=b"", kind=tarfile.REGTYPE, **fields):

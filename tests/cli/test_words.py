@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchyard.api.formatting import figure, span
-from torchyard.cli.words import addressed, clean, clip, measure, rate, size
+from torchyard.api.figures import figure, span
+from torchyard.client.words import addressed, clean, clip, measure, rate, size
 
 
 @pytest.mark.parametrize(

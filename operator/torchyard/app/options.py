@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from torchyard import __version__
 from torchyard.app.log_format import LogFormat
 from torchyard.cluster.kube.manifest.site import Site
+from torchyard.version import __version__
 
 INTAKE_PORT, PROBE_PORT = 8443, 8080
 IMAGES = "ghcr.io/torchyard"

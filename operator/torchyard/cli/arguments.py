@@ -1,8 +1,6 @@
 """Command lines by argparse: typer 0.29 imports pydantic to parse, which makes every command 250 ms slower."""
 
 import argparse
-import os
-from pathlib import Path
 from typing import Any, NoReturn
 
 from torchyard.cli.errors import RefusalError
@@ -43,6 +41,12 @@ def run_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar=RUN_NAME, help="name of the job or run")
 
 
+def place(parser: argparse.ArgumentParser) -> None:
+    """--context and -n, as kubectl has them."""
+    parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
+    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
+
+
 def output(parser: argparse.ArgumentParser, *forms: str, help: str) -> None:  # noqa: A002 - argparse's own word
     """-o FORM."""
     parser.add_argument("-o", "--output", choices=forms, help=help)
@@ -77,12 +81,3 @@ def counted(text: str) -> int:
     if natural(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
-
-
-def run_names() -> list[str]:
-    """Names of the runs in $TORCHYARD_HOME, without reading any."""
-    runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
-    try:
-        return sorted(entry.name for entry in runs.iterdir() if entry.name[0] != "." and (entry / "job.yaml").exists())
-    except OSError:
-        return []

@@ -6,9 +6,10 @@ The scripts ask `torchyard __complete WORD...` for the candidates of the last wo
 from argparse import Action, ArgumentParser
 from collections.abc import Sequence
 
-from torchyard.cli.arguments import RUN_NAME, SEPARATOR, run_names
+from torchyard.cli.arguments import RUN_NAME, SEPARATOR
 from torchyard.cli.commands import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
+from torchyard.client.place import run_names
 
 SCRIPTS = {
     "bash": r"""

@@ -22,13 +22,13 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(name: str, sets: list[str]) -> int:
     """Train vehicle routes on two local nodes, live, and compare them with nearest neighbour."""
-    from torchyard.cli.files import job_of
-    from torchyard.cli.foreground import start, watch
-    from torchyard.cli.job_options import RequestedJob
-    from torchyard.cli.output import console
+    from torchyard.cli.foreground import watch
+    from torchyard.cli.output import console, say
+    from torchyard.client.files import job_of
+    from torchyard.client.start import RequestedJob, start
 
     wanted = RequestedJob(job_of(EXAMPLE, sets), EXAMPLE.parent, str(EXAMPLE), is_file=True)
-    folder = start(wanted, name)
+    folder = start(wanted, say, name)
     code = watch(folder)
     if code == SUCCEEDED:
         console(highlight=False).print(lesson(json.loads((folder.checkpoints / "final" / "summary.json").read_text())))

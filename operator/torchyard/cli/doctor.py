@@ -4,8 +4,8 @@ from argparse import ArgumentParser
 from typing import Literal
 
 from torchyard.cli import arguments as common
+from torchyard.cli.arguments import place
 from torchyard.cli.errors import FAILED, SUCCEEDED
-from torchyard.cli.remote.place import place
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def command(context: str | None, namespace: str | None, pod: bool, output: Liter
     from torchyard.cli.output import emit
     from torchyard.cli.remote.doctor import examine
     from torchyard.cli.remote.findings import Finding
-    from torchyard.cli.remote.session import Remote, ask
+    from torchyard.client.remote.session import Remote, ask
 
     marks = {"ok": "ok  ", "note": "note", "wrong": "FAIL"}
 

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
-from torchyard.cli.fetchable import EXPORT, Fetchable, fetchable
 from torchyard.cli.picture import learned
-from torchyard.cli.words import addressed, clean, size
+from torchyard.client.artifacts import EXPORT, Artifact, artifacts_of
+from torchyard.client.why import last_lines
+from torchyard.client.words import addressed, clean, size
 from torchyard.cluster.local.folder import RunFolder
 
-MAX_LINES = 20
 MAX_WRITTEN = 8
 INTERNAL = {"DONE", "latest", "micro-batch.json"}
 
@@ -32,7 +31,7 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == State.SUCCEEDED:
-        made = sorted(fetchable(folder.checkpoints), key=lambda one: (_place(one), one.path))
+        made = sorted(artifacts_of(folder.checkpoints), key=lambda one: (_place(one), one.path))
         following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == State.SUSPENDED:
@@ -50,27 +49,17 @@ def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
     return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
 
 
-def _place(one: Fetchable) -> int:
+def _place(one: Artifact) -> int:
     """Return how early something is named: what was made for others first, what only a resumed run reads last."""
     if one.path.startswith(f"{EXPORT}/"):
         return 0 if one.path.endswith("/web") else 1
     return 2 if one.path == "final" else 4 if one.path in INTERNAL else 3
 
 
-def written(made: Sequence[Fetchable], root: Path) -> list[str]:
+def written(made: Sequence[Artifact], root: Path) -> list[str]:
     """Return what a run has left in its checkpoint folder."""
     if not made:
         return []
     shown = [f"{clean(one.path)} ({size(one.bytes)})" for one in made[:MAX_WRITTEN]]
     more = [f"and {len(made) - MAX_WRITTEN} more"] if len(made) > MAX_WRITTEN else []
     return [f"written to {root}: {', '.join([*shown, *more])}"]
-
-
-def last_lines(job: TrainingJob) -> list[str]:
-    """What the rank that failed first said last. One that saved as it was asked to did not fail."""
-    for attempt in reversed(job.status.attempts):
-        if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != Reason.PREEMPTED:
-            who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
-            lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
-            return [f"{who}, round {attempt.round}:", *lines]
-    return []

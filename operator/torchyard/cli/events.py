@@ -6,13 +6,12 @@ from typing import Literal
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import emit
-from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
-    place(parser)
+    common.place(parser)
     common.output(parser, "json", "yaml", help="json: one object a line; yaml: a list")
 
 
@@ -20,24 +19,11 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
     """Show what happened to a job, oldest first."""
     import msgspec
 
+    from torchyard.cli.asking import ask
     from torchyard.cli.output import escaped
-    from torchyard.cli.words import clean
-    from torchyard.cluster.local.run import Event
+    from torchyard.client.words import clean
 
-    found: list[Event]
-    if on_cluster(name, context, namespace):
-        from torchyard.cli.remote import jobs
-        from torchyard.cli.remote.session import Remote, ask
-
-        async def ask_for(remote: Remote) -> list[Event]:
-            return await jobs.events(remote, jobs.typed(await jobs.get(remote, name)))
-
-        found = ask(ask_for, context, namespace)
-    else:
-        from torchyard.cli.runs import find
-        from torchyard.cluster.local.run import events
-
-        found = list(events(find(name)))
+    found = ask(lambda backend: backend.events(name), name, context, namespace)
     if output == "yaml":
         emit([msgspec.to_builtins(event) for event in found], output)
         return SUCCEEDED

@@ -89,7 +89,7 @@ def ask(words: list[str]) -> dict[str, Any]:
 def shown(found: dict[str, Any]) -> list[str]:
     """The answer as lines."""
     from torchyard.cli.table import lines
-    from torchyard.cli.words import clean
+    from torchyard.client.words import clean
 
     if not found["gpus"]:
         return ["no GPU" + ("" if found["driver"] else ": there is no NVIDIA driver")]

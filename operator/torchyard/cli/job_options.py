@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from torchyard.api.forms import MAX_JOB_NAME
+from torchyard.api.names import derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
 
 if TYPE_CHECKING:
-    from torchyard.api.resource import TrainingJob
     from torchyard.api.validate import Validation
+    from torchyard.client.start import RequestedJob
 
 Backend = Literal["cluster", "local"]
 SCRIPT_SUFFIX = ".py"
@@ -37,18 +37,6 @@ class JobOptions(NamedTuple):
     image: str | None
     sets: list[str]
     save: Path | None
-
-
-class RequestedJob(NamedTuple):
-    """A valid job and where it comes from."""
-
-    job: "TrainingJob"
-    folder: Path
-    """What `spec.workingDir` is relative to."""
-    source: str
-    """Names it in messages: the job file, the script, the module or the program."""
-    is_file: bool
-    """Whether it comes from a job file; its name then was given, not derived."""
 
 
 def declare(parser: common.Parser, backend: Backend) -> None:
@@ -103,7 +91,7 @@ def options_of(values: dict[str, Any]) -> JobOptions:
     return JobOptions(**{name: values.pop(name, None) for name in JobOptions._fields})
 
 
-def requested(options: JobOptions, backend: Backend, name: str | None = None) -> RequestedJob:
+def requested(options: JobOptions, backend: Backend, name: str | None = None) -> "RequestedJob":
     """Build and check the job that a command line means.
 
     Args:
@@ -117,7 +105,8 @@ def requested(options: JobOptions, backend: Backend, name: str | None = None) ->
     file = options.file
     if file is not None and options.module is None and file.suffix not in {SCRIPT_SUFFIX, *_SHELL_SUFFIXES}:
         return _from_file(file, options)
-    from torchyard.cli.files import the_job
+    from torchyard.client.files import the_job
+    from torchyard.client.start import RequestedJob
 
     result, source = checked_program(options, backend, name)
     return RequestedJob(the_job(result, source), Path.cwd(), source, is_file=False)
@@ -141,7 +130,7 @@ def checked_program(options: JobOptions, backend: Backend, name: str | None = No
     return _judged(document, source, options), source
 
 
-def save(wanted: RequestedJob, path: Path) -> None:
+def save(wanted: "RequestedJob", path: Path) -> None:
     """Write the job file of a job.
 
     Raises:
@@ -168,9 +157,10 @@ def save(wanted: RequestedJob, path: Path) -> None:
     say(f"{path}: written; `torchyard run {path}` runs it here, `torchyard submit {path}` on a cluster")
 
 
-def _from_file(file: Path, options: JobOptions) -> RequestedJob:
+def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
     from torchyard.api.validate import has_kind
-    from torchyard.cli.files import job_of, the_job
+    from torchyard.client.files import job_of, the_job
+    from torchyard.client.start import RequestedJob
     from torchyard.sweep.resource import KIND
 
     if has_kind(file, KIND):
@@ -209,9 +199,9 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
     if options.file is not None:
         source, called = str(options.file), _called(options.file)
         if backend == "cluster":
-            from torchyard.cli.script_upload import readable_by_pods
+            from torchyard.client.scripts import readable_by_pods
 
-            spec["script"] = readable_by_pods(options.file, options.image, options.words)
+            spec["script"] = readable_by_pods(options.file, options.image, options.words, say)
         elif not options.file.is_file():
             raise RefusalError(f"{options.file}: there is no such file", "give the path of a script or of a job file")
         else:
@@ -234,7 +224,7 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
         raise RefusalError(f"{source} must be in the image of the pods, and no image is given", fix)
     spec["env"] = list(_by_name(options.env).values())
     spec = {field: value for field, value in spec.items() if value}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job_name(called)}, "spec": spec}, source
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": derived_name(called)}, "spec": spec}, source
 
 
 def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
@@ -248,13 +238,6 @@ def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Vali
     result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
     # A job that is made from options has no lines that its user could look up.
     return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
-
-
-def job_name(program: str) -> str:
-    """Derive the name of a job from that of a script or module: `My_train` gives `my-train`."""
-    name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
-    name = name if name[:1].isalpha() else f"job-{name}".rstrip("-")
-    return name[:MAX_JOB_NAME].rstrip("-")
 
 
 def _called(script: Path) -> str:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, PROGRAM, module_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import filter_streams, let_go, say
+from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.version import __version__
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
 
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             say(traceback.format_exc().rstrip())
         refusal = explained(error)
+        for problem in refusal.problems if isinstance(refusal, InvalidJobError) else ():
+            say(str(problem))
         say(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""))
         return refusal.code
     finally:
@@ -55,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def explained(error: Exception) -> RefusalError:
+def explained(error: Exception) -> TorchYardError:
     """What a user can do about an error."""
-    if isinstance(error, RefusalError):
+    if isinstance(error, TorchYardError):
         return error
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchyard.api.formatting import figure, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.cli.words import addressed, clean, measure, rate
+from torchyard.client.kept import interrupted
+from torchyard.client.words import addressed, clean, measure, rate
 
 if TYPE_CHECKING:
     from torchyard.cli.curve import History, Point
     from torchyard.cli.program_output import OutputLine
-    from torchyard.cli.ranks import Rank
+    from torchyard.client.ranks import Rank
     from torchyard.cluster.local.run import Event
 
 # What a workload is trained for, most telling first; of other programs it is the loss.
@@ -51,11 +52,6 @@ def age(job: TrainingJob, now: float) -> float | None:
     if start is None:
         return None
     return max(0.0, (job.status.completion_time or now) - start)
-
-
-def interrupted(job: TrainingJob, controlled: bool) -> bool:
-    """Whether the run should be going on but its controlling process is gone."""
-    return not controlled and not job.status.state.at_rest
 
 
 def state_word(job: TrainingJob, controlled: bool, detached: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.client.errors import TorchYardError
 
 GIB = 1024**3
 # About the GiB that CUDA reports for a whole device, by the names people use, from what is published of them and quoted
@@ -50,8 +51,8 @@ def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json"
     Without --gpu, the file's own `gpu.minMemory` counts.
     Exit codes: 0 it fits or no GPU is named, 1 it does not fit, 64 the file is wrong.
     """
-    from torchyard.cli.files import job_of
     from torchyard.cli.output import emit
+    from torchyard.client.files import job_of
 
     if file.suffix == ".py":
         raise unknown_step(f"{file} is a script")
@@ -135,13 +136,13 @@ def forecast(
     """
     import json
 
-    from torchyard.cli.trainers import ask
+    from torchyard.client.trainers import ask
 
     limit = ["--memory", str(memory)] if memory is not None else []
     limit += [] if bf16 else ["--no-bf16"]
     try:
         answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit, folder=folder)
-    except RefusalError as error:
+    except TorchYardError as error:
         raise RefusalError(error.sentence.replace("--memory:", f"{field}:"), error.fix, error.code) from error
     found: dict[str, Any] = json.loads(answer)
     return found

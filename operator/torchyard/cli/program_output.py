@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.torchrun import local_procs
-from torchyard.cli.words import clean, size
+from torchyard.client.words import clean, size
 
 POLL_SECONDS = 0.1
 READ_BYTES = 128 * 1024

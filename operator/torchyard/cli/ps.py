@@ -6,56 +6,56 @@ from argparse import ArgumentParser
 from typing import Literal
 
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import emit, say
-from torchyard.cli.remote.place import is_configured, on_cluster, place
 
 Form = Literal["json", "yaml", "wide"]
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
-    place(parser)
+    common.place(parser)
     parser.add_argument("-A", "--all-namespaces", dest="everywhere", action="store_true", help="of the cluster")
     common.output(parser, "json", "yaml", "wide", help="whole objects, or a wider table")
 
 
 def command(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
     """List jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's jobs."""
-    if everywhere or on_cluster(None, context, namespace):
-        from torchyard.cli.remote import listing
-        from torchyard.cli.remote.session import ask
-
-        return ask(lambda remote: listing.show(remote, everywhere=everywhere, output=output), context, namespace)
-    return _of_this_machine(output)
-
-
-def _of_this_machine(output: Form | None) -> int:
     gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
-    from torchyard.cli.runs import Run, load
-    from torchyard.cli.status import document
+    from torchyard.api.figures import plural
+    from torchyard.cli.asking import ask_at
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.cluster.local.runs import expire_run, list_runs
+    from torchyard.client.backend import HERE, Backend, Place, place_of
+    from torchyard.client.kept import Kept, Unreadable
+    from torchyard.client.place import is_configured
 
-    runs: list[Run] = []
-    unreadable: list[list[str]] = []
-    for folder in list_runs():
-        try:
-            run = load(folder)
-        except RefusalError as refusal:
-            say(f"torchyard: {refusal.sentence}; {refusal.fix}")
-            unreadable.append([folder.name, "Unreadable"])
-        else:
-            if not expire_run(folder, run.job):
-                runs.append(run)
-    runs.sort(key=lambda run: run.job.metadata.creation_timestamp or 0.0, reverse=True)
+    place = Place("cluster", context, namespace) if everywhere else place_of(None, context, namespace)
+
+    async def found(backend: Backend) -> tuple[list[Kept | Unreadable], str]:
+        return await backend.jobs(everywhere=everywhere), backend.where
+
+    listed, where = ask_at(place, found)
+    jobs = [each for each in listed if isinstance(each, Kept)]
+    unreadable = [each for each in listed if isinstance(each, Unreadable)]
+    for each in unreadable:
+        say(f"torchyard: {each.sentence}")
     if output in {"json", "yaml"}:
-        emit([document(run) for run in runs], "json" if output == "json" else "yaml")
+        emit([job.document for job in jobs], "json" if output == "json" else "yaml")
         return SUCCEEDED
-    if is_configured():
+    if place != HERE:
+        where = f"all namespaces of {where.partition(' of ')[2]}" if everywhere else where
+        say(f"{where}: {plural(len(jobs), 'job') if jobs else 'no jobs'}")
+    elif is_configured():
         say("on this machine; `torchyard ps -A` lists the jobs of the cluster")
     now, wide = time.time(), output == "wide"
-    rows = [row(run.job, run.controlled, now, wide, run.detached) for run in runs] + unreadable
-    for line in lines(WIDE_COLUMNS if wide else COLUMNS, rows):
-        print(line)
+    rows = [
+        [*([each.job.metadata.namespace] if everywhere else []),
+         *row(each.job, each.controlled, now, wide, each.detached)]
+        for each in jobs
+    ]  # fmt: skip
+    rows += [[each.name, "Unreadable"] for each in unreadable]
+    columns = WIDE_COLUMNS if wide else COLUMNS
+    if rows or place == HERE:
+        for line in lines(("NAMESPACE", *columns) if everywhere else columns, rows):
+            print(line)
     return SUCCEEDED

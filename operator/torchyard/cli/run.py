@@ -5,7 +5,7 @@ from typing import Any
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.job_options import SCRIPT_SUFFIX, declare, options_of
-from torchyard.cli.output import Format
+from torchyard.cli.output import Format, say
 
 
 def arguments(parser: common.Parser) -> None:
@@ -38,8 +38,9 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
     from torchyard.api.validate import has_kind
-    from torchyard.cli.foreground import start, watch
+    from torchyard.cli.foreground import watch
     from torchyard.cli.job_options import requested, save
+    from torchyard.client.start import start
     from torchyard.sweep.resource import KIND
 
     options = options_of(values)
@@ -51,4 +52,4 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     if options.save is not None:
         save(wanted, options.save)
         return SUCCEEDED
-    return watch(start(wanted, name), output, quiet=quiet)
+    return watch(start(wanted, say, name), output, quiet=quiet)

@@ -3,51 +3,50 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import plural, span
+from torchyard.api.figures import plural, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Attempt
-from torchyard.cli.ending import last_lines
 from torchyard.cli.live import STATE_STYLES
-from torchyard.cli.picture import age, headline, interrupted, progress_words, state_word
-from torchyard.cli.ranks import Rank
-from torchyard.cli.runs import PodProcesses, Run
-from torchyard.cli.words import addressed, clean, clip, size
+from torchyard.cli.picture import age, headline, progress_words, state_word, unix
+from torchyard.client.inside import Inside, Processes
+from torchyard.client.kept import Kept, interrupted
+from torchyard.client.ranks import Rank
+from torchyard.client.why import cause_words, last_lines, next_command
+from torchyard.client.words import addressed, clean, size
+from torchyard.engine.view import Pod
 
-MAX_PODS = 16
-
-
-class Processes(NamedTuple):
-    """Who runs: the controlling process, 0 if it is not known yet, and the pods."""
-
-    controller: int | None
-    pods: Sequence[PodProcesses]
+MAX_PODS = 16  # of this machine, with the process of every rank
+MAX_CLUSTER_PODS = 32
 
 
-def render(run: Run, processes: Processes, ranks: tuple[Rank, ...], now: float) -> RenderableType:
+def render(kept: Kept, inside: Inside, now: float, flags: str = "") -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, where things are, what to type next."""
-    job = run.job
-    training = any(pod.workers for pod in processes.pods)
-    sentence = detached_sentence(job, training) if run.detached else ""
+    job = kept.job
+    training = any(pod.workers for pod in inside.processes.pods)
+    sentence = detached_sentence(job, training) if kept.detached else ""
     parts: list[RenderableType] = [
-        head(job, run.controlled, now, sentence),
+        head(job, kept.controlled, now, sentence, flags=flags),
         Text(),
-        facts(job, run.controlled, ranks, now),
+        facts(job, kept.controlled, inside.ranks, now),
     ]
-    closed = [attempt for attempt in job.status.attempts if attempt.reason or attempt.cause]
-    if closed:
+    if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
     said = last_lines(job) if job.status.state != State.SUCCEEDED else []
     if said:
         parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
-    following = Text.assemble(("next: ", "dim"), (next_command(job, run.controlled), "bold"))
-    return Group(*parts, Text(), places(run.folder.path, processes), Text(), following)
+    if inside.folder is not None:
+        parts += [Text(), places(inside.folder, inside.processes)]
+        following = next_command_here(job, kept.controlled)
+    else:
+        parts += [Text(), pods_table(inside.pods, now)] if inside.pods else []
+        following = next_command(job, flags)
+    return Group(*parts, Text(), Text.assemble(("next: ", "dim"), (following, "bold")))
 
 
 def detached_sentence(job: TrainingJob, training: bool) -> str:
@@ -89,7 +88,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     if values:
         table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
     if status.checkpoint is not None:
-        saved = status.checkpoint.time
+        saved = unix(status.checkpoint.time)
         words = [f"step {status.checkpoint.step}"]
         words += [f"{span(now - saved)} ago"] if saved is not None else []
         words += [size(status.checkpoint.bytes)] if status.checkpoint.bytes else []
@@ -131,7 +130,7 @@ def attempts(rounds: list[Attempt]) -> RenderableType:
     for name in ("round", "took", "steps", "ended", "first cause"):
         table.add_column(name, justify="right" if name == "round" else "left", no_wrap=name != "first cause")
     for attempt in rounds:
-        start, end = attempt.start_time, attempt.end_time
+        start, end = unix(attempt.start_time), unix(attempt.end_time)
         table.add_row(
             str(attempt.round),
             span(end - start) if start is not None and end is not None else "",
@@ -140,21 +139,6 @@ def attempts(rounds: list[Attempt]) -> RenderableType:
             cause_words(attempt),
         )
     return table
-
-
-def cause_words(attempt: Attempt) -> str:
-    """`rank 1 on cvrp-0-1 (node-1), exit 137: RuntimeError: ...`."""
-    cause = attempt.cause
-    if cause is None:
-        return ""
-    words = [f"rank {cause.rank}"] if cause.rank is not None else []
-    words += [f"on {clean(cause.pod)}"] if cause.pod else []
-    words += [f"({clean(cause.node)})"] if cause.node else []
-    where = " ".join(words)
-    what = [f"exit {cause.exit_code}"] if cause.exit_code is not None else []
-    text = ", ".join(([where] if where else []) + what)
-    exception = clip(clean(cause.exception.replace("\n", " ")), 200)
-    return f"{text}: {exception}" if exception and text else text or exception
 
 
 def places(folder: Path, processes: Processes) -> RenderableType:
@@ -175,7 +159,7 @@ def places(folder: Path, processes: Processes) -> RenderableType:
     return table
 
 
-def next_command(job: TrainingJob, controlled: bool) -> str:
+def next_command_here(job: TrainingJob, controlled: bool) -> str:
     """The command that most likely comes next."""
     name = job.metadata.name
     if job.status.state == State.SUCCEEDED:
@@ -185,3 +169,17 @@ def next_command(job: TrainingJob, controlled: bool) -> str:
     if job.status.state == State.SUSPENDED or interrupted(job, controlled):
         return f"torchyard resume {name}"
     return f"torchyard logs {name} -f"
+
+
+def pods_table(pods: Sequence[Pod], now: float) -> RenderableType:
+    """One row a pod of a cluster: node, phase, age, and what keeps it from running."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("pod", "node", "phase", "age", "why"):
+        table.add_column(name, no_wrap=name != "why")
+    for pod in pods[:MAX_CLUSTER_PODS]:
+        why = ": ".join(filter(None, (clean(pod.reason), clean(pod.message))))
+        phase = "Terminating" if pod.deleting else pod.phase
+        table.add_row(clean(pod.name), clean(pod.node), phase, span(now - pod.created) if pod.created else "", why)
+    if len(pods) > MAX_CLUSTER_PODS:
+        table.add_row(f"and {len(pods) - MAX_CLUSTER_PODS} more")
+    return table

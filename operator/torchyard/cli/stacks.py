@@ -1,7 +1,5 @@
 """`torchyard stacks NAME`: where each rank of a running job stands, also one that hangs."""
 
-import os
-import subprocess
 from argparse import ArgumentParser
 from typing import Literal
 
@@ -10,15 +8,14 @@ import msgspec
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit
-from torchyard.cli.remote.place import on_cluster, place
-from torchyard.cli.standing import Standing, read, shown
+from torchyard.client.standing import shown
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
-    place(parser)
+    common.place(parser)
     common.output(parser, "json", "yaml", help="a list with an object a rank")
 
 
@@ -34,13 +31,9 @@ def command(
 
     Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
     """
-    if on_cluster(name, context, namespace):
-        from torchyard.cli.remote.session import ask
-        from torchyard.cli.remote.stacks import standing
+    from torchyard.cli.asking import ask
 
-        found = ask(lambda remote: standing(remote, name), context, namespace)
-    else:
-        found = standing_here(name)
+    found = ask(lambda backend: backend.stacks(name), name, context, namespace)
     chosen = [each for each in sorted(found, key=lambda each: each.rank) if rank is None or each.rank == rank]
     if not chosen:
         who = "no rank of it runs now" if rank is None else f"rank {rank} does not run now"
@@ -50,29 +43,3 @@ def command(
     else:
         print("\n\n".join(map(shown, chosen)))
     return SUCCEEDED
-
-
-def standing_here(name: str) -> list[Standing]:
-    """Ask the workers of a run of this machine.
-
-    Raises:
-        RefusalError: nothing runs, or a pod's workers cannot be asked.
-    """
-    from torchyard.cli.runs import find, load
-    from torchyard.cluster.local.folder import is_locked
-    from torchyard.cluster.local.interpreter import own_environment, own_python
-    from torchyard.cluster.local.zipapp import agent_zipapp
-
-    folder = find(name)
-    pods = [pod for pod in sorted(folder.pods.glob("*")) if is_locked(pod / "lock")]
-    run = load(folder)
-    if run.over or not pods:
-        raise run.refusal(name)
-    found: list[Standing] = []
-    for pod in pods:
-        asked = own_python(str(agent_zipapp(folder.home / "cache")), "stacks", str(pod / "run"))
-        done = subprocess.run(asked, capture_output=True, env=own_environment(os.environ), check=False)
-        if done.returncode != 0:
-            raise RefusalError(f"{pod.name}: {done.stderr.decode(errors='replace').strip()[-300:]}", code=FAILED)
-        found += read(done.stdout, pod.name)
-    return found

@@ -3,19 +3,16 @@
 from typing import Any, Literal
 
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import INTERRUPTED, SUCCEEDED, RefusalError
+from torchyard.cli.errors import INTERRUPTED, SUCCEEDED
 from torchyard.cli.job_options import declare, options_of
 from torchyard.cli.output import emit, say
-from torchyard.cli.remote.place import place
-
-OF_USERS = ("name", "namespace", "labels", "annotations")
 
 
 def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
     declare(parser, "cluster")
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
-    place(parser)
+    common.place(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
@@ -51,12 +48,12 @@ def command(
     import msgspec
 
     from torchyard.api.backends import ignored
-    from torchyard.api.codec import job_document
+    from torchyard.cli.asking import ask_at
     from torchyard.cli.job_options import requested, save
-    from torchyard.cli.remote import jobs
     from torchyard.cli.remote.follow import follow
-    from torchyard.cli.remote.session import Remote, ask
-    from torchyard.cluster.kube.errors import AlreadyExists
+    from torchyard.client.backend import Backend, Place
+    from torchyard.client.cluster import ClusterBackend
+    from torchyard.client.jobs import creatable
 
     options = options_of(values)
     wanted = requested(options, "cluster", name)
@@ -70,35 +67,24 @@ def command(
         say("torchyard: no claim in checkpoint.volume: what it writes, checkpoints and exports, ends with its pods")
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
-    document = job_document(job, with_status=False)
-    # A file that `kubectl get -o yaml` wrote also has what the server set; to create it anew that must not be there.
-    document["metadata"] = {name: value for name, value in document["metadata"].items() if name in OF_USERS}
-    given = document["metadata"].get("namespace")
-    if given and namespace and given != namespace:
-        raise RefusalError(
-            f"{wanted.source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out"
-        )
+    called = job.metadata.name
+    document = creatable(job, wanted.source, namespace)
 
-    async def submit(remote: Remote) -> int:
-        document["metadata"]["namespace"] = remote.namespace
-        try:
-            kept = await jobs.create(remote, document)
-        except AlreadyExists as error:
-            called = job.metadata.name
-            fix = f"`torchyard delete {called}{remote.flags}` first, or give this one another --name"
-            raise RefusalError(f"there is a TrainingJob {called!r} in {remote.where} already", fix) from error
+    async def submit(backend: Backend) -> int:
+        assert isinstance(backend, ClusterBackend)
+        kept = await backend.create(document)
         if output is not None:
-            emit(kept, output)
-        say(f"{job.metadata.name} is submitted to {remote.where}")
+            emit(kept.document, output)
+        say(f"{called} is submitted to {backend.where}")
         if watch:
             stream = sys.stderr if output is not None else sys.stdout
-            uid = kept["metadata"]["uid"]
-            return await follow(remote, job.metadata.name, uid, output=None if quiet else stream)
-        say(f"`torchyard status {job.metadata.name}{remote.flags}` shows what it does")
+            return await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
+        say(f"`torchyard status {called}{backend.flags}` shows what it does")
         return SUCCEEDED
 
+    place = Place("cluster", context, namespace or document["metadata"].get("namespace"))
     try:
-        return ask(submit, context, namespace or given)
+        return ask_at(place, submit)
     except KeyboardInterrupt:
-        say(f"{job.metadata.name} goes on in the cluster")
+        say(f"{called} goes on in the cluster")
         return INTERRUPTED

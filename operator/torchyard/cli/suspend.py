@@ -5,13 +5,12 @@ from argparse import ArgumentParser
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.remote.place import on_cluster, place
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the command line."""
     common.run_name(parser)
-    place(parser)
+    common.place(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout")
 
 
@@ -22,40 +21,34 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
 
     Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
     """
-    if not on_cluster(name, context, namespace):
-        return _of_this_machine(name, output)
-
     from torchyard.api.states import State
-    from torchyard.cli.remote import jobs
-    from torchyard.cli.remote.session import Remote, ask
+    from torchyard.cli.asking import ask_at
+    from torchyard.client.backend import HERE, Backend, place_of
 
-    async def suspend(remote: Remote) -> int:
-        kept = await jobs.get(remote, name)
-        job = jobs.typed(kept)
-        state = job.status.state
-        if state.terminal:
-            told, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
-        elif state == State.SUSPENDED and job.spec.suspend:
-            told, code = "is suspended already", SUCCEEDED
-        else:
-            if job.spec.checkpoint.claim is None:
-                say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
-            kept = await jobs.set_suspend(remote, name, suspend=True)
-            told, code = f"saves and stops within {jobs.typed(kept).spec.grace_period}", SUCCEEDED
+    place = place_of(name, context, namespace)
+    if place == HERE:
+        from torchyard.cli.stop import command as stop
+
+        code = stop(name, wait=True)
         if output is not None:
-            emit(kept, output)
-        say(f"{name} in {remote.where} {told}")
+            emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
         return code
 
-    return ask(suspend, context, namespace)
+    async def suspend(backend: Backend) -> int:
+        kept = await backend.get(name)
+        state = kept.job.status.state
+        if state.terminal:
+            told, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
+        elif state == State.SUSPENDED and kept.job.spec.suspend:
+            told, code = "is suspended already", SUCCEEDED
+        else:
+            if kept.job.spec.checkpoint.claim is None:
+                say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
+            kept = await backend.suspend(name)
+            told, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
+        if output is not None:
+            emit(kept.document, output)
+        say(f"{name} in {backend.where} {told}")
+        return code
 
-
-def _of_this_machine(name: str, output: Format | None) -> int:
-    from torchyard.cli.runs import find, load
-    from torchyard.cli.status import document
-    from torchyard.cli.stop import command as stop
-
-    code = stop(name, wait=True)
-    if output is not None:
-        emit(document(load(find(name))), output)
-    return code
+    return ask_at(place, suspend)

@@ -8,7 +8,7 @@ import msgspec
 from torchyard.api.problems import Problem
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
-from torchyard.cli.trainers import fault
+from torchyard.client.trainers import fault
 from torchyard.sweep.resource import TrainingSweep
 from torchyard.sweep.space import bound, trial_spec
 from torchyard.sweep.validate import SweepValidation, validate_sweep

@@ -4,8 +4,9 @@ from torchyard.api.columns import columns
 from torchyard.api.formatting import span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.cli.picture import age, interrupted, state_word
-from torchyard.cli.words import clean
+from torchyard.cli.picture import age, state_word
+from torchyard.client.kept import interrupted
+from torchyard.client.words import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")

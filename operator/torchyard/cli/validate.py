@@ -7,6 +7,7 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import INVALID, SUCCEEDED, RefusalError
 from torchyard.cli.job_options import SCRIPT_SUFFIX, JobOptions, checked_program, declare_program, fields, options_of
 from torchyard.cli.output import Format, emit, say
+from torchyard.client.errors import TorchYardError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
     try:
         result, source = checked_program(options, "local")
-    except RefusalError as error:
+    except TorchYardError as error:
         if output is None:
             raise
         source = str(options.file or "")
@@ -62,8 +63,8 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
     from torchyard.api.validate import has_kind
-    from torchyard.cli.files import checked
     from torchyard.cli.sweep_files import checked_sweep
+    from torchyard.client.files import checked
     from torchyard.sweep.resource import KIND
 
     sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}

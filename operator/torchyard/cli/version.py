@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser
 
-from torchyard import __version__
 from torchyard.cli.errors import SUCCEEDED
+from torchyard.version import __version__
 
 
 def arguments(parser: ArgumentParser) -> None:

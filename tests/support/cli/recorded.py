@@ -4,7 +4,7 @@ from typing import Any
 
 from torchyard.api.codec import read_job
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.ranks import Rank
+from torchyard.client.ranks import Rank
 from torchyard.cluster.local.run import Event
 
 NOW = 1_795_244_400.0  # 2026-11-21T07:00:00Z

@@ -1,1 +1,1 @@
-"""TrainingJobs of a cluster on the command line, by the kubeconfig rules of kubectl."""
+"""What the command line shows of a cluster."""

@@ -9,11 +9,11 @@ import msgspec
 from torchyard.api.crd import crd
 from torchyard.api.formatting import plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
-from torchyard.cli.remote import jobs
 from torchyard.cli.remote.findings import Finding, Leader
 from torchyard.cli.remote.intake_probe import reach
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.words import addressed
+from torchyard.client.remote import jobs
+from torchyard.client.remote.session import Remote
+from torchyard.client.words import addressed
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.cluster.kube.manifest.names import GPU
 from torchyard.cluster.kube.manifest.placement import GPU_PRODUCT

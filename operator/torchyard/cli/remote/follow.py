@@ -10,39 +10,37 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.curve import History
 from torchyard.cli.drawing import drawn, is_live
-from torchyard.cli.ending import exit_code, last_lines
+from torchyard.cli.ending import exit_code
 from torchyard.cli.errors import FAILED
 from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
 from torchyard.cli.picture import Picture, learned, record
 from torchyard.cli.program_output import KEPT_LINES, OutputLine, several_ranks
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.logs import Line, LogFollower
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.remote.watch import Away, states
-from torchyard.cli.words import addressed, clean
-from torchyard.cluster.kube.errors import Rejected
+from torchyard.client.backend import Away, Backend, LogLine
+from torchyard.client.errors import TorchYardError
+from torchyard.client.kept import is_over
+from torchyard.client.why import last_lines
+from torchyard.client.words import addressed, clean
 from torchyard.cluster.local.run import Event
-from torchyard.engine.ports import Unavailable
 
 LOOK_SECONDS = 1.0
 
 
-async def follow(remote: Remote, name: str, uid: str = "", *, output: TextIO | None = None) -> int:
+async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO | None = None) -> int:
     """Show a job until it is over; returns the exit code that says how it ended.
 
     The terminal only looks: after Ctrl-C the job still runs.
 
     Args:
-        remote: the cluster.
+        backend: the cluster.
         name: of the job.
         uid: of the job.
         output: gets what the program writes, unless it is a terminal that shows it under the curve; None: nothing.
     """
-    following = _Following(remote, name, uid)
+    following = _Following(backend, name, uid)
     printed = _Printed(None if output is None or (is_live() and output.isatty()) else output, following)
     async with drawn(following.picture):
-        reading = asyncio.create_task(_read_logs(remote, name, uid, printed)) if output is not None else None
+        reading = asyncio.create_task(_read_logs(backend, name, uid, printed)) if output is not None else None
         try:
             await following.until_over()
             if reading is not None:
@@ -51,29 +49,29 @@ async def follow(remote: Remote, name: str, uid: str = "", *, output: TextIO | N
             if reading is not None:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
-    for line in ending(following.job, remote, gone=following.gone):
+    for line in ending(following.job, backend, gone=following.gone):
         say(line)
     return exit_code(following.job) if following.job is not None and not following.gone else FAILED
 
 
-def ending(job: TrainingJob | None, remote: Remote, *, gone: bool) -> list[str]:
+def ending(job: TrainingJob | None, backend: Backend, *, gone: bool) -> list[str]:
     """Lines for stderr after the view is closed."""
     if job is None or gone:
         return [f"{job.metadata.name if job else 'the job'} was deleted"]
-    name, state, flags = job.metadata.name, job.status.state, remote.flags
+    name, state, flags = job.metadata.name, job.status.state, backend.flags
     if state == State.SUCCEEDED:
         return [learned(job), f"next: torchyard fetch {name}{flags}"]
     if state == State.FAILED:
         more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
-        return [f"{name} failed: {addressed(clean(job.status.message), name, remote.flags)}", *last_lines(job), more]
+        return [f"{name} failed: {addressed(clean(job.status.message), name, backend.flags)}", *last_lines(job), more]
     return [f"{name} is suspended; `torchyard resume {name}{flags}` goes on from its newest checkpoint"]
 
 
 class _Following:
     """What is known of the job while it is watched from here."""
 
-    def __init__(self, remote: Remote, name: str, uid: str) -> None:
-        self.remote, self.name, self.uid = remote, name, uid
+    def __init__(self, backend: Backend, name: str, uid: str) -> None:
+        self.backend, self.name, self.uid = backend, name, uid
         self.job: TrainingJob | None = None
         self.gone = False
         self.events: list[Event] = []
@@ -83,7 +81,7 @@ class _Following:
 
     async def until_over(self) -> None:
         """Follow every change; an API server that is away for a while is waited for."""
-        async for seen in states(self.remote, self.name, self.uid):
+        async for seen in self.backend.states(self.name, self.uid):
             if seen is None:
                 self.gone = True
                 return
@@ -91,13 +89,13 @@ class _Following:
                 self.notice = f"the API server does not answer, the job goes on: {seen.why}"
                 continue
             await self._take(seen)
-            if jobs.is_over(seen):
+            if is_over(seen):
                 return
 
     async def _take(self, seen: TrainingJob) -> None:
         if self.job is None or seen.status != self.job.status:
-            with contextlib.suppress(Unavailable):  # the next state brings them
-                self.events = (await jobs.events(self.remote, seen))[-KEPT_EVENTS:]
+            with contextlib.suppress(TorchYardError):  # the next state brings them
+                self.events = (await self.backend.events(self.name))[-KEPT_EVENTS:]
         self.job, self.notice = seen, ""
         record(self.losses, seen)
 
@@ -112,16 +110,17 @@ class _Following:
             events=self.events,
             notice=self.notice,
             output=list(self.output),
-            flags=self.remote.flags,
+            flags=self.backend.flags,
         )
 
 
-async def _read_logs(remote: Remote, name: str, uid: str, printed: "_Printed") -> None:
+async def _read_logs(backend: Backend, name: str, uid: str, printed: "_Printed") -> None:
     """Print the output of the program; the view goes on where it cannot be read or printed."""
     try:
-        await LogFollower(remote, name, printed.line, uid=uid).until_over()
-    except Rejected as error:
-        say(f"torchyard: the output of the program cannot be shown: {error.message}")
+        async for line in backend.logs(name, uid, follow=True):
+            printed.line(line)
+    except TorchYardError as error:
+        say(f"torchyard: the output of the program cannot be shown: {error}")
     except OSError:  # its reader is gone, which does not concern the job
         return
 
@@ -133,7 +132,7 @@ class _Printed:
         self.stream, self.following = stream, following
         self.ranks: set[int] = set()
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         """Print one line, after its rank where there are several; lines of the agent are left out."""
         job = self.following.job
         if line.rank is None and (job is None or job.spec.launcher.kind == "agent"):

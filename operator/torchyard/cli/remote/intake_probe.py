@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from torchyard.cli.remote.findings import Finding, Leader
-from torchyard.cli.remote.session import Remote
+from torchyard.client.remote.session import Remote
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.manifest.pod import container_security
 from torchyard.cluster.kube.manifest.site import NON_ROOT

@@ -17,11 +17,11 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import BytesPayload
 
-from torchyard import __version__
 from torchyard.cluster.kube.budget import Budget
 from torchyard.cluster.kube.credentials import Credentials
 from torchyard.cluster.kube.errors import Fenced, refusal
 from torchyard.engine.ports import Unavailable
+from torchyard.version import __version__
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"

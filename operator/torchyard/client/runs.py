@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.errors import RefusalError
+from torchyard.client.errors import NotFoundError, TorchYardError
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.keeper import stat_fields
 from torchyard.cluster.local.record import Running, read
@@ -32,22 +32,22 @@ class Run(NamedTuple):
         """Whether nothing more will happen by itself."""
         return not (self.controlled or self.detached) or self.job.status.state.terminal
 
-    def refusal(self, name: str) -> RefusalError:
+    def refusal(self, name: str) -> TorchYardError:
         """Return that it does not run, and how it could; nothing goes on with one that has ended."""
         state, what = self.job.status.state, f"the run {name!r} does not run"
         if state.terminal:
-            return RefusalError(what, f"it has ended ({state}); see `torchyard status {name}`")
-        return RefusalError(what, f"`torchyard resume {name}` goes on with it")
+            return TorchYardError(what, f"it has ended ({state}); see `torchyard status {name}`")
+        return TorchYardError(what, f"`torchyard resume {name}` goes on with it")
 
 
 def named(name: str) -> RunFolder:
     """The folder that a run of this name has, whether or not it exists.
 
     Raises:
-        RefusalError: the name cannot be one of a run.
+        TorchYardError: the name cannot be one of a run.
     """
     if not re.fullmatch(DNS_LABEL_PATTERN, name):
-        raise RefusalError(f"{name!r} is no name of a run", "names are lower-case letters, digits and hyphens")
+        raise TorchYardError(f"{name!r} is no name of a run", "names are lower-case letters, digits and hyphens")
     return run_folder(name)
 
 
@@ -55,7 +55,7 @@ def find(name: str) -> RunFolder:
     """The folder of a run that exists.
 
     Raises:
-        RefusalError: there is no such run.
+        NotFoundError: there is no such run.
     """
     folder = named(name)
     if not folder.job_file.exists():
@@ -63,7 +63,7 @@ def find(name: str) -> RunFolder:
 
         near = difflib.get_close_matches(name, [known.name for known in list_runs()], n=1)
         fix = f"did you mean {near[0]!r}?" if near else "`torchyard ps` lists the runs"
-        raise RefusalError(f"there is no run {name!r} in {folder.home}", fix)
+        raise NotFoundError(f"there is no run {name!r} in {folder.home}", fix)
     return folder
 
 
@@ -71,15 +71,15 @@ def load(folder: RunFolder) -> Run:
     """Read a run.
 
     Raises:
-        RefusalError: its files are gone or damaged.
+        TorchYardError: its files are gone or damaged.
     """
     controlled = is_controlled(folder) is not None  # before the status: what was written last is then read
     try:
         job = read_run(folder)
     except ValueError as error:
-        raise RefusalError(str(error).rstrip("."), f"correct the file or delete the folder {folder.path}") from error
+        raise TorchYardError(str(error).rstrip("."), f"correct the file or delete the folder {folder.path}") from error
     if job is None:
-        raise RefusalError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
+        raise NotFoundError(f"the run {folder.name!r} was deleted", "`torchyard ps` lists the runs")
     ended = controlled or job.status.state.terminal
     return Run(folder, job, controlled, detached=not ended and bool(living_processes(folder.pods)))
 

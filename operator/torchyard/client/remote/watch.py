@@ -9,19 +9,14 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.session import Remote
+from torchyard.client.backend import Away
+from torchyard.client.remote import jobs
+from torchyard.client.remote.session import Remote
 from torchyard.cluster.kube.errors import Gone
 from torchyard.engine.ports import Unavailable
 
 AGAIN_SECONDS = 1.0
 WATCH = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}
-
-
-class Away(msgspec.Struct, frozen=True):
-    """The API server does not answer for now."""
-
-    why: str
 
 
 async def states(remote: Remote, name: str, uid: str = "") -> AsyncIterator[TrainingJob | Away | None]:

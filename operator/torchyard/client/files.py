@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.errors import RefusalError
-from torchyard.cli.output import say
+from torchyard.client.errors import InvalidJobError, TorchYardError
 
 if TYPE_CHECKING:
     from torchyard.api.validate import Validation
@@ -17,24 +16,23 @@ def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
     """Read and check a job file after applying `sets`; every fault is said.
 
     Raises:
-        RefusalError: the file is invalid or holds no single job.
+        TorchYardError: the file is invalid or holds no single job.
     """
     return the_job(checked(file, sets), str(file))
 
 
 def the_job(result: "Validation", source: str) -> TrainingJob:
-    """Return the one job of a validation; print its problems.
+    """Return the one job of a validation.
 
     Raises:
-        RefusalError: there are problems, or not exactly one job.
+        InvalidJobError: there are problems.
+        TorchYardError: there is not exactly one job.
     """
     if result.problems:
-        for problem in result.problems:
-            say(str(problem))
-        count = len(result.problems)
-        raise RefusalError(f"{source} is invalid: {plural(count, 'problem')}, named above")
+        count = plural(len(result.problems), "problem")
+        raise InvalidJobError(f"{source} is invalid: {count}, named above", result.problems)
     if len(result.jobs) != 1:
-        raise RefusalError(f"{source} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
+        raise TorchYardError(f"{source} holds {len(result.jobs)} jobs", "put each into a file of its own to run it")
     return result.jobs[0]
 
 
@@ -42,7 +40,7 @@ def checked(file: Path, sets: Sequence[str]) -> "Validation":
     """What a job file holds after applying `sets`, or all that is wrong with it, also in the eyes of its trainer."""
     from torchyard.api.problems import Problem
     from torchyard.api.validate import Validation, validate_file
-    from torchyard.cli.trainers import fault
+    from torchyard.client.trainers import fault
 
     if file.suffix == ".py":
         fix = f"`torchyard run {file} --save job.yaml` writes and checks the job file of a script"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torchyard.api.formatting import plural
-from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.api.figures import plural
+from torchyard.client.errors import FAILED, TorchYardError
 
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
@@ -25,10 +25,10 @@ def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> 
         rank: that records; None: all.
 
     Raises:
-        RefusalError: so many steps would fill the disk, or there are none.
+        TorchYardError: so many steps would fill the disk, or there are none.
     """
     if not 1 <= steps <= MAX_STEPS:
-        raise RefusalError(f"--steps {steps} is not possible", f"ask for 1 to {MAX_STEPS}")
+        raise TorchYardError(f"--steps {steps} is not possible", f"ask for 1 to {MAX_STEPS}")
     return json.dumps({"id": uuid.uuid4().hex, "kind": kind, "steps": steps, "rank": rank})
 
 
@@ -36,13 +36,15 @@ def refuse_deaf(job: "TrainingJob") -> None:
     """Refuse to ask a program that would not hear.
 
     Raises:
-        RefusalError: it is no workload of ours, or trains nothing.
+        TorchYardError: it is no workload of ours, or trains nothing.
     """
     name, trainer = job.metadata.name, job.spec.trainer
     if trainer is None:
-        raise RefusalError(f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program")
+        raise TorchYardError(
+            f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program"
+        )
     if trainer.mode != "train":
-        raise RefusalError(
+        raise TorchYardError(
             f"{name!r} is in mode {trainer.mode}, and only a job that trains would hear", "profile one in mode train"
         )
 
@@ -64,14 +66,14 @@ def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:
     """Refuse to ask a rank that the job does not have: no answer would ever come.
 
     Raises:
-        RefusalError: `--rank` is too large.
+        TorchYardError: `--rank` is too large.
     """
     rank, ranks = json.loads(wish).get("rank"), _nodes(job) * _procs(job)
     if rank is None or rank < ranks:
         return
     has = plural(ranks, "rank")
     fix = "ask for --rank 0" if ranks == 1 else f"ask for 0 to {ranks - 1}"
-    raise RefusalError(f"--rank {rank} is not possible: {job.metadata.name!r} has {has}", fix)
+    raise TorchYardError(f"--rank {rank} is not possible: {job.metadata.name!r} has {has}", fix)
 
 
 def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = "") -> None:
@@ -83,7 +85,7 @@ def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = ""
         flags: what to repeat in a command for this job.
 
     Raises:
-        RefusalError: there is one.
+        TorchYardError: there is one.
     """
     for left in pods:
         try:
@@ -95,7 +97,7 @@ def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = ""
             name = job.metadata.name
             sentence = f"a {kind} profile of {plural(steps, 'step')} is still wished for of {name!r}"
             fix = f"wait until `torchyard fetch {name} profile{flags}` brings it, or give it up with --replace"
-            raise RefusalError(sentence, fix, FAILED)
+            raise TorchYardError(sentence, fix, FAILED)
 
 
 def _nodes(job: "TrainingJob") -> int:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.fetchable import Fetchable, remove
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.inside import python
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.remote.unpack import Allowance, TooLargeError, unpack
+from torchyard.client.artifacts import Artifact, remove
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.remote import jobs
+from torchyard.client.remote.inside import python
+from torchyard.client.remote.session import Remote
+from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
 from torchyard.cluster.kube.errors import Gone, NotFound
 from torchyard.cluster.kube.manifest import names, placement
 from torchyard.cluster.kube.manifest.pod import container_security, pod_security
@@ -41,7 +41,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 """
 
 
-# The same that `torchyard.cli.fetchable` tells of a local folder.
+# The same that `torchyard.client.artifacts` tells of a local folder.
 LISTING = """
 import json, os, sys
 root = os.path.realpath(sys.argv[1])
@@ -70,29 +70,29 @@ print(json.dumps(found[:1000]))
 MOST_LISTED = 1024 * 1024
 
 
-async def contents(remote: Remote, name: str) -> list[Fetchable]:
+async def contents(remote: Remote, name: str) -> list[Artifact]:
     """Return what can be fetched of a job, as the first pod that sees its checkpoint folder has it.
 
     Raises:
-        RefusalError: no pod can be had that sees it.
+        TorchYardError: no pod can be had that sees it.
     """
     job = jobs.typed(await jobs.get(remote, name))
     async with _readers(remote, job) as pods:
-        found: dict[str, Fetchable] = {}
+        found: dict[str, Artifact] = {}
         for pod in pods:
             answer = b""
             async for part in python(remote, pod, LISTING, f"{names.CHECKPOINTS}/{name}"):
                 answer += part
                 if len(answer) > MOST_LISTED:
-                    raise RefusalError(f"the listing of {pod} does not end", "fetch a path by its name", FAILED)
+                    raise TorchYardError(f"the listing of {pod} does not end", "fetch a path by its name", FAILED)
             try:
                 listed = msgspec.json.decode(answer, type=list[tuple[str, int, int, bool]])
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise RefusalError(
+                raise TorchYardError(
                     f"the listing of {pod} cannot be read", "fetch a path by its name", FAILED
                 ) from error
             for path, size, files, is_folder in listed:
-                found.setdefault(path, Fetchable(path, size, files, is_folder))
+                found.setdefault(path, Artifact(path, size, files, is_folder))
         return sorted(found.values())
 
 
@@ -103,10 +103,10 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Al
     all of them have in a folder is brought, and of two files with one name the first pod's.
 
     Raises:
-        RefusalError: the job has no such thing, no pod can be had that sees it, or it is too large.
+        TorchYardError: the job has no such thing, no pod can be had that sees it, or it is too large.
     """
     job = jobs.typed(await jobs.get(remote, name))
-    faults: list[RefusalError] = []
+    faults: list[TorchYardError] = []
     part = to.with_name(f"{to.name}.part")
     async with _readers(remote, job) as pods:
         for pod in pods:
@@ -114,7 +114,7 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Al
                 is_folder = await _bring(remote, pod, f"{names.CHECKPOINTS}/{name}", wanted, part, allowance)
             except TooLargeError:
                 raise
-            except RefusalError as fault:
+            except TorchYardError as fault:
                 remove(part)
                 faults.append(fault)
                 continue
@@ -165,7 +165,7 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
         yield running if claim is None else running[:1]
         return
     if claim is None:
-        raise RefusalError(
+        raise TorchYardError(
             f"no pod of {job.metadata.name!r} runs, and what it wrote was lost with them",
             "name a claim in checkpoint.volume, or fetch while it runs",
             FAILED,
@@ -191,7 +191,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
             return found
     spec = job.spec
     if spec.image is None:  # the operator's default, which only the operator knows
-        raise RefusalError(
+        raise TorchYardError(
             f"no pod of {job.metadata.name!r} is left to see which image its files were written with",
             f"resume it, or read {job.metadata.name}/ in a pod of your own that mounts the claim"
             f" {spec.checkpoint.claim!r}; a job that names its `image` can be fetched from at any time",
@@ -250,5 +250,7 @@ async def _started(remote: Remote, path: str) -> None:
             states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
             why = next((state["waiting"].get("reason", "") for state in states if "waiting" in state), "")
             why = why or next((each["message"] for each in status.get("conditions") or () if each.get("message")), "")
-            raise RefusalError(f"the pod that reads the claim does not start: {why or status.get('phase')}", "", FAILED)
+            raise TorchYardError(
+                f"the pod that reads the claim does not start: {why or status.get('phase')}", "", FAILED
+            )
         await asyncio.sleep(0.5)

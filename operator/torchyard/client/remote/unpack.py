@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from torchyard.cli.errors import FAILED, RefusalError
+from torchyard.client.errors import FAILED, TorchYardError
 
 ROOT = "fetched"
 MAX_ENTRIES, MAX_DEPTH, MAX_NAME_BYTES = 100_000, 32, 255
@@ -20,7 +20,7 @@ MAX_HEADER_BYTES = 1024 * 1024
 CHUNK = 1024 * 1024
 
 
-class TooLargeError(RefusalError):
+class TooLargeError(TorchYardError):
     """More came than was allowed: nothing of it is kept."""
 
 
@@ -62,7 +62,7 @@ def unpack(archive: Path, to: Path, allowance: Allowance) -> bool:
     Links, devices and pipes are left out.
 
     Raises:
-        RefusalError: it is no archive as it should be, or too large.
+        TorchYardError: it is no archive as it should be, or too large.
     """
     try:
         with (
@@ -72,9 +72,9 @@ def unpack(archive: Path, to: Path, allowance: Allowance) -> bool:
         ):
             found = [kind for member in tar if (kind := _entry(tar, member, folder, to.name, allowance)) is not None]
     except (tarfile.TarError, OSError, ValueError, EOFError) as error:
-        raise RefusalError(f"what came is no whole archive ({error})", "fetch it again", FAILED) from error
+        raise TorchYardError(f"what came is no whole archive ({error})", "fetch it again", FAILED) from error
     if not found:
-        raise RefusalError("what came is no whole archive (it is empty)", "fetch it again", FAILED)
+        raise TorchYardError("what came is no whole archive (it is empty)", "fetch it again", FAILED)
     return found[0]
 
 

@@ -13,7 +13,7 @@ from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import trainer_config
 from torchyard.api.problems import Problem
 from torchyard.api.resource import TrainingJob
-from torchyard.cli.errors import FAILED, INVALID, RefusalError
+from torchyard.client.errors import FAILED, INVALID, TorchYardError
 from torchyard.cluster.local.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_trainers"
@@ -33,7 +33,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
         folder: of the job file, in which, or in its `workingDir`, a workload of one's own is looked for.
 
     Raises:
-        RefusalError: in the trainer's words.
+        TorchYardError: in the trainer's words.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
         json.dump(trainer_config(job, str), config)  # where checkpoints are changes no answer
@@ -45,12 +45,12 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
         environment = {**os.environ, **alone} if is_outside(job) else own_environment(os.environ, **alone)
         cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
         if cwd is not None and not cwd.is_dir():
-            raise RefusalError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
+            raise TorchYardError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         what, _, fix = said[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
-        raise RefusalError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
+        raise TorchYardError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
     return done.stdout
 
 
@@ -64,7 +64,7 @@ def fault(job: TrainingJob, file: str) -> Problem | None:
         return None
     try:
         ask(job, "check")
-    except RefusalError as error:
+    except TorchYardError as error:
         if error.code != INVALID:
             raise
         field = re.fullmatch(r"([A-Za-z.]+): (.*)", error.sentence, re.DOTALL)

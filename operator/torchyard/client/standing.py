@@ -2,7 +2,7 @@
 
 import msgspec
 
-from torchyard.cli.words import clean
+from torchyard.client.words import clean
 
 NO_STACKS = "no stacks: it ended, or it is no Python that the agent's hooks are in"
 

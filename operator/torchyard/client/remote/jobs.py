@@ -9,9 +9,8 @@ import msgspec
 from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.states import State
-from torchyard.cli.errors import RefusalError
-from torchyard.cli.remote.session import Remote
+from torchyard.client.errors import TorchYardError
+from torchyard.client.remote.session import Remote
 from torchyard.cluster.kube import facts
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.manifest import names
@@ -34,10 +33,10 @@ def job_path(remote: Remote, name: str) -> str:
     """Of one job.
 
     Raises:
-        RefusalError: this is no name. To delete the job of an empty one would be to delete every job of the namespace.
+        TorchYardError: this is no name. To delete the job of an empty one would be to delete every job there is.
     """
     if not _NAME.fullmatch(name):
-        raise RefusalError(f"{name!r} is no name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them")
+        raise TorchYardError(f"{name!r} is no name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them")
     return f"{jobs_path(remote.namespace)}/{name}"
 
 
@@ -118,11 +117,6 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
         and (not meet.open or seen.uid in meet.members)
     ]
     return sorted(known, key=lambda pod: (pod.index, pod.incarnation))
-
-
-def is_over(job: TrainingJob) -> bool:
-    """Whether nothing more will happen by itself."""
-    return job.status.state.terminal or (job.status.state == State.SUSPENDED and job.spec.suspend)
 
 
 def typed(document: Document) -> TrainingJob:

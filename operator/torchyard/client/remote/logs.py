@@ -3,18 +3,17 @@
 import asyncio
 import contextlib
 import re
-import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
 
-from torchyard.cli.errors import SUCCEEDED, RefusalError
-from torchyard.cli.output import say
-from torchyard.cli.ranks import failing_rank
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.words import clean
+from torchyard.client.backend import LogLine, Notice
+from torchyard.client.errors import TorchYardError
+from torchyard.client.kept import is_over
+from torchyard.client.ranks import failing_rank
+from torchyard.client.remote import jobs
+from torchyard.client.remote.session import Remote
+from torchyard.client.words import clean
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.manifest.names import TRAINER
 from torchyard.engine.ports import Unavailable
@@ -25,60 +24,74 @@ POLL_SECONDS = 1.0
 SILENT_SECONDS = 5.0  # of pods whose job is over and whose logs do not end
 _OF_A_RANK = re.compile(r"\[rank (\d{1,6})\] ?")
 
-Wanted = Callable[["Line"], bool]
+QUEUED_LINES = 1000  # read ahead of a slow reader, on whom the logs then wait
+Wanted = Callable[[LogLine], bool]
 
 
-class Line(NamedTuple):
-    """One line of a pod's log."""
-
-    time: str  # RFC 3339 with nanoseconds, the kubelet's
-    pod: str
-    rank: int | None  # None: the agent's own, or of a pod without an agent, which tells no ranks apart
-    text: str
-
-    def shown(self, agent: bool) -> str:
-        """As `torchyard logs` prints it; `agent`: whether the pod has one."""
-        who = f"r{self.rank} " if self.rank is not None else "agent " if agent else ""
-        return f"[{who}{self.pod}] {self.text}"
-
-
-async def show(remote: Remote, name: str, *, rank: int | None, follow: bool, tail: int | None) -> int:
-    """Print what the ranks said; with `follow`, go on until the job is over, through new rounds and pods.
+async def read(
+    remote: Remote, name: str, notice: Notice, uid: str = "", *, rank: int | None, follow: bool, tail: int | None
+) -> AsyncIterator[LogLine]:
+    """Yield what the ranks wrote; with `follow`, go on until the job is over, through new rounds and pods.
 
     Raises:
-        RefusalError: a rank is asked for where the output does not tell ranks apart.
+        TorchYardError: a rank is asked for where the output does not tell ranks apart.
     """
     job = jobs.typed(await jobs.get(remote, name))
     agent = job.spec.launcher.kind == "agent"
     if rank is not None and not agent:
-        raise RefusalError(f"{name!r} has no agent (launcher.kind: none) that tells ranks apart", "leave --rank out")
+        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) that tells ranks apart", "leave --rank out")
     if follow:
-
-        def heard(line: Line) -> None:
+        async for line in _followed(LogFollower(remote, name, notice, tail=tail, uid=uid, agent=agent)):
             if rank is None or line.rank == rank:
-                print(line.shown(agent), flush=True)
-
-        await LogFollower(remote, name, heard, tail=tail).until_over()
-        return SUCCEEDED
+                yield line
+        return
     pods = await jobs.pods(remote, job)
     first = failing_rank(job.status.attempts) if rank is None else None
-    said = 0
+    found = False
+    # Twice through the logs rather than once through memory: a log may be as large as its node allows.
     if first is not None:
-        # Twice through the logs rather than once through memory: a log may be as large as its node allows.
-        said += await _print(remote, pods, tail, lambda line: line.rank == first, agent)
+        async for line in _chosen(remote, pods, notice, tail, lambda line: line.rank == first, agent):
+            found = True
+            yield line
     wanted = (lambda line: first is None or line.rank != first) if rank is None else (lambda line: line.rank == rank)
-    said += await _print(remote, pods, tail, wanted, agent)
-    if not said:
-        say(f"{name}: " + ("no pod of it is left" if not pods else "nothing was written yet"))
-    return SUCCEEDED
+    async for line in _chosen(remote, pods, notice, tail, wanted, agent):
+        found = True
+        yield line
+    if not found:
+        notice(f"{name}: " + ("no pod of it is left" if not pods else "nothing was written yet"))
 
 
-async def lines(remote: Remote, pod: str, *, follow: bool = False, after: str = "") -> AsyncIterator[Line]:
+async def _followed(follower: "LogFollower") -> AsyncIterator[LogLine]:
+    queue: asyncio.Queue[LogLine | None] = asyncio.Queue(QUEUED_LINES)
+
+    async def follow() -> None:
+        try:
+            await follower.until_over(queue.put)
+        finally:
+            with contextlib.suppress(asyncio.QueueFull):
+                queue.put_nowait(None)
+
+    reading = asyncio.create_task(follow())
+    try:
+        while not (reading.done() and queue.empty()):
+            line = await queue.get()
+            if line is not None:
+                yield line
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def lines(
+    remote: Remote, pod: str, *, agent: bool, follow: bool = False, after: str = ""
+) -> AsyncIterator[LogLine]:
     """Lines of a pod's trainer, oldest first.
 
     Args:
         remote: the cluster.
         pod: its name.
+        agent: whether it has one, which marks the lines of ranks.
         follow: go on as long as the container runs and the connection holds.
         after: only lines younger than this time of a line.
 
@@ -92,7 +105,8 @@ async def lines(remote: Remote, pod: str, *, follow: bool = False, after: str = 
         at, _, text = raw.decode("utf-8", "replace").partition(" ")
         if at > after:
             found = _OF_A_RANK.match(text)
-            yield Line(at, pod, int(found[1]) if found else None, clean(text[found.end() :] if found else text))
+            rank, said = (int(found[1]), text[found.end() :]) if found else (None, text)
+            yield LogLine(rank=rank, pod=pod, text=clean(said), time=at, agent=agent and rank is None)
 
 
 class Newest:
@@ -101,35 +115,33 @@ class Newest:
     def __init__(self, count: int) -> None:
         self._count = count
         self._number = 0
-        self._of: dict[int | None, deque[tuple[int, Line]]] = {}
+        self._of: dict[int | None, deque[tuple[int, LogLine]]] = {}
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         """One more line of whatever rank."""
         self._number += 1
         self._of.setdefault(line.rank, deque(maxlen=self._count)).append((self._number, line))
 
-    def in_order(self) -> list[Line]:
+    def in_order(self) -> list[LogLine]:
         """What is kept, as it came."""
         return [line for _, line in sorted(kept for lines in self._of.values() for kept in lines)]
 
 
-async def _print(remote: Remote, pods: list[Pod], tail: int | None, wanted: Wanted, agent: bool) -> int:
-    said = 0
+async def _chosen(  # noqa: PLR0917
+    remote: Remote, pods: list[Pod], notice: Notice, tail: int | None, wanted: Wanted, agent: bool
+) -> AsyncIterator[LogLine]:
     for pod in pods:
         newest = Newest(tail) if tail is not None else None
         try:
-            async for line in lines(remote, pod.name):
-                if wanted(line):
-                    said += 1
-                    if newest is None:
-                        sys.stdout.write(f"{line.shown(agent)}\n")
-                    else:
-                        newest.add(line)
+            async for line in lines(remote, pod.name, agent=agent):
+                if wanted(line) and newest is None:
+                    yield line
+                elif wanted(line) and newest is not None:
+                    newest.add(line)
         except (NotFound, Rejected, Gone) as error:
-            say(f"torchyard: {pod.name} has no log: {pod.message or error}")
+            notice(f"torchyard: {pod.name} has no log: {pod.message or error}")
         for line in newest.in_order() if newest is not None else ():
-            sys.stdout.write(f"{line.shown(agent)}\n")
-    return said
+            yield line
 
 
 class LogFollower:
@@ -138,28 +150,30 @@ class LogFollower:
     Args:
         remote: the cluster.
         name: of the job.
-        heard: is called with each line.
+        notice: is called where the logs cannot be read for now.
         tail: of what is there already, only so many lines of each rank.
         uid: of the job; another one of its name is not followed.
+        agent: whether its pods have one.
     """
 
     def __init__(
-        self, remote: Remote, name: str, heard: Callable[[Line], None], *, tail: int | None = None, uid: str = ""
+        self, remote: Remote, name: str, notice: Notice, *, tail: int | None = None, uid: str = "", agent: bool = True
     ) -> None:
         self.remote, self.name, self.uid, self.tail = remote, name, uid, tail
-        self.report = heard
+        self.notice, self.agent = notice, agent
         self.streams: dict[str, asyncio.Task[None]] = {}
         self.seen: dict[str, str] = {}  # pod -> time of its newest line
         self.heard = time.monotonic()
         self.answers = True
 
-    async def until_over(self) -> None:
-        """Follow until the job is over and its logs have ended.
+    async def until_over(self, report: Callable[[LogLine], Awaitable[None]]) -> None:
+        """Follow until the job is over and its logs have ended; wait for `report` with each line.
 
         Raises:
             Rejected: the logs may not be read.
             OSError: standard output is closed.
         """
+        self.report = report
         try:
             while not await self._look():
                 await asyncio.sleep(POLL_SECONDS)
@@ -181,10 +195,10 @@ class LogFollower:
     async def _rest(self, pod: str) -> None:
         """Read what a stream has left out: one may end before the last lines, or be given up as silent."""
         if self.tail is not None and pod not in self.seen:
-            await self._print_newest(pod, self.tail)
+            await self._report_newest(pod, self.tail)
             return
-        async for line in lines(self.remote, pod, after=self.seen.get(pod, "")):
-            self._heard(line)
+        async for line in lines(self.remote, pod, agent=self.agent, after=self.seen.get(pod, "")):
+            await self._heard(line)
 
     async def _look(self) -> bool:
         """Follow pods that are new; whether the job is over."""
@@ -197,13 +211,13 @@ class LogFollower:
                     self.streams[pod.name] = asyncio.create_task(self._stream(pod.name))
         except Unavailable as error:
             if self.answers:
-                say(f"torchyard: the API server does not answer, trying on: {error}")
+                self.notice(f"torchyard: the API server does not answer, trying on: {error}")
             self.answers = False
             return False
         except NotFound:
             return True
         self.answers = True
-        return jobs.is_over(job)
+        return is_over(job)
 
     def _raise_what_ended_a_stream(self) -> None:
         for task in self.streams.values():
@@ -214,9 +228,9 @@ class LogFollower:
         while True:
             try:
                 if self.tail is not None and pod not in self.seen:
-                    await self._print_newest(pod, self.tail)
-                async for line in lines(self.remote, pod, follow=True, after=self.seen.get(pod, "")):
-                    self._heard(line)
+                    await self._report_newest(pod, self.tail)
+                async for line in lines(self.remote, pod, agent=self.agent, follow=True, after=self.seen.get(pod, "")):
+                    await self._heard(line)
             except (NotFound, Gone):
                 return  # the pod is gone, and its log with it
             except (Rejected, Unavailable) as error:  # it has not started yet, or the connection broke in a silence
@@ -226,17 +240,18 @@ class LogFollower:
             else:
                 return
 
-    async def _print_newest(self, pod: str, count: int) -> None:
+    async def _report_newest(self, pod: str, count: int) -> None:
         """Report the last lines of each rank so far."""
         seen, newest = "", Newest(count)
-        async for line in lines(self.remote, pod):
+        async for line in lines(self.remote, pod, agent=self.agent):
             seen = line.time
             newest.add(line)
         for line in newest.in_order():
-            self._heard(line)
+            await self._heard(line)
         if seen:
             self.seen[pod] = seen
 
-    def _heard(self, line: Line) -> None:
-        self.heard, self.seen[line.pod] = time.monotonic(), line.time
-        self.report(line)
+    async def _heard(self, line: LogLine) -> None:
+        self.heard = time.monotonic()
+        await self.report(line)
+        self.seen[line.pod] = line.time  # not before: a line that was not reported is read again

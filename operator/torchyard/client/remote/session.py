@@ -1,15 +1,16 @@
 """Which cluster and namespace a command speaks to, and what that cluster's refusals mean to a person."""
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from aiohttp import ClientConnectorCertificateError
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.remote.place import place_flags
+from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
+from torchyard.client.place import place_flags
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
 from torchyard.engine.ports import Unavailable
@@ -32,27 +33,31 @@ class Remote(NamedTuple):
         return f"namespace {self.namespace} of {self.context}"
 
 
-def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: str | None) -> T:
-    """Do `work` with a connection to the cluster.
+@contextlib.asynccontextmanager
+async def connection(context: str | None, namespace: str | None) -> AsyncIterator[Remote]:
+    """Connect to a cluster; its errors become `TorchYardError` in this block.
 
     Raises:
-        RefusalError: there is no cluster, it does not answer, or it refuses; or nothing can be called like that.
+        TorchYardError: there is no cluster, it does not answer, or it refuses; or nothing can be called like that.
     """
     if namespace and not re.fullmatch(DNS_LABEL_PATTERN, namespace):
-        raise RefusalError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
-    return asyncio.run(_ask(work, context, namespace))
+        raise TorchYardError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            api = await stack.enter_async_context(connected(context))
+        except ValueError as error:
+            raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
+        where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
+        remote = Remote(api, namespace or api.namespace, where, place_flags(context, namespace))
+        with translated(remote):
+            yield remote
 
 
-async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: str | None) -> T:
-    connection = connected(context)
+@contextlib.contextmanager
+def translated(remote: Remote) -> Iterator[None]:
+    """Turn what a cluster answers in this block into errors that name the fix."""
     try:
-        api = await connection.__aenter__()
-    except ValueError as error:
-        raise RefusalError(str(error).rstrip("."), code=FAILED) from error
-    where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
-    remote = Remote(api, namespace or api.namespace, where, place_flags(context, namespace))
-    try:
-        return await work(remote)
+        yield
     except Unavailable as error:
         raise unanswered(remote, error) from error
     except NotFound as error:
@@ -60,48 +65,56 @@ async def _ask(work: Callable[[Remote], Awaitable[T]], context: str | None, name
     except Rejected as error:
         raise rejected(remote, error) from error
     except (Conflict, Gone) as error:
-        raise RefusalError(str(error), "try again", FAILED) from error
-    finally:
-        await connection.__aexit__(None, None, None)
+        raise TorchYardError(str(error), "try again", FAILED) from error
 
 
-def unanswered(remote: Remote, error: Unavailable) -> RefusalError:
+def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: str | None) -> T:
+    """Do `work` with a connection to the cluster. Raises what `connection` does."""
+
+    async def connected_work() -> T:
+        async with connection(context, namespace) as remote:
+            return await work(remote)
+
+    return asyncio.run(connected_work())
+
+
+def unanswered(remote: Remote, error: Unavailable) -> TorchYardError:
     """What no answer says: no server there, or one that the kubeconfig does not trust."""
     cause = error.__cause__
     if isinstance(cause, ClientConnectorCertificateError):
         why = getattr(cause.certificate_error, "verify_message", "") or cause.certificate_error
         what = f"the certificate of {remote.api.credentials.server} is not trusted: {str(why).rstrip('.')}"
         fix = f"correct certificate-authority, server or tls-server-name of {remote.context} in the kubeconfig"
-        return RefusalError(what, fix, FAILED)
+        return TorchYardError(what, fix, FAILED)
     if isinstance(error, Unauthorized):
         fix = f"log in again, or correct the user of {remote.context} in the kubeconfig"
-        return RefusalError(f"the API server does not know who you are: {error}", fix, FAILED)
+        return TorchYardError(f"the API server does not know who you are: {error}", fix, FAILED)
     fix = f"is the cluster of {remote.context} up, and can it be reached from here?"
-    return RefusalError(f"the API server does not answer: {error}", fix, FAILED)
+    return TorchYardError(f"the API server does not answer: {error}", fix, FAILED)
 
 
-def missing(remote: Remote, error: NotFound) -> RefusalError:
+def missing(remote: Remote, error: NotFound) -> TorchYardError:
     """What a 404 says: no such job, no such namespace, or TorchYard is not installed."""
     if error.details.kind == "trainingjobs" and error.details.name:
         what = f"there is no TrainingJob {error.details.name!r} in {remote.where}"
-        return RefusalError(what, f"`torchyard ps{remote.flags or f' -n {remote.namespace}'}` lists them")
+        return NotFoundError(what, f"`torchyard ps{remote.flags or f' -n {remote.namespace}'}` lists them")
     if error.details.kind == "namespaces":
-        return RefusalError(f"there is no namespace {error.details.name!r} in {remote.context}", "create it first")
+        return TorchYardError(f"there is no namespace {error.details.name!r} in {remote.context}", "create it first")
     if error.details.kind:
-        return RefusalError(str(error), "it may just have been deleted", FAILED)
+        return TorchYardError(str(error), "it may just have been deleted", FAILED)
     fix = f"see docs/installation.md; `torchyard doctor{remote.flags}` looks at what is there"
-    return RefusalError(f"TrainingJobs are not installed in {remote.context}", fix, FAILED)
+    return TorchYardError(f"TrainingJobs are not installed in {remote.context}", fix, FAILED)
 
 
-def rejected(remote: Remote, error: Rejected) -> RefusalError:
+def rejected(remote: Remote, error: Rejected) -> TorchYardError:
     """What a 4xx says: the fields that are at fault, or the right that is missing."""
     causes = [cause for cause in error.details.causes if cause.message and not cause.field.startswith("<")]
     if error.code == 403:
         everywhere = "at the cluster scope" in error.message
-        return RefusalError(
+        return TorchYardError(
             error.message, f"ask for that right in {remote.context if everywhere else remote.where}", FAILED
         )
     if causes:
         said = "; ".join(f"{cause.field}: {cause.message.removeprefix('Invalid value: ')}" for cause in causes)
-        return RefusalError(f"the API server refuses it: {said}")
-    return RefusalError(f"the API server refuses it: {error.message}")
+        return TorchYardError(f"the API server refuses it: {said}")
+    return TorchYardError(f"the API server refuses it: {error.message}")

@@ -1,10 +1,10 @@
 """Where the ranks of a job stand, asked of the agents' own program in each of its pods."""
 
-from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.inside import program
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.standing import Standing, read
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.remote import jobs
+from torchyard.client.remote.inside import program
+from torchyard.client.remote.session import Remote
+from torchyard.client.standing import Standing, read
 from torchyard.cluster.kube.manifest import names
 
 
@@ -12,14 +12,14 @@ async def standing(remote: Remote, name: str) -> list[Standing]:
     """Ask the workers of every running pod, one pod after the other.
 
     Raises:
-        RefusalError: none runs, or the job has no agents.
+        TorchYardError: none runs, or the job has no agents.
     """
     job = jobs.typed(await jobs.get(remote, name))
     if job.spec.launcher.kind != "agent":
-        raise RefusalError(f"{name!r} has no agent (launcher.kind: none) that could ask", "use py-spy in its pods")
+        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) that could ask", "use py-spy in its pods")
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
-        raise RefusalError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
+        raise TorchYardError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
     found: list[Standing] = []
     for pod in running:
         words = ("python3", names.AGENT_INSTALLED, "stacks", names.RUN)

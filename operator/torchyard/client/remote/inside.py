@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.remote.session import Remote
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.remote.session import Remote
 from torchyard.cluster.kube.errors import Rejected
 from torchyard.cluster.kube.exec import CommandFailed, run
 from torchyard.cluster.kube.manifest.names import TRAINER
@@ -18,16 +18,16 @@ async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[byte
     """Run a command in the trainer of a pod; give its stdout.
 
     Raises:
-        RefusalError: it failed, the text being its last line on stderr, or we may not run anything there.
+        TorchYardError: it failed, the text being its last line on stderr, or we may not run anything there.
         NotFound, Rejected, Unavailable: it could not be started.
     """
     try:
         async for part in run(remote.api, remote.namespace, pod, TRAINER, list(command)):
             yield part
     except CommandFailed as error:
-        raise RefusalError(str(error).removeprefix("torchyard: "), "", FAILED) from error
+        raise TorchYardError(str(error).removeprefix("torchyard: "), "", FAILED) from error
     except Rejected as error:
         if error.code != 403:
             raise
         fix = "ask for pods/exec, which the ClusterRole edit has"
-        raise RefusalError(f"you may not run commands in the pods of {remote.where}", fix, FAILED) from error
+        raise TorchYardError(f"you may not run commands in the pods of {remote.where}", fix, FAILED) from error

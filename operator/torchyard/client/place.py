@@ -1,16 +1,16 @@
 """Whether a command means this machine or a cluster, decided without importing or asking anything."""
 
 import os
-from argparse import ArgumentParser
 from pathlib import Path
 
-from torchyard.cli.arguments import run_names
 
-
-def place(parser: ArgumentParser) -> None:
-    """--context and -n, as kubectl has them."""
-    parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
-    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
+def run_names() -> list[str]:
+    """Return the names of the runs in $TORCHYARD_HOME, without reading any."""
+    runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
+    try:
+        return sorted(entry.name for entry in runs.iterdir() if entry.name[0] != "." and (entry / "job.yaml").exists())
+    except OSError:
+        return []
 
 
 def place_flags(context: str | None, namespace: str | None) -> str:

@@ -2,11 +2,11 @@
 
 import json
 
-from torchyard.cli.errors import FAILED, RefusalError
-from torchyard.cli.remote import jobs
-from torchyard.cli.remote.inside import python
-from torchyard.cli.remote.session import Remote
-from torchyard.cli.wish import FILE, Left, refuse_deaf, refuse_no_such_rank, refuse_overwriting
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.remote import jobs
+from torchyard.client.remote.inside import python
+from torchyard.client.remote.session import Remote
+from torchyard.client.wish import FILE, Left, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.cluster.kube.manifest import names
 
 # What `wish.left_in` reads on this machine.
@@ -29,14 +29,14 @@ async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool
     """Leave the wish in every running pod; give how many there are.
 
     Raises:
-        RefusalError: none runs, the job's program would not hear or has no such rank, or an earlier wish would be lost.
+        TorchYardError: none runs, the program would not hear or has no such rank, or an earlier wish would be lost.
     """
     job = jobs.typed(await jobs.get(remote, name))
     refuse_deaf(job)
     refuse_no_such_rank(job, wish)
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
-        raise RefusalError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
+        raise TorchYardError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
     if not replace:
         said = [b"".join([part async for part in python(remote, pod, LEFT, names.RUN, FILE)]) for pod in running]
         refuse_overwriting(job, (Left(*json.loads(text)) for text in said), remote.flags)

@@ -1,0 +1,8 @@
+"""The Python API as coroutines: `await torchyard.aio.submit(...)`, the same names as in `torchyard`.
+
+A property of `torchyard.Job` that asks the backend (`status`, `manifest`, `artifacts`) is a method here.
+"""
+
+from torchyard.client.jobs import Job, get_job, jobs, run, submit
+
+__all__ = ["Job", "get_job", "jobs", "run", "submit"]

@@ -1,0 +1,186 @@
+"""What can be fetched of a job: the entries of its checkpoint folder, each format of an export by itself."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchyard.api.forms import QUANTITY_PATTERN
+from torchyard.api.quantities import amount
+from torchyard.client.errors import FAILED, TorchYardError
+
+if TYPE_CHECKING:
+    from torchyard.client.backend import Backend
+
+MANIFEST = "manifest.json"
+MAX_SIZE = "64Gi"
+
+EXPORT = "export"
+MOST_FILES = 100_000
+"""Counted of one entry at most: a folder of a million samples must not keep a terminal waiting."""
+
+
+class Artifact(NamedTuple):
+    """A file or folder, by its path in the checkpoint folder."""
+
+    path: str
+    bytes: int
+    files: int
+    is_folder: bool
+
+
+def artifacts_of(root: Path) -> list[Artifact]:
+    """Return what can be fetched from a checkpoint folder, by name; hidden entries and links out of it are not."""
+    return [_measured(root, path) for path in sorted(_entries(root)) if path.resolve().is_relative_to(root.resolve())]
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    for entry in root.iterdir() if root.is_dir() else ():
+        if entry.name.startswith("."):
+            continue
+        if entry.name == EXPORT and entry.is_dir():
+            yield from (one for one in entry.iterdir() if not one.name.startswith("."))
+        else:
+            yield entry
+
+
+def _measured(root: Path, path: Path) -> Artifact:
+    found, files = 0, 0
+    for folder, _, names in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
+        for name in names:
+            try:
+                found += Path(folder, name).lstat().st_size
+            except OSError:  # it is being replaced at this moment
+                continue
+            files += 1
+        if files >= MOST_FILES:
+            break
+    return Artifact(path.relative_to(root).as_posix(), found, files, path.is_dir())
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+async def bring(
+    backend: "Backend", name: str, path: str, to: Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
+) -> Path:
+    """Copy a file or folder of a job's checkpoint folder here; it appears whole or not at all.
+
+    Args:
+        backend: where the job is.
+        name: of the job.
+        path: in the checkpoint folder: `export/web`, `final`, `metrics.jsonl`.
+        to: where to put it; by default its own name in the current folder.
+        replace: whether it takes the place of what is there.
+        max_size: the most that pods may send: `500Mi`.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        TorchYardError: the job has no such path, it is too large, or there is something at `to` already.
+    """
+    from torchyard.client.remote.unpack import Allowance
+
+    allowed = bytes_of(max_size)
+    wanted = inside(path)
+    target = to if to is not None else Path(wanted.name)
+    if Path.cwd().is_relative_to(target.resolve()):  # what is there is removed, and this folder would go with it
+        raise TorchYardError(f"-o {target} is where you are", f"name a folder in it: -o {target / wanted.name}")
+    if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+        raise TorchYardError(f"{target} is there already", "give --replace (Python: replace=True), or another -o (to=)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # In a folder that is ours alone, under a name that nobody can have foreseen and put a link at.
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    scratch = folder / target.name
+    try:
+        await backend.fetch(name, wanted, scratch, Allowance(allowed, max_size))
+        check(scratch)
+        remove(target)
+        scratch.rename(target)
+    finally:
+        remove(folder)
+    return target
+
+
+def inside(text: str) -> Path:
+    """A path that stays in the checkpoint folder.
+
+    Raises:
+        TorchYardError: it leaves it.
+    """
+    path = Path(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise TorchYardError(f"{text!r} is no path in a checkpoint folder", "write it like export/web")
+    return path
+
+
+def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
+    """Copy from a run's folder.
+
+    Raises:
+        TorchYardError: it is not there.
+    """
+    source = root / wanted
+    if not source.exists():
+        raise TorchYardError(f"the run {name!r} has no {wanted}", there([one.path for one in artifacts_of(root)], name))
+    if not source.resolve().is_relative_to(root.resolve()):
+        raise TorchYardError(f"{wanted} of the run {name!r} is a link out of its folder", f"copy {source.resolve()}")
+    if source.is_dir():
+        shutil.copytree(source, to, symlinks=True)
+    else:
+        shutil.copyfile(source, to)
+
+
+def there(found: list[str], name: str) -> str:
+    """What to write instead."""
+    return f"it has {', '.join(found)}" if found else f"it has written nothing yet: `torchyard status {name}`"
+
+
+def check(fetched: Path) -> None:
+    """Compare an export with its manifest.
+
+    Raises:
+        TorchYardError: a file is missing or is not what the manifest says.
+    """
+    import json
+
+    manifest = fetched / MANIFEST
+    if not manifest.is_file():
+        return
+    try:
+        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        expected = {name: facts["sha256"] for name, facts in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return  # somebody else's manifest
+    for name, digest in expected.items():
+        path = fetched / inside(name)
+        if not path.is_file() or digest_of(path) != digest:
+            raise TorchYardError(f"{name} is not what its manifest says", "fetch it again, or export it again", FAILED)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file of any size."""
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of a quantity.
+
+    Raises:
+        TorchYardError: it is none.
+    """
+    if re.search(QUANTITY_PATTERN, text) is None or text.endswith("m"):
+        raise TorchYardError(f"--max-size {text}: not a size", "write it like 500Mi or 64Gi")
+    return int(amount(text))

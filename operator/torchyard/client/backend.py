@@ -1,0 +1,166 @@
+"""What the Python API and the command line ask of a place where jobs run.
+
+Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBackend` for a cluster.
+"""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from torchyard.api.resource import TrainingJob
+from torchyard.client.kept import Kept, Unreadable
+from torchyard.client.place import on_cluster
+
+if TYPE_CHECKING:
+    from torchyard.client.artifacts import Artifact
+    from torchyard.client.inside import Inside
+    from torchyard.client.remote.unpack import Allowance
+    from torchyard.client.standing import Standing
+    from torchyard.client.why import Explanation
+    from torchyard.cluster.local.run import Event
+
+Notice = Callable[[str], None]
+"""Called with a sentence that a user should read, though the request goes on."""
+
+
+class LogLine(Struct, frozen=True, kw_only=True):
+    """One line that a rank wrote, without control characters.
+
+    Attributes:
+        rank: of the worker; None for a line of the agent, or of a pod without an agent, which tells no ranks apart.
+        pod: name of its pod.
+        text: the line without its end.
+        time: RFC 3339, of a job on a cluster; empty on this machine, whose logs have no times.
+        agent: whether the agent itself wrote it.
+    """
+
+    rank: int | None
+    pod: str
+    text: str
+    time: str = ""
+    agent: bool = False
+
+    def __str__(self) -> str:
+        who = f"r{self.rank} " if self.rank is not None else "agent " if self.agent else ""
+        return f"[{who}{self.pod}] {self.text}"
+
+
+class Away(Struct, frozen=True):
+    """The API server does not answer for now."""
+
+    why: str
+
+
+States = AsyncIterator[TrainingJob | Away | None]
+"""The job each time that it changed; None: it is gone."""
+
+
+class Backend(Protocol):
+    """Jobs of one place, by name. Every method raises `TorchYardError`, and `NotFoundError` where there is no job."""
+
+    where: str
+    """The place in words: `this machine`, `namespace team of context prod`."""
+    flags: str
+    """What a proposed command repeats to mean the same place, with a space in front: ` -n team`."""
+
+    async def get(self, name: str) -> Kept:
+        """Return a job."""
+
+    async def inspect(self, name: str) -> "tuple[Kept, Inside]":
+        """Return a job with the newest figures that can be had, and what is known besides its object."""
+
+    async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:
+        """Return the jobs, newest first; `everywhere`: of all namespaces."""
+
+    def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> "States":
+        """Yield a job each time that it changes, and None once it is gone.
+
+        Args:
+            name: of the job.
+            uid: of the job; by default that of the first one that is seen. Another job of its name is not it.
+            until_deleted: whether only its deletion is waited for, so that it need not be controlled.
+        """
+
+    async def events(self, name: str) -> "list[Event]":
+        """Return what happened to a job, oldest first."""
+
+    def logs(
+        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Yield what the ranks wrote, the rank that failed first in front.
+
+        Args:
+            name: of the job.
+            uid: of the job; another one of its name is not followed.
+            rank: only this one; None: all.
+            follow: go on until the job is over, through new rounds and pods.
+            tail: only so many last lines of each rank.
+        """
+
+    async def explain(self, name: str) -> "Explanation":
+        """Return why a job is where it is, from the verdict down to the evidence."""
+
+    async def suspend(self, name: str) -> Kept:
+        """Ask for a checkpoint and the end of the pods."""
+
+    async def resume(self, name: str) -> Kept:
+        """Take that back."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a job with its pods; on this machine with its logs and checkpoints."""
+
+    async def artifacts(self, name: str) -> "list[Artifact]":
+        """Return what can be fetched from the checkpoint folder."""
+
+    async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:
+        """Copy a file or folder of the checkpoint folder to `to`, which must not exist."""
+
+    async def stacks(self, name: str) -> "list[Standing]":
+        """Return where each rank stands."""
+
+    async def profile(self, name: str, wish: str, *, replace: bool) -> int:
+        """Ask the ranks for a profile; return the number of pods that were asked."""
+
+
+class Place(NamedTuple):
+    """Where a job is."""
+
+    kind: Literal["local", "cluster"]
+    context: str | None = None
+    namespace: str | None = None
+
+
+HERE = Place("local")
+
+
+def place_of(name: str | None, context: str | None, namespace: str | None) -> Place:
+    """Return where a name is looked for: on this machine, unless a cluster is named or only that can have it."""
+    return Place("cluster", context, namespace) if on_cluster(name, context, namespace) else HERE
+
+
+def logged(sentence: str) -> None:
+    """Write a notice to the log `torchyard`, as the Python API does by default."""
+    logging.getLogger("torchyard").warning(sentence)
+
+
+@contextlib.asynccontextmanager
+async def opened(place: Place, notice: Notice = logged) -> AsyncIterator[Backend]:
+    """Connect to a place for as long as the block runs.
+
+    Raises:
+        TorchYardError: there is no cluster, it does not answer, or it refuses.
+    """
+    if place.kind == "local":
+        from torchyard.client.local import LocalBackend
+
+        yield LocalBackend(notice)
+        return
+    from torchyard.client.cluster import ClusterBackend
+    from torchyard.client.remote.session import connection
+
+    async with connection(place.context, place.namespace) as remote:
+        yield ClusterBackend(remote, notice)

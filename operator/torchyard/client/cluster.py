@@ -1,0 +1,117 @@
+"""The TrainingJobs of a namespace as a backend."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from torchyard.client.artifacts import Artifact
+from torchyard.client.backend import LogLine, Notice, States, logged
+from torchyard.client.errors import TorchYardError
+from torchyard.client.inside import Inside
+from torchyard.client.kept import Document, Kept, Unreadable
+from torchyard.client.remote import fetch as remote_fetch
+from torchyard.client.remote import jobs as remote_jobs
+from torchyard.client.remote import logs, profile, stacks, watch
+from torchyard.client.remote.session import Remote, translated
+from torchyard.client.remote.unpack import Allowance
+from torchyard.client.standing import Standing
+from torchyard.client.why import Explanation, explanation
+from torchyard.cluster.kube.errors import AlreadyExists
+from torchyard.cluster.local.run import Event
+
+
+class ClusterBackend:
+    """A namespace of a cluster, over an open connection."""
+
+    def __init__(self, remote: Remote, notice: Notice = logged) -> None:
+        self.remote = remote
+        self.where = remote.where
+        self.flags = remote.flags
+        self._notice = notice
+
+    async def get(self, name: str) -> Kept:
+        """Return a job."""
+        return _kept(await remote_jobs.get(self.remote, name))
+
+    async def inspect(self, name: str) -> tuple[Kept, Inside]:
+        """Return a job and its pods."""
+        kept = await self.get(name)
+        return kept, Inside(pods=await remote_jobs.pods(self.remote, kept.job))
+
+    async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:
+        """Return the jobs of the namespace, or of all, newest first."""
+        documents = await remote_jobs.get_all(self.remote, everywhere=everywhere)
+        documents.sort(key=lambda document: document["metadata"].get("creationTimestamp", ""), reverse=True)
+        return [_kept(document) for document in documents]
+
+    async def create(self, document: Document) -> Kept:
+        """Create a job.
+
+        Raises:
+            TorchYardError: there is one of this name.
+        """
+        body = {**document, "metadata": {**document["metadata"], "namespace": self.remote.namespace}}
+        try:
+            return _kept(await remote_jobs.create(self.remote, body))
+        except AlreadyExists as error:
+            name = document["metadata"]["name"]
+            fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
+            raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
+
+    async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:  # noqa: ARG002
+        """Yield a job at each of its changes, `Away` while the API server does not answer, None once it is gone."""
+        with translated(self.remote):
+            async for seen in watch.states(self.remote, name, uid):
+                yield seen
+
+    async def events(self, name: str) -> list[Event]:
+        """Return what happened to a job, oldest first."""
+        with translated(self.remote):
+            return await remote_jobs.events(self.remote, (await self.get(name)).job)
+
+    async def logs(
+        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Yield what the pods that are still there have in their logs."""
+        with translated(self.remote):
+            async for line in logs.read(self.remote, name, self._notice, uid, rank=rank, follow=follow, tail=tail):
+                yield line
+
+    async def explain(self, name: str) -> Explanation:
+        """Return why a job is where it is."""
+        job = (await self.get(name)).job
+        pods, events = await asyncio.gather(remote_jobs.pods(self.remote, job), remote_jobs.events(self.remote, job))
+        return explanation(job, pods, events, self.where, self.flags, time.time())
+
+    async def suspend(self, name: str) -> Kept:
+        """Ask for a checkpoint and the end of the pods."""
+        return _kept(await remote_jobs.set_suspend(self.remote, name, suspend=True))
+
+    async def resume(self, name: str) -> Kept:
+        """Take that back."""
+        return _kept(await remote_jobs.set_suspend(self.remote, name, suspend=False))
+
+    async def delete(self, name: str) -> None:
+        """Delete a job; its pods go with it, checkpoints on a claim stay."""
+        await remote_jobs.delete(self.remote, name)
+
+    async def artifacts(self, name: str) -> list[Artifact]:
+        """Return what can be fetched, as the pods of the job see it."""
+        return await remote_fetch.contents(self.remote, name)
+
+    async def fetch(self, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
+        """Bring a file or folder of the checkpoint folder."""
+        await remote_fetch.fetch(self.remote, name, wanted, to, allowance)
+
+    async def stacks(self, name: str) -> list[Standing]:
+        """Ask the agents of the job's pods."""
+        return await stacks.standing(self.remote, name)
+
+    async def profile(self, name: str, wish: str, *, replace: bool) -> int:
+        """Leave the wish in every running pod."""
+        return await profile.ask_for_profile(self.remote, name, wish, replace=replace)
+
+
+def _kept(document: Document) -> Kept:
+    return Kept(remote_jobs.typed(document), document)

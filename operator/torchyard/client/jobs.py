@@ -1,0 +1,403 @@
+"""Jobs in Python: start, watch, read, stop. Coroutines; `torchyard.client.sync` has the same without `await`."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+from torchyard.api.backends import ignored
+from torchyard.api.codec import job_document
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.api.status import TrainingJobStatus
+from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
+from torchyard.client.backend import HERE, Away, Backend, LogLine, Place, logged, opened, place_of
+from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
+from torchyard.client.kept import Kept, Unreadable, is_over
+from torchyard.client.metrics import FILE, MetricsTable, table_of
+from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
+from torchyard.client.request import Target, requested
+from torchyard.client.why import Explanation, last_lines
+from torchyard.client.words import addressed, clean
+from torchyard.cluster.local.run import Event
+from torchyard.cluster.local.runs import run_folder
+
+STOPPING_SECONDS = 0.1
+OF_USERS = ("name", "namespace", "labels", "annotations")
+"""Metadata that a job is created with; a file of `kubectl get -o yaml` also has what the server set."""
+
+
+class Job:
+    """One job, on this machine or on a cluster. Every method asks again; nothing is cached.
+
+    Attributes:
+        name: of the job.
+        uid: of the job; another job that takes its name later is not this one.
+        namespace: of a job on a cluster; None: the job is on this machine.
+    """
+
+    def __init__(self, name: str, uid: str, place: Place = HERE) -> None:
+        self.name = name
+        self.uid = uid
+        self.place = place
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of a job on a cluster."""
+        return self.place.namespace
+
+    def __repr__(self) -> str:
+        return f"<torchyard job {self.name} on {'this machine' if self.place.kind == 'local' else 'a cluster'}>"
+
+    async def manifest(self) -> dict[str, Any]:
+        """Return the whole object as `-o json` prints it.
+
+        Raises:
+            NotFoundError: the job was deleted.
+        """
+        return (await self._kept()).document
+
+    async def status(self) -> TrainingJobStatus:
+        """Return the status as it is now. Raises what `manifest` does."""
+        return (await self._kept()).job.status
+
+    async def watch(self) -> AsyncIterator[TrainingJobStatus]:
+        """Yield the status now and at each change, until the job is over or deleted.
+
+        An API server that does not answer for a while is waited for.
+        """
+        async for job in self._states():
+            yield job.status
+
+    async def wait(self, *, timeout: float | None = None, check: bool = True) -> TrainingJobStatus:  # noqa: ASYNC109
+        """Wait until the job has succeeded, failed or is suspended; return its last status.
+
+        Args:
+            timeout: seconds after which to give up; the job goes on.
+            check: whether a job that failed raises.
+
+        Raises:
+            JobFailedError: it failed.
+            NotFoundError: it was deleted.
+            TimeoutError: the time is up.
+            TorchYardError: nothing controls the run any more.
+        """
+        async with asyncio.timeout(timeout):
+            job = await self._ended()
+        if check and job.status.state == State.FAILED:
+            flags = await self._flags()
+            lines = "\n".join([f"{self.name} failed: {addressed(clean(job.status.message), self.name, flags)}",
+                               *last_lines(job)])  # fmt: skip
+            raise JobFailedError(lines, f"`torchyard explain {self.name}{flags}`", job.status)
+        return job.status
+
+    async def why(self) -> Explanation:
+        """Return why the job is where it is: the verdict, what to do, failures, pods, events."""
+        async with self._backend() as backend:
+            await self._same(backend)
+            return await backend.explain(self.name)
+
+    async def events(self) -> list[Event]:
+        """Return what happened to the job, oldest first."""
+        async with self._backend() as backend:
+            await self._same(backend)
+            return await backend.events(self.name)
+
+    async def logs(
+        self, rank: int | Literal["all"] = "all", *, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Yield what the ranks wrote, the rank that failed first in front.
+
+        Args:
+            rank: only this one.
+            follow: go on until the job is over, through new rounds and pods.
+            tail: only so many last lines of each rank.
+        """
+        if not (rank == "all" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)):
+            raise TorchYardError(f"rank {rank!r} is not possible", 'give a number from 0 on, or "all"')
+        async with self._backend() as backend:
+            await self._same(backend)
+            only = None if rank == "all" else rank
+            async for line in backend.logs(self.name, self.uid, rank=only, follow=follow, tail=tail):
+                yield line
+
+    async def metrics(self) -> MetricsTable:
+        """Return the curves so far: a list of rows by step. `status.metrics` has the newest values.
+
+        Raises:
+            TorchYardError: on a cluster: no pod sees the checkpoint folder.
+        """
+        if self.place.kind == "local":
+            await self._kept()
+            return await asyncio.to_thread(table_of, run_folder(self.name).checkpoints / FILE)
+        async with self._backend() as backend:
+            await self._same(backend)
+            with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+                found = Path(folder) / FILE
+                await bring(backend, self.name, FILE, found, max_size=MAX_METRICS)
+                return await asyncio.to_thread(table_of, found)
+
+    async def artifacts(self) -> list[Artifact]:
+        """Return what can be fetched from the checkpoint folder: exports, final weights, curves."""
+        async with self._backend() as backend:
+            await self._same(backend)
+            return await backend.artifacts(self.name)
+
+    async def fetch(
+        self, path: str, to: str | Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
+    ) -> Path:
+        """Copy a file or folder of the checkpoint folder here; return where it is.
+
+        Args:
+            path: of an artifact: `export/web`, `final`, `metrics.jsonl`.
+            to: by default its own name in the current folder.
+            replace: whether it takes the place of what is there.
+            max_size: the most that pods may send.
+        """
+        async with self._backend() as backend:
+            await self._same(backend)
+            target = Path(to) if to is not None else None
+            return await bring(backend, self.name, path, target, replace=replace, max_size=max_size)
+
+    async def stop(self, *, wait: bool = True) -> TrainingJobStatus:
+        """Save a checkpoint and stop; `resume` goes on from there. A job that is over is left alone.
+
+        Args:
+            wait: whether to return only when it is stopped.
+        """
+        job = (await self._kept()).job
+        if job.status.state.terminal:
+            return job.status
+        if self.place.kind == "local":
+            from torchyard.client.stopping import stop_run
+
+            return (await stop_run(self.name, wait=wait)).job.status
+        async with self._backend() as backend:
+            job = (await backend.suspend(self.name)).job
+        return (await self._ended()).status if wait else job.status
+
+    async def resume(self) -> None:
+        """Go on from the newest checkpoint; a run of this machine under the control of this process.
+
+        Raises:
+            TorchYardError: the job has failed, or another process controls the run.
+        """
+        kept = await self._kept()
+        job = kept.job
+        if job.status.state.terminal:
+            fix = "start it under another name with checkpoint.resumeFrom" if job.status.state == State.FAILED else ""
+            raise TorchYardError(f"{self.name} has {job.status.state.lower()} and is over", fix)
+        if self.place.kind == "local":
+            from torchyard.client.controlled import control
+            from torchyard.client.start import require_gpus
+
+            if kept.controlled:
+                raise TorchYardError(f"the run {self.name!r} is controlled by a process already", "wait for its end")
+            require_gpus(job)
+        async with self._backend() as backend:
+            await backend.resume(self.name)
+        if self.place.kind == "local":
+            control(run_folder(self.name))
+
+    async def delete(self) -> None:
+        """Delete the job with its pods; on this machine with its logs and checkpoints."""
+        async with self._backend() as backend:
+            await self._same(backend)
+            if self.place.kind == "local":
+                await asyncio.to_thread(asyncio.run, backend.delete(self.name))  # it waits for processes to end
+            else:
+                await backend.delete(self.name)
+
+    def _backend(self) -> AbstractAsyncContextManager[Backend]:
+        return opened(self.place)
+
+    async def _flags(self) -> str:
+        from torchyard.client.place import place_flags
+
+        return place_flags(self.place.context, self.place.namespace) if self.place.kind == "cluster" else ""
+
+    async def _kept(self) -> Kept:
+        async with self._backend() as backend:
+            return await self._same(backend)
+
+    async def _same(self, backend: Backend) -> Kept:
+        kept = await backend.get(self.name)
+        if kept.job.metadata.uid != self.uid:
+            raise NotFoundError(f"the job {self.name!r} was deleted, and another one has its name now")
+        return kept
+
+    async def _states(self) -> AsyncIterator[TrainingJob]:
+        """Yield the job at each change until it is over; end if it is deleted."""
+        async with self._backend() as backend:
+            before = None
+            async for seen in backend.states(self.name, self.uid):
+                if seen is None:
+                    return
+                if isinstance(seen, Away) or seen == before:
+                    continue
+                before = seen
+                yield seen
+                if is_over(seen):
+                    return
+
+    async def _ended(self) -> TrainingJob:
+        """Wait for the end; errors of a control in this process are raised."""
+        if self.place.kind == "local":
+            from torchyard.client.controlled import controlled_here
+
+            here = controlled_here(run_folder(self.name))
+            if here is not None:
+                await here.until_over()
+        last = None
+        async for job in self._states():
+            last = job
+        if last is None or not is_over(last):
+            raise NotFoundError(f"the job {self.name!r} was deleted before it was over")
+        return last
+
+
+async def run(
+    target: Target,
+    *,
+    name: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    wait: bool = True,
+    check: bool = True,
+) -> Job:
+    """Run a job on this machine, as `torchyard run` does: no Kubernetes, the same restarts and checkpoints.
+
+    An unfinished run of that name and spec goes on; a finished one starts over. If this call is cancelled, or the
+    process ends, the run is saved and stopped.
+
+    Args:
+        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        name: of the run; by default that of the job.
+        arguments: of a decorated function: JSON values by name.
+        overrides: fields of the spec to change first: `{"nodes": 2, "trainer.params.steps": 100}`.
+        wait: whether to return only when it is over; False: it goes on in the background.
+        check: whether a run that fails raises.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        JobFailedError: it failed.
+        TorchYardError: the name is taken, or this machine lacks the GPUs.
+    """
+    from torchyard.client.controlled import control
+    from torchyard.client.start import start
+
+    wanted = await asyncio.to_thread(requested, target, "local", name=name, overrides=overrides, arguments=arguments)
+    folder = await asyncio.to_thread(start, wanted, logged, name)
+    controlling = control(folder)
+    async with opened(HERE) as backend:
+        kept = await backend.get(folder.name)
+    made = Job(folder.name, kept.job.metadata.uid)
+    if not wait:
+        return made
+    try:
+        await controlling.until_over()
+    except asyncio.CancelledError:
+        controlling.stop()
+        raise
+    await made.wait(check=check)
+    return made
+
+
+async def submit(
+    target: Target,
+    *,
+    name: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Job:
+    """Submit a job to a cluster and return at once; `wait` on what is returned waits.
+
+    Args:
+        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        name: of the job; by default its own.
+        arguments: of a decorated function: JSON values by name.
+        overrides: fields of the spec to change first.
+        context: of the kubeconfig; by default its current one.
+        namespace: by default that of the job, else that of the context.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        TorchYardError: the API server does not answer or rejects the job; there is a job of that name.
+    """
+    wanted = await asyncio.to_thread(requested, target, "cluster", name=name, overrides=overrides, arguments=arguments)
+    document = creatable(wanted.job, wanted.source, namespace)
+    if unused := ignored(wanted.job.spec, "cluster"):
+        logged(f"a cluster has no use for {', '.join(unused)}; ignored")
+    place = Place("cluster", context, namespace or document["metadata"].get("namespace"))
+    kept = await create(place, document)
+    metadata = kept.job.metadata
+    return Job(metadata.name, metadata.uid, place._replace(namespace=metadata.namespace))
+
+
+def creatable(job: TrainingJob, source: str, namespace: str | None) -> dict[str, Any]:
+    """Return the object of a job without what an API server set.
+
+    Raises:
+        TorchYardError: it is for another namespace.
+    """
+    document = job_document(job, with_status=False)
+    document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
+    given = document["metadata"].get("namespace")
+    if given and namespace and given != namespace:
+        raise TorchYardError(f"{source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out")
+    return document
+
+
+async def create(place: Place, document: dict[str, Any]) -> Kept:
+    """Create a job on a cluster.
+
+    Raises:
+        TorchYardError: there is one of that name.
+    """
+    from torchyard.client.cluster import ClusterBackend
+
+    async with opened(place) as backend:
+        assert isinstance(backend, ClusterBackend)
+        return await backend.create(document)
+
+
+async def get_job(name: str, *, context: str | None = None, namespace: str | None = None) -> Job:
+    """Return a job by its name: the run of this machine if there is one, else the job of the cluster.
+
+    Args:
+        name: of the job.
+        context: of the kubeconfig; given, the job is on a cluster.
+        namespace: given, the job is on a cluster.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    place = place_of(name, context, namespace)
+    async with opened(place) as backend:
+        return _job(await backend.get(name), place)
+
+
+async def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
+    """Return the jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's.
+
+    Args:
+        context: of the kubeconfig; given, the jobs are those of a cluster.
+        namespace: given, the jobs are those of a cluster.
+        all_namespaces: of a cluster.
+    """
+    place = Place("cluster", context, namespace) if all_namespaces else place_of(None, context, namespace)
+    async with opened(place) as backend:
+        found = await backend.jobs(everywhere=all_namespaces)
+    for each in found:
+        if isinstance(each, Unreadable):
+            logged(f"run {each.name}: {each.sentence}")
+    return [_job(each, place) for each in found if isinstance(each, Kept)]
+
+
+def _job(kept: Kept, place: Place) -> Job:
+    metadata = kept.job.metadata
+    return Job(metadata.name, metadata.uid, place if place == HERE else place._replace(namespace=metadata.namespace))

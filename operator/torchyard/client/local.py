@@ -1,0 +1,201 @@
+"""The runs of this machine as a backend: files only, but for what keeps watching them."""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchyard.api.codec import job_document
+from torchyard.client.backend import LogLine, Notice, States, logged
+from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
+from torchyard.client.kept import Kept, Unreadable, interrupted
+from torchyard.client.local_logs import RankLog, log_files
+from torchyard.client.ranks import failing_rank, freshen, ranks_of, read_reports
+from torchyard.client.runs import Run, find, living_processes, load, named
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.run import Event, events
+from torchyard.cluster.local.runs import expire_run, is_controlled, list_runs, remove_run, suspend_run
+
+if TYPE_CHECKING:
+    from torchyard.client.artifacts import Artifact
+    from torchyard.client.inside import Inside
+    from torchyard.client.remote.unpack import Allowance
+    from torchyard.client.standing import Standing
+    from torchyard.client.why import Explanation
+
+LOOK_SECONDS = 1.0
+LOG_SECONDS = 0.25
+ABANDONED_LOOKS = 3
+"""So often in a row a run must be seen without a controlling process: one that starts has none yet."""
+
+
+class LocalBackend:
+    """The runs in $TORCHYARD_HOME."""
+
+    where = "this machine"
+    flags = ""
+
+    def __init__(self, notice: Notice = logged) -> None:
+        self._notice = notice
+
+    async def get(self, name: str) -> Kept:
+        """Return a run."""
+        return kept(load(find(name)))
+
+    async def inspect(self, name: str) -> "tuple[Kept, Inside]":
+        """Return a run with what its workers reported last, and its processes."""
+        from torchyard.client.inside import Inside, Processes
+
+        run = load(find(name))
+        going_on = run.controlled or run.detached
+        reports = read_reports(run.folder.pods, run.job.status.round) if going_on else []
+        processes = Processes(is_controlled(run.folder), living_processes(run.folder.pods) if going_on else [])
+        fresh = kept(run._replace(job=freshen(run.job, reports)))
+        return fresh, Inside(ranks_of(reports), run.folder.path, processes)
+
+    async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:  # noqa: ARG002 -- no namespaces here
+        """Return the runs, newest first, then those that are damaged; one whose TTL is over is deleted."""
+        found: list[Kept] = []
+        unreadable: list[Unreadable] = []
+        for folder in list_runs():
+            try:
+                run = load(folder)
+            except TorchYardError as error:
+                unreadable.append(Unreadable(folder.name, str(error)))
+            else:
+                if not expire_run(folder, run.job):
+                    found.append(kept(run))
+        found.sort(key=lambda each: each.job.metadata.creation_timestamp or "", reverse=True)
+        return [*found, *unreadable]
+
+    async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:
+        """Yield a run every second; None once it is gone or another run has its name.
+
+        Raises:
+            TorchYardError: nothing controls the run, so that its state does not change, except by its deletion.
+        """
+        import asyncio
+
+        abandoned = 0
+        folder = named(name) if until_deleted else find(name)
+        while True:
+            run = _loaded(folder)
+            uid = run.job.metadata.uid if run is not None and not uid else uid
+            if run is None or run.job.metadata.uid != uid:
+                yield None
+                return
+            yield run.job
+            abandoned = abandoned + 1 if interrupted(run.job, run.controlled) and not until_deleted else 0
+            if abandoned == ABANDONED_LOOKS:
+                raise _abandoned(name, detached=run.detached)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def events(self, name: str) -> list[Event]:
+        """Return what happened to a run, oldest first."""
+        return events(find(name))
+
+    async def logs(
+        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Yield the lines in the logs of all pods that the run ever had."""
+        folder = find(name)
+        job = load(folder).job
+        uid = uid or job.metadata.uid
+        first = failing_rank(job.status.attempts)
+        logs = {path: RankLog(path, number) for path, number in log_files(folder.pods, rank)}
+        for log in sorted(logs.values(), key=lambda log: (log.rank != first, log.rank, log.modified)):
+            lines = log.read(last=not follow)
+            for line in lines if tail is None else deque(lines, maxlen=tail):
+                yield line
+        if not logs and not follow:
+            who = "no rank has" if rank is None else f"rank {rank} has not"
+            self._notice(f"{name}: {who} written anything yet")
+        over = not follow
+        while not over:
+            import asyncio
+
+            run = load(folder)
+            if run.job.metadata.uid != uid:
+                return
+            over = run.over
+            for path, number in log_files(folder.pods, rank):
+                if path in logs or path.suffix == ".log":  # a turned-over file holds what was shown already
+                    log = logs.setdefault(path, RankLog(path, number))
+                    for line in log.read(last=over):
+                        yield line
+            if not over:
+                await asyncio.sleep(LOG_SECONDS)
+
+    async def explain(self, name: str) -> "Explanation":
+        """Return why a run is where it is."""
+        from torchyard.client.why import explanation
+
+        folder = find(name)
+        return explanation(load(folder).job, [], events(folder), self.where, self.flags, time.time())
+
+    async def suspend(self, name: str) -> Kept:
+        """Ask the process that controls a run to save and stop it."""
+        folder = find(name)
+        suspend_run(folder, suspend=True)
+        return kept(load(folder))
+
+    async def resume(self, name: str) -> Kept:
+        """Take back a wish to stop; the run goes on once a process controls it."""
+        folder = find(name)
+        suspend_run(folder, suspend=False)
+        return kept(load(folder))
+
+    async def delete(self, name: str) -> None:
+        """Delete a run with its logs and checkpoints, at once, saved or not."""
+        folder = find(name)
+        try:
+            remove_run(folder)
+        except ValueError as error:
+            raise TorchYardError(str(error).rstrip(".")) from error
+
+    async def artifacts(self, name: str) -> "list[Artifact]":
+        """Return what can be copied from the checkpoint folder."""
+        from torchyard.client.artifacts import artifacts_of
+
+        return artifacts_of(find(name).checkpoints)
+
+    async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:  # noqa: ARG002
+        """Copy a file or folder of the checkpoint folder; the disk is the user's own, so there is no limit."""
+        from torchyard.client.artifacts import copy
+
+        copy(find(name).checkpoints, wanted, to, name)
+
+    async def stacks(self, name: str) -> "list[Standing]":
+        """Ask the agents of a run."""
+        from torchyard.client.local_pods import stacks
+
+        return stacks(name)
+
+    async def profile(self, name: str, wish: str, *, replace: bool) -> int:
+        """Leave the wish in the run folder of every pod that lives."""
+        from torchyard.client.local_pods import profile
+
+        return profile(name, wish, replace=replace)
+
+
+def kept(run: Run) -> Kept:
+    """Return a run as backends hand it out."""
+    return Kept(run.job, job_document(run.job), run.controlled, run.detached)
+
+
+def _loaded(folder: RunFolder) -> Run | None:
+    try:
+        return load(folder) if folder.job_file.exists() else None
+    except NotFoundError:  # it was deleted in between
+        return None
+
+
+def _abandoned(name: str, *, detached: bool) -> TorchYardError:
+    if detached:
+        what = (
+            f"the run {name!r} is still training, but no process follows it (Detached), so that its end is not noticed"
+        )
+        return TorchYardError(what, f"`torchyard resume {name}` reattaches", FAILED)
+    what = f"the run {name!r} is interrupted: the process that controlled it is gone"
+    return TorchYardError(what, f"`torchyard resume {name}` continues it", FAILED)

@@ -1,0 +1,53 @@
+"""The log files of a run's ranks, read on from where they were left."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchyard.client.backend import LogLine
+from torchyard.client.words import clean
+
+MAX_LINE_BYTES = 64 * 1024
+NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")
+
+
+def log_files(pods: Path, rank: int | None) -> Iterator[tuple[Path, int]]:
+    """(path, rank) of every log of every pod the run ever had, turned-over ones before those that replaced them."""
+    for path in sorted(pods.glob("*/logs/rank-*.log*"), reverse=True):
+        named = NAMED.fullmatch(path.name)
+        if named and (rank is None or int(named[1]) == rank):
+            yield path, int(named[1])
+
+
+class RankLog:
+    """One log file, read on from where it was left."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self.path = path
+        self.rank = rank
+        self.pod = clean(path.parent.parent.name)
+        self.offset = 0
+        try:
+            self.modified = path.stat().st_mtime
+        except OSError:
+            self.modified = 0.0
+
+    def read(self, *, last: bool) -> Iterator[LogLine]:
+        """Yield lines written since the last call; a line longer than `MAX_LINE_BYTES` comes in pieces.
+
+        A line without an end is left for the next call unless this is the `last` one.
+        """
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            if os.fstat(file.fileno()).st_size < self.offset:  # emptied and begun again
+                self.offset = 0
+            file.seek(self.offset)
+            while line := file.readline(MAX_LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES and not last:
+                    return
+                self.offset += len(line)
+                yield LogLine(rank=self.rank, pod=self.pod, text=clean(line.decode("utf-8", "replace")))

@@ -1,0 +1,1 @@
+"""TrainingJobs of a cluster, by the kubeconfig rules of kubectl."""

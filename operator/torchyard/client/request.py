@@ -1,0 +1,99 @@
+"""The job that a Python program asks for: a model, a dict, a job file, or a decorated function."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchyard.api.backends import Backend
+from torchyard.api.codec import job_document
+from torchyard.api.resource import API_VERSION, KIND, TrainingJob
+from torchyard.api.validate import has_kind, validate_bytes
+from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.files import job_of, the_job
+from torchyard.client.functions import JobFunction
+from torchyard.client.start import RequestedJob
+from torchyard.sweep.resource import KIND as SWEEP
+
+Target = TrainingJob | Mapping[str, Any] | str | Path | JobFunction[..., Any]
+"""What can be run: see `torchyard.run`."""
+
+
+def requested(
+    target: Target,
+    backend: Backend,
+    *,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> RequestedJob:
+    """Check a job as `torchyard validate` does.
+
+    Args:
+        target: model, dict, path of a job file, or function decorated with `torchyard.job`.
+        backend: where it will run.
+        name: of the job; by default its own.
+        overrides: values of fields by their path in the spec: `{"nodes": 2, "trainer.params.steps": 100}`.
+        arguments: of a decorated function.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        TorchYardError: `target` is something else.
+    """
+    if arguments is not None and not isinstance(target, JobFunction):
+        fix = "leave arguments out, or decorate a function with @torchyard.job"
+        raise TorchYardError(f"arguments {sorted(arguments)}: {_shown(target)} takes none", fix)
+    sets = [f"{path}={_json(value, f'overrides[{path!r}]')}" for path, value in (overrides or {}).items()]
+    if isinstance(target, JobFunction):
+        return _of_document(target.document(arguments or {}, backend), target.name, target.folder, sets, name)
+    if isinstance(target, TrainingJob):
+        document = job_document(target, with_status=False)
+        return _of_document(document, f"job {target.metadata.name}", Path.cwd(), sets, name)
+    if isinstance(target, Mapping):
+        document = {"apiVersion": API_VERSION, "kind": KIND, **target}
+        return _of_document(document, "job", Path.cwd(), sets, name)
+    if not isinstance(target, str | Path):  # a caller may have no types
+        fix = "give a TrainingJob, a dict, the path of a job file, or a function decorated with @torchyard.job(...)"  # type: ignore[unreachable]
+        raise TorchYardError(f"{_shown(target)} is not a job", fix)
+    return _of_file(Path(target), sets, name)
+
+
+def _of_file(file: Path, sets: list[str], name: str | None) -> RequestedJob:
+    if has_kind(file, SWEEP):
+        raise TorchYardError(f"{file} is a sweep", f"run it with torchyard.sweep({str(file)!r})")
+    wanted = RequestedJob(job_of(file, sets), file.absolute().parent, str(file), is_file=True)
+    return wanted if name is None else wanted._replace(job=_renamed(wanted.job, name))
+
+
+def _of_document(
+    document: Mapping[str, Any], source: str, folder: Path, sets: list[str], name: str | None
+) -> RequestedJob:
+    if name is not None:
+        metadata = document.get("metadata")
+        document = {**document, "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "name": name}}
+    result = validate_bytes(_json(document, source).encode(), source, sets)
+    if result.problems:
+        # What is made in a program has no lines that its author could look up.
+        result = msgspec.structs.replace(
+            result, problems=tuple(msgspec.structs.replace(each, line=0) for each in result.problems)
+        )
+    return RequestedJob(the_job(result, source), folder, source, is_file=True)
+
+
+def _renamed(job: TrainingJob, name: str) -> TrainingJob:
+    return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
+
+
+def _json(value: Any, what: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        fix = "use dicts, lists, strings, finite numbers, booleans and None"
+        raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
+
+
+def _shown(target: object) -> str:
+    text = repr(target)
+    return text if len(text) <= 80 else f"{text[:77]}..."

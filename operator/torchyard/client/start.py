@@ -1,0 +1,112 @@
+"""Creating the run of a job on this machine, or finding the unfinished one to go on with."""
+
+import shlex
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from torchyard.api.backends import ignored, on_this_machine
+from torchyard.api.changes import can_go_on_from
+from torchyard.api.figures import plural
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.client.backend import Notice
+from torchyard.client.errors import TorchYardError
+from torchyard.client.runs import named
+from torchyard.cluster.local.aside import KEPT_ASIDE, Aside
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.run import read_run
+from torchyard.cluster.local.runs import SOURCE_FOLDER, create_run, expire_runs
+
+
+class RequestedJob(NamedTuple):
+    """A valid job and where it comes from."""
+
+    job: TrainingJob
+    folder: Path
+    """What `spec.workingDir` is relative to."""
+    source: str
+    """Names it in messages: the job file, the script, the module or the program."""
+    is_file: bool
+    """Whether its name was given, as in a job file, and not derived from a program."""
+
+
+def start(wanted: RequestedJob, notice: Notice, name: str | None = None) -> RunFolder:
+    """Create the run of a job, or find the unfinished one to go on with.
+
+    Args:
+        wanted: the job and where it comes from.
+        notice: called with what the user should know: fields without a use here, a run that goes on or was moved.
+        name: of the run; by default that of the job. Where that was derived from a script, a run of another folder
+            keeps its name, and this one gets a number.
+
+    Raises:
+        TorchYardError: the name is taken.
+    """
+    job = wanted.job
+    if unused := ignored(job.spec, "local"):
+        notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
+    job = on_this_machine(job)
+    require_gpus(job)
+    derived = name is None and not wanted.is_file
+    folder = _free_folder(job.metadata.name, wanted.folder, notice) if derived else named(name or job.metadata.name)
+    try:
+        expire_runs()
+        kept = create_run(
+            folder, job, wanted.folder, lambda before, aside: notice(set_aside(wanted.source, job, before, aside))
+        )
+    except ValueError as error:
+        raise TorchYardError(str(error).rstrip(".")) from error
+    except OSError as error:
+        fix = "set TORCHYARD_HOME to a folder you can write to"
+        raise TorchYardError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
+    if kept.status.state:
+        notice(f"torchyard: goes on with the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
+    return folder
+
+
+def require_gpus(job: TrainingJob) -> None:
+    """Check that this machine has the GPUs that the job asks for: it would wait for them for ever.
+
+    Raises:
+        TorchYardError: it has not.
+    """
+    from torchyard.cluster.local.gpus import inventory, shortage
+
+    lacking = shortage(job.spec, inventory()) if job.spec.gpus_per_node else None
+    if lacking is not None:
+        fix = "run it where they are, submit it to a cluster with `torchyard submit`, or lower gpusPerNode or nodes"
+        raise TorchYardError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
+
+
+def _free_folder(name: str, source_folder: Path, notice: Notice) -> RunFolder:
+    """Return `name`, or the first of name-2, name-3, ... that no run of another folder has."""
+    for number in count(1):
+        folder = named(name if number == 1 else f"{name}-{number}")
+        try:
+            job = read_run(folder)
+        except ValueError:  # damaged, but there
+            continue
+        if job is None or job.metadata.annotations.get(SOURCE_FOLDER) == str(source_folder):
+            if number > 1:
+                notice(f"torchyard: a script of another folder has the name {name!r}; this run is {folder.name!r}")
+            return folder
+    raise AssertionError  # numbers do not end
+
+
+def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) -> str:
+    """Return where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
+    old = aside.folder
+    sentence = f"torchyard: run {before.metadata.name!r} was over and starts over; what it left is in {old.path}"
+    if aside.deleted:
+        oldest = ", ".join(map(str, aside.deleted))
+        sentence = f"{sentence}; deleted, since {KEPT_ASIDE} runs of a name are kept: {oldest}"
+    if not can_go_on_from(before, job):
+        return sentence
+    resumed = ("run", source, "--name", "NEW", "--set", f"checkpoint.resumeFrom={old.checkpoints}")
+    more = (
+        f", given more than {plural(before.status.progress.step, 'step')}"
+        if before.status.state == State.SUCCEEDED
+        else ""
+    )
+    return f"{sentence}; `torchyard {shlex.join(resumed)}` goes on from there{more}"

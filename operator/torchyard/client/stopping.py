@@ -1,0 +1,58 @@
+"""Saving and stopping a run of this machine."""
+
+import asyncio
+import contextlib
+
+from torchyard.api.states import State
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.runs import Run, find, load
+from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.runs import RunBusyError, suspend_run
+from torchyard.laptop import run_job
+
+POLL_SECONDS = 0.1
+
+
+async def stop_run(name: str, *, wait: bool) -> Run:
+    """Ask a run to save and stop; one whose controlling process died is stopped by this process.
+
+    Args:
+        name: of the run.
+        wait: whether to return only when it is stopped.
+
+    Raises:
+        TorchYardError: it was resumed in between, or cannot be controlled here.
+    """
+    folder = find(name)
+    run = load(folder)
+    if settled(run):
+        return run
+    suspend_run(folder, suspend=True)
+    run = load(folder)
+    while not settled(run):
+        if not run.job.spec.suspend:
+            raise TorchYardError(f"the run {name!r} was resumed while it stopped", code=FAILED)
+        if not run.controlled:  # its controller died: what it left running is ours to save and stop
+            await _stop_here(folder)
+        elif wait:
+            await asyncio.sleep(POLL_SECONDS)
+        else:
+            break
+        run = load(folder)
+    return run
+
+
+def settled(run: Run) -> bool:
+    """Whether the run is finished, or stopped and not about to be resumed."""
+    state = run.job.status.state
+    return state.terminal or (state == State.SUSPENDED and run.job.spec.suspend and not run.controlled)
+
+
+async def _stop_here(folder: RunFolder) -> None:
+    from torchyard.client.journal import journal
+
+    try:
+        with journal(folder), contextlib.suppress(RunBusyError):  # somebody else may have taken it over
+            await run_job(folder)
+    except ValueError as error:
+        raise TorchYardError(str(error).rstrip(".")) from error

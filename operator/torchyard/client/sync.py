@@ -1,0 +1,217 @@
+"""Jobs in Python, synchronous: the same as `torchyard.client.jobs`, on an event loop in a thread of its own."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torchyard.api.status import TrainingJobStatus
+from torchyard.client import jobs as asynchronous
+from torchyard.client.artifacts import MAX_SIZE, Artifact
+from torchyard.client.backend import LogLine
+from torchyard.client.metrics import MetricsTable
+from torchyard.client.portal import PORTAL
+from torchyard.client.request import Target
+from torchyard.client.why import Explanation
+from torchyard.cluster.local.run import Event
+
+
+class Job:
+    """One job, on this machine or on a cluster. Every property and method asks again; nothing is cached.
+
+    A call may raise `NotFoundError` (the job was deleted) and `TorchYardError` (the cluster does not answer, or
+    rejects the request).
+    """
+
+    def __init__(self, job: asynchronous.Job) -> None:
+        self._job = job
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self._job.name
+
+    @property
+    def uid(self) -> str:
+        """The uid; another job that takes the name later is not this one."""
+        return self._job.uid
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of a job on a cluster; None: the job is on this machine."""
+        return self._job.namespace
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The whole object as `torchyard status -o json` prints it."""
+        return PORTAL.call(self._job.manifest())
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        """The status as it is now: `status.state`, `status.progress.step`, `status.metrics`, ..."""
+        return PORTAL.call(self._job.status())
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """What can be fetched from the checkpoint folder: exports, final weights, curves."""
+        return PORTAL.call(self._job.artifacts())
+
+    def __repr__(self) -> str:
+        return repr(self._job)
+
+    def watch(self) -> Iterator[TrainingJobStatus]:
+        """Yield the status now and at each change, until the job is over or deleted."""
+        return PORTAL.iterate(self._job.watch)
+
+    def wait(self, *, timeout: float | None = None, check: bool = True) -> TrainingJobStatus:
+        """Wait until the job has succeeded, failed or is suspended; return its last status.
+
+        Args:
+            timeout: seconds after which to give up; the job goes on.
+            check: whether a job that failed raises.
+
+        Raises:
+            JobFailedError: it failed.
+            NotFoundError: it was deleted.
+            TimeoutError: the time is up.
+            TorchYardError: nothing controls the run any more.
+        """
+        return PORTAL.call(self._job.wait(timeout=timeout, check=check))
+
+    def why(self) -> Explanation:
+        """Return why the job is where it is: the verdict, what to do, failures, pods, events. `print` shows it."""
+        return PORTAL.call(self._job.why())
+
+    def events(self) -> list[Event]:
+        """Return what happened to the job, oldest first."""
+        return PORTAL.call(self._job.events())
+
+    def logs(
+        self, rank: int | Literal["all"] = "all", *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """Yield what the ranks wrote, the rank that failed first in front.
+
+        Args:
+            rank: only this one.
+            follow: go on until the job is over, through new rounds and pods.
+            tail: only so many last lines of each rank.
+        """
+        return PORTAL.iterate(lambda: self._job.logs(rank, follow=follow, tail=tail))
+
+    def metrics(self) -> MetricsTable:
+        """Return the curves so far: a list of rows by step. `status.metrics` has the newest values."""
+        return PORTAL.call(self._job.metrics())
+
+    def fetch(
+        self, path: str, to: str | Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
+    ) -> Path:
+        """Copy a file or folder of the checkpoint folder here; return where it is.
+
+        Args:
+            path: of an artifact: `export/web`, `final`, `metrics.jsonl`.
+            to: by default its own name in the current folder.
+            replace: whether it takes the place of what is there.
+            max_size: the most that pods may send.
+        """
+        return PORTAL.call(self._job.fetch(path, to, replace=replace, max_size=max_size))
+
+    def stop(self, *, wait: bool = True) -> TrainingJobStatus:
+        """Save a checkpoint and stop; `resume` goes on from there. A job that is over is left alone.
+
+        Args:
+            wait: whether to return only when it is stopped.
+        """
+        return PORTAL.call(self._job.stop(wait=wait))
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint; a run of this machine under the control of this process."""
+        PORTAL.call(self._job.resume())
+
+    def delete(self) -> None:
+        """Delete the job with its pods; on this machine with its logs and checkpoints."""
+        PORTAL.call(self._job.delete())
+
+
+def run(
+    target: Target,
+    *,
+    name: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    wait: bool = True,
+    check: bool = True,
+) -> Job:
+    """Run a job on this machine, as `torchyard run` does: no Kubernetes, the same restarts and checkpoints.
+
+    An unfinished run of that name and spec goes on; a finished one starts over. After Ctrl-C, and when the process
+    ends, the run is saved and stopped.
+
+    Args:
+        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        name: of the run; by default that of the job.
+        arguments: of a decorated function: JSON values by name.
+        overrides: fields of the spec to change first: `{"nodes": 2, "trainer.params.steps": 100}`.
+        wait: whether to return only when it is over; False: it goes on in the background.
+        check: whether a run that fails raises.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        JobFailedError: it failed.
+        TorchYardError: the name is taken, or this machine lacks the GPUs.
+    """
+    started = asynchronous.run(target, name=name, arguments=arguments, overrides=overrides, wait=wait, check=check)
+    return Job(PORTAL.call(started))
+
+
+def submit(
+    target: Target,
+    *,
+    name: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Job:
+    """Submit a job to a cluster and return at once; `wait` on what is returned waits.
+
+    Args:
+        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        name: of the job; by default its own.
+        arguments: of a decorated function: JSON values by name.
+        overrides: fields of the spec to change first.
+        context: of the kubeconfig; by default its current one.
+        namespace: by default that of the job, else that of the context.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        TorchYardError: the API server does not answer or rejects the job; there is a job of that name.
+    """
+    submitted = asynchronous.submit(
+        target, name=name, arguments=arguments, overrides=overrides, context=context, namespace=namespace
+    )
+    return Job(PORTAL.call(submitted))
+
+
+def get_job(name: str, *, context: str | None = None, namespace: str | None = None) -> Job:
+    """Return a job by its name: the run of this machine if there is one, else the job of the cluster.
+
+    Args:
+        name: of the job.
+        context: of the kubeconfig; given, the job is on a cluster.
+        namespace: given, the job is on a cluster.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    return Job(PORTAL.call(asynchronous.get_job(name, context=context, namespace=namespace)))
+
+
+def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
+    """Return the jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's.
+
+    Args:
+        context: of the kubeconfig; given, the jobs are those of a cluster.
+        namespace: given, the jobs are those of a cluster.
+        all_namespaces: of a cluster.
+    """
+    found = PORTAL.call(asynchronous.jobs(context=context, namespace=namespace, all_namespaces=all_namespaces))
+    return [Job(each) for each in found]

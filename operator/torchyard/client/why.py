@@ -1,0 +1,173 @@
+"""Why a job is where it is: the verdict, what to do, failures, pods, conditions and the newest events."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from torchyard.api.figures import span
+from torchyard.api.reasons import Reason
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.api.status import Attempt
+from torchyard.client.words import addressed, clean, clip
+from torchyard.cluster.local.run import Event
+from torchyard.engine.view import Pod
+
+MAX_PODS = 32
+MAX_EVENTS = 10
+MAX_LINES = 20
+
+
+class Section(Struct, frozen=True):
+    """Facts of one kind, a line each."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a job is where it is; `print` shows all of it.
+
+    Attributes:
+        job: name of the job.
+        state: of the job.
+        reason: code of the state's cause; empty: nothing is wrong.
+        sentence: the verdict.
+        sections: the evidence: what to do, failures so far, pods, conditions, the newest events.
+        next_command: what most likely comes next on a command line.
+    """
+
+    job: str
+    state: str
+    reason: str
+    sentence: str
+    sections: tuple[Section, ...]
+    next_command: str
+
+    def __str__(self) -> str:
+        blocks = [f"{each.title}:\n" + "\n".join(f"  {line}" for line in each.lines) for each in self.sections]
+        return "\n\n".join([self.sentence, *blocks, f"next: {self.next_command}"])
+
+    def _repr_pretty_(self, printer: object, cycle: bool) -> None:  # noqa: ARG002 -- the protocol of IPython
+        printer.text(str(self))  # type: ignore[attr-defined]
+
+
+def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
+    job: TrainingJob, pods: Sequence[Pod], events: Sequence[Event], where: str, flags: str, now: float
+) -> Explanation:
+    """Explain a job (pure).
+
+    Args:
+        job: with its status.
+        pods: of the job; empty on one machine.
+        events: oldest first.
+        where: the place in words.
+        flags: what proposed commands repeat to mean this place.
+        now: unix seconds.
+    """
+    name, status = job.metadata.name, job.status
+    verdict = [f"{name} in {where} is {status.state or 'not yet looked at'}."]
+    if status.message:
+        verdict.append(addressed(clean(status.message), name, flags))
+    elif not status.state:
+        verdict.append(f"No operator has looked at it: `torchyard doctor{flags}` says whether one runs.")
+    troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
+    sections = (
+        Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job))),
+        Section("Failures so far", tuple(_failures(job))),
+        Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
+        Section("Not as it should be", tuple(_conditions(job))),
+        Section(
+            "What happened last",
+            tuple(
+                f"{clean(each.time)}  {clean(each.reason)}: {clean(each.message)}"
+                for each in list(events)[-MAX_EVENTS:]
+            ),
+        ),
+    )
+    waits = status.state == State.PENDING  # which has just been explained
+    return Explanation(
+        job=name,
+        state=status.state,
+        reason=status.reason,
+        sentence="\n".join(verdict),
+        sections=tuple(section for section in sections if section.lines),
+        next_command=f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags),
+    )
+
+
+def next_command(job: TrainingJob, flags: str) -> str:
+    """Return the command that most likely comes next for a job that something acts on."""
+    name, state = f"{job.metadata.name}{flags}", job.status.state
+    if state == State.SUSPENDED:
+        return f"torchyard resume {name}"
+    if not state:
+        return f"torchyard doctor{flags}"
+    if state == State.PENDING:
+        return f"torchyard explain {name}"
+    return f"torchyard logs {name}" + ("" if state.terminal else " -f")
+
+
+def cause_words(attempt: Attempt) -> str:
+    """`rank 1 on cvrp-0-1 (node-1), exit 137: RuntimeError: ...`."""
+    cause = attempt.cause
+    if cause is None:
+        return ""
+    words = [f"rank {cause.rank}"] if cause.rank is not None else []
+    words += [f"on {clean(cause.pod)}"] if cause.pod else []
+    words += [f"({clean(cause.node)})"] if cause.node else []
+    where = " ".join(words)
+    what = [f"exit {cause.exit_code}"] if cause.exit_code is not None else []
+    text = ", ".join(([where] if where else []) + what)
+    exception = clip(clean(cause.exception.replace("\n", " ")), 200)
+    return f"{text}: {exception}" if exception and text else text or exception
+
+
+def last_lines(job: TrainingJob) -> list[str]:
+    """Return what the rank that failed first wrote last. One that saved as it was asked to did not fail."""
+    for attempt in reversed(job.status.attempts):
+        if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != Reason.PREEMPTED:
+            who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
+            lines = [f"  {clean(line)}" for line in attempt.cause.lines[-MAX_LINES:]]
+            return [f"{who}, round {attempt.round}:", *lines]
+    return []
+
+
+def _advice(job: TrainingJob) -> list[str]:
+    _, _, own = clean(job.status.message).rpartition("); ")
+    if own and own != clean(job.status.message):
+        return [own]  # the message may name a better step than the reason does
+    known = Reason.of(job.status.reason)
+    return [known.next_step] if known is not None and known.next_step else []
+
+
+def _failures(job: TrainingJob) -> list[str]:
+    lines = []
+    for attempt in job.status.attempts:
+        if attempt.cause is not None:  # a round that was completed or suspended is no failure
+            words = cause_words(attempt)
+            charged = ", charged to the budget" if attempt.counted else ""
+            lines.append(
+                f"round {attempt.round}, steps {attempt.start_step} to {attempt.end_step}: {clean(attempt.reason)}"
+                + (f", {words}" if words else "")
+                + charged
+            )
+    return lines + [f"  {line}" for line in last_lines(job)[1:]] if job.status.state != State.SUCCEEDED else lines
+
+
+def _conditions(job: TrainingJob) -> list[str]:
+    if job.status.state.ready:
+        return []
+    wrong = {"Admitted": "False", "PodsReady": "False", "Stalled": "True", "Failed": "True", "Recovering": "True"}
+    return [
+        f"{condition.type} is {condition.status}: {clean(condition.message) or condition.reason}"
+        for condition in job.status.conditions
+        if wrong.get(condition.type) == condition.status
+    ]
+
+
+def _pod_line(pod: Pod, now: float) -> str:
+    where = f" on {clean(pod.node)}" if pod.node else ""
+    age = f" for {span(now - pod.created)}" if pod.created and pod.alive else ""
+    why = ": ".join(filter(None, (clean(pod.reason), clean(pod.message))))
+    return f"{clean(pod.name)}{where} is {pod.phase}{age}" + (f": {why}" if why else "")
