@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parameters import parameters_markdown
+from python_reference import python_markdown
 
 from torchyard.api.crd import crd_yaml
 from torchyard.api.forms import BUILT_IN
@@ -17,11 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Path and text of the CRDs, the parameter schemas and the reference pages."""
+    """Yield path and text of the CRDs, the parameter schemas and the reference pages."""
     yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
     yield ROOT / "charts/torchyard/files/trainingsweeps.yaml", sweep_crd_yaml()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
+    yield ROOT / "docs/reference/python-api.md", python_markdown()
     for name in BUILT_IN:
         # Rooms never import each other: the trainer room describes its parameters in a process of its own.
         command = [sys.executable, "-m", "torchyard_trainers", "schema", name]

@@ -10,7 +10,7 @@ from tests.cli.conftest import EXAMPLES
 from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kube.api_server import refused
 
-from torchyard.cli.errors import RefusalError
+from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.jobs import job_path
 from torchyard.client.remote.session import Remote
 
@@ -176,7 +176,7 @@ REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n t
 
 @pytest.mark.parametrize("name", ["", ".", "..", "cvrp/..", "cvrp/status", "cvrp?x", "cvrp#", "Cvrp", "a b", "%2e%2e"])
 def test_what_is_no_name_makes_no_path(name):
-    with pytest.raises(RefusalError, match="is no name of a TrainingJob"):
+    with pytest.raises(TorchYardError, match="is no name of a TrainingJob"):
         job_path(REMOTE, name)
 
 

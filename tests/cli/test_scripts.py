@@ -11,9 +11,10 @@ from torchyard.api.codec import status_document
 from torchyard.api.spec import MAX_SCRIPT_BYTES
 from torchyard.api.validate import validate_file
 from torchyard.cli.commands import parser_of
-from torchyard.cli.errors import RefusalError
-from torchyard.cli.foreground import start
 from torchyard.cli.job_options import RequestedJob, job_name, options_of, requested
+from torchyard.cli.output import say
+from torchyard.client.errors import TorchYardError
+from torchyard.client.start import start
 from torchyard.cluster.local.run import read_run
 
 
@@ -105,7 +106,7 @@ def test_the_options_change_a_job_file_too(here):
     ],
 )
 def test_a_wrong_command_line_is_refused_with_its_fix(here, command, words, parts):
-    with pytest.raises(RefusalError) as refusal:
+    with pytest.raises(TorchYardError) as refusal:
         asked(command, *words)
     assert all(part in f"{refusal.value.sentence}; {refusal.value.fix}" for part in parts), refusal.value.fix
 
@@ -157,7 +158,7 @@ def test_what_cannot_travel_is_refused_with_the_command_that_works(here, source,
     (here / "lib" / "nets.py").touch()
     (here / "data").mkdir()
     (here / "train.py").write_text(source)
-    with pytest.raises(RefusalError) as refusal:
+    with pytest.raises(TorchYardError) as refusal:
         asked("submit", "train.py")
     assert all(part in f"{refusal.value.sentence}; {refusal.value.fix}" for part in parts), refusal.value.fix
 
@@ -191,18 +192,18 @@ def test_a_saved_job_file_means_the_same(torchyard: CommandLine, command, place)
 
 
 def test_scripts_of_two_folders_do_not_share_a_run(here, tmp_path, monkeypatch, capsys):
-    first = start(asked("run", "train.py"))
-    assert start(asked("run", "train.py")).name == "train", "the same again goes on"
+    first = start(asked("run", "train.py"), notice=say)
+    assert start(asked("run", "train.py"), notice=say).name == "train", "the same again goes on"
     other = tmp_path / "other"
     other.mkdir()
     (other / "train.py").write_text("print('another program')\n")
     monkeypatch.chdir(other)
-    second = start(asked("run", "train.py"))
+    second = start(asked("run", "train.py"), notice=say)
     assert (first.name, second.name) == ("train", "train-2")
     assert "a script of another folder has the name 'train'" in capsys.readouterr().err
-    assert start(asked("run", "train.py")).name == "train-2"
-    with pytest.raises(RefusalError, match="belongs to"):
-        start(asked("run", "train.py", "--name", "train"), "train")
+    assert start(asked("run", "train.py"), notice=say).name == "train-2"
+    with pytest.raises(TorchYardError, match="belongs to"):
+        start(asked("run", "train.py", "--name", "train"), "train", notice=say)
     kept = read_run(first)
     assert kept is not None
     assert kept.metadata.annotations["torchyard.dev/source-folder"] == str(here)
@@ -210,11 +211,11 @@ def test_scripts_of_two_folders_do_not_share_a_run(here, tmp_path, monkeypatch, 
 
 def test_an_unfinished_run_is_announced(torchyard: CommandLine, here, monkeypatch, capsys):
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
-    folder = start(asked("run", "train.py"))
+    folder = start(asked("run", "train.py"), notice=say)
     document = {"metadata": {"uid": read_run(folder).metadata.uid}, "status": status_document(RUNNING.status)}
     (folder.path / "status.json").write_text(json.dumps(document))
     capsys.readouterr()
-    start(asked("run", "train.py"))
+    start(asked("run", "train.py"), notice=say)
     assert "goes on with the unfinished run 'train'; `torchyard rm train` deletes it" in capsys.readouterr().err
 
 

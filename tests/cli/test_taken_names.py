@@ -11,8 +11,9 @@ from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 from torchyard.api.codec import status_document
 from torchyard.cli.commands import parser_of
 from torchyard.cli.ending import ending
-from torchyard.cli.foreground import start
 from torchyard.cli.job_options import RequestedJob, options_of, requested
+from torchyard.cli.output import say
+from torchyard.client.start import start
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run
 
@@ -54,7 +55,7 @@ def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(t
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     status = {**status_document(SUCCEEDED.status), "checkpoint": {"step": 1000}}
     (torchyard.record("cvrp", status) / "checkpoints").mkdir()
-    start(*asked(job_file(torchyard, **TRAINS)))
+    start(*asked(job_file(torchyard, **TRAINS)), notice=say)
     said = capsys.readouterr().err
     (old,) = (torchyard.home / "old" / "cvrp").iterdir()
     assert (old / "job.yaml").exists()
@@ -72,7 +73,7 @@ def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(t
 def test_nobody_is_sent_to_a_checkpoint_that_is_none(torchyard, monkeypatch, capsys, state, spec) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     torchyard.record("cvrp", status_document(state.status))
-    start(*asked(job_file(torchyard, **spec)))
+    start(*asked(job_file(torchyard, **spec)), notice=say)
     said = capsys.readouterr().err
     (old,) = (torchyard.home / "old" / "cvrp").iterdir()
     assert said.endswith(f" what it left is in {old}\n")

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from torchyard.cli.errors import RefusalError
+from torchyard.client.errors import TorchYardError
 from torchyard.client.remote import unpack as module
 from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
 
@@ -66,7 +66,7 @@ def test_one_file_is_one_file(here):
     ],
 )  # fmt: skip
 def test_a_name_that_leaves_the_folder_is_refused(here, name):
-    with pytest.raises(RefusalError, match="no whole archive"):
+    with pytest.raises(TorchYardError, match="no whole archive"):
         taken(here, folder_entry(), entry(name, b"evil"))
     assert (here.parent / "mine").read_text() == "mine"
     assert {path.name for path in here.parent.iterdir()} == {"mine", "in", "sent.tar"}
@@ -89,15 +89,15 @@ def test_nothing_is_written_through_a_link(here):
 
 def test_a_link_that_another_program_puts_there_is_not_followed(here):
     (here / "got").symlink_to(here.parent)
-    with pytest.raises(RefusalError):
+    with pytest.raises(TorchYardError):
         taken(here, folder_entry(), entry("fetched/mine", b"evil"))
-    with pytest.raises(RefusalError):
+    with pytest.raises(TorchYardError):
         taken(here, entry("fetched", b"evil"))
     assert (here.parent / "mine").read_text() == "mine"
 
 
 def test_what_comes_twice_is_refused(here):
-    with pytest.raises(RefusalError):
+    with pytest.raises(TorchYardError):
         taken(here, folder_entry(), entry("fetched/a", b"x"), entry("fetched/a", b"y"))
 
 
@@ -113,24 +113,24 @@ def test_the_number_of_entries_is_limited(here, monkeypatch):
 
 
 def test_a_header_that_would_fill_the_memory_is_refused(here):
-    with pytest.raises(RefusalError, match="a header of"):
+    with pytest.raises(TorchYardError, match="a header of"):
         taken(here, entry("fetched/a", b"x", pax_headers={"comment": "x" * 2**21}))
 
 
 def test_a_sparse_file_is_left_out(here):
-    with pytest.raises(RefusalError, match="empty"):
+    with pytest.raises(TorchYardError, match="empty"):
         taken(here, entry("fetched", b"", pax_headers={"GNU.sparse.major": "0", "GNU.sparse.size": str(2**40)}))
 
 
 @pytest.mark.parametrize("sent", [b"", b"x" * 5000, b"\x1f\x8b" + os.urandom(500)], ids=["nothing", "noise", "gzip"])
 def test_what_is_no_archive_is_said_to_be_none(here, sent):
     (here.parent / "sent.tar").write_bytes(sent)
-    with pytest.raises(RefusalError, match="no whole archive"):
+    with pytest.raises(TorchYardError, match="no whole archive"):
         unpack(here.parent / "sent.tar", here / "got", Allowance(10**6, "1M"))
 
 
 def test_an_archive_that_ends_too_early_is_refused(here):
     whole = archive(here.parent, folder_entry(), entry("fetched/a", b"x" * 100_000)).read_bytes()
     (here.parent / "sent.tar").write_bytes(whole[:20_000])
-    with pytest.raises(RefusalError, match="no whole archive"):
+    with pytest.raises(TorchYardError, match="no whole archive"):
         unpack(here.parent / "sent.tar", here / "got", Allowance(10**6, "1M"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard.api.figures import figure, span
+from torchyard.api.formatting import figure, span
 from torchyard.client.words import addressed, clean, clip, measure, rate, size
 
 

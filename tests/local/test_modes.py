@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from torchyard.cli.profile import ask_local
+from torchyard.client.local_pods import profile
 
 pytestmark = pytest.mark.e2e
 
@@ -58,8 +58,7 @@ async def test_a_run_is_traced_while_it_trains(laptop, until):
     await laptop.reached(3)
 
     assert (
-        await asyncio.to_thread(ask_local, laptop.folder.name, json.dumps({"id": "a", "kind": "trace", "steps": 2}))
-        == 2
+        await asyncio.to_thread(profile, laptop.folder.name, json.dumps({"id": "a", "kind": "trace", "steps": 2})) == 2
     )
     folder = laptop.folder.checkpoints / "profile"
     await until(lambda: len(list(folder.glob("trace-*-rank-[01].json.gz"))) == 2, 60, "both ranks wrote a trace")

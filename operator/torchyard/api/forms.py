@@ -1,5 +1,6 @@
 """The forms that texts of the resource take: quantities, names, paths; and the base of every section."""
 
+import re
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -91,3 +92,10 @@ MAX_JOB_NAME = MAX_NAME - 2 - len(str(MAX_INCARNATION)) - len(str(MAX_NODES - 1)
 def pod_name(job_name: str, incarnation: int, index: int) -> str:
     """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
     return f"{job_name}-{incarnation}-{index}"
+
+
+def derived_name(program: str) -> str:
+    """Derive the name of a job from that of a script, module or function: `My_train` gives `my-train`."""
+    name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"job-{name}".rstrip("-")
+    return name[:MAX_JOB_NAME].rstrip("-")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from torchyard.api import values
 from torchyard.api.codec import read_job, read_status
 from torchyard.api.judge import judge
 from torchyard.api.reasons import Reason
@@ -48,7 +49,7 @@ def received(
         document: as decoded from JSON.
         before: what was made of this object the last time: a spec of the same generation is not read again.
     """
-    metadata = _metadata(document)
+    metadata = metadata_of(document)
     if metadata is None:
         return None
     if isinstance(before, TrainingJob) and _same_spec(before.metadata, metadata):
@@ -83,15 +84,15 @@ def _problem(error: Exception) -> str:
     return f"{field}: unknown to this operator ({__version__}), which is older than the CRD: upgrade the operator"
 
 
-def _metadata(document: Mapping[str, Any]) -> ObjectMeta | None:
-    """What we need of the metadata; labels and annotations that are not as they should be are left out."""
+def metadata_of(document: Mapping[str, Any]) -> ObjectMeta | None:
+    """Return what we need of the metadata, without labels and annotations of the wrong form; None: no name."""
     raw = document.get("metadata")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         return None
     for dropped in ((), ("labels",), ("labels", "annotations"), ("labels", "annotations", "deletionTimestamp")):
         kept = {name: value for name, value in raw.items() if name not in dropped and value is not None}
         try:
-            return msgspec.convert(kept, ObjectMeta)
+            return msgspec.convert(kept, ObjectMeta, dec_hook=values.decode)
         except msgspec.ValidationError:
             continue
     return None

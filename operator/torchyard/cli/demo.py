@@ -28,7 +28,7 @@ def command(name: str, sets: list[str]) -> int:
     from torchyard.client.start import RequestedJob, start
 
     wanted = RequestedJob(job_of(EXAMPLE, sets), EXAMPLE.parent, str(EXAMPLE), is_file=True)
-    folder = start(wanted, say, name)
+    folder = start(wanted, name, notice=say)
     code = watch(folder)
     if code == SUCCEEDED:
         console(highlight=False).print(lesson(json.loads((folder.checkpoints / "final" / "summary.json").read_text())))

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say

@@ -14,10 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.figures import figure, span
+from torchyard.api.formatting import figure, span
 from torchyard.api.states import Phase, State
 from torchyard.cli.curve import draw
-from torchyard.cli.picture import Picture, age, curve_metric, headline, unix
+from torchyard.cli.picture import Picture, age, curve_metric, headline
 from torchyard.client.words import clean, clip, clock, rate
 
 STATE_STYLES: dict[str, str] = {
@@ -246,7 +246,7 @@ def events(picture: Picture, width: int, rows: int) -> Sequence[RenderableType]:
     """The newest events, oldest first."""
     lines = []
     for event in list(picture.events)[-rows:] if rows else []:
-        at = clock(unix(event.time) or picture.now)
+        at = clock(event.unix or picture.now)
         reason = clean(event.reason)
         message = clip(picture.sentence(event.message), max(10, width - len(at) - len(reason) - 3))
         style = "yellow" if event.type == "Warning" else "bold"

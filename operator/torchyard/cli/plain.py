@@ -3,7 +3,7 @@
 import sys
 from typing import TextIO
 
-from torchyard.cli.picture import Picture, progress_words, unix
+from torchyard.cli.picture import Picture, progress_words
 from torchyard.client.words import clean, clock
 from torchyard.cluster.local.run import Event
 
@@ -37,7 +37,7 @@ class PlainView:
                 if over and event.message == status.message:
                     continue
                 self.told = picture.sentence(event.message)
-                self.say(unix(event.time) or picture.now, f"Warning {clean(event.reason)}: {self.told}")
+                self.say(event.unix or picture.now, f"Warning {clean(event.reason)}: {self.told}")
         if picture.notice and picture.notice != self.notice:
             self.notice = picture.notice
             self.say(picture.now, picture.notice)

@@ -22,7 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 def command(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
     """List jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's jobs."""
     gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
-    from torchyard.api.figures import plural
+    from torchyard.api.formatting import plural
     from torchyard.cli.asking import ask_at
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
     from torchyard.client.backend import HERE, Backend, Place, place_of

@@ -52,4 +52,4 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     if options.save is not None:
         save(wanted, options.save)
         return SUCCEEDED
-    return watch(start(wanted, say, name), output, quiet=quiet)
+    return watch(start(wanted, name, notice=say), output, quiet=quiet)

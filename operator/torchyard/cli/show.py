@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.figures import plural, span
+from torchyard.api.formatting import plural, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Attempt
 from torchyard.cli.live import STATE_STYLES
-from torchyard.cli.picture import age, headline, progress_words, state_word, unix
+from torchyard.cli.picture import age, headline, progress_words, state_word
 from torchyard.client.inside import Inside, Processes
 from torchyard.client.kept import Kept, interrupted
 from torchyard.client.ranks import Rank
@@ -88,7 +88,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     if values:
         table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
     if status.checkpoint is not None:
-        saved = unix(status.checkpoint.time)
+        saved = status.checkpoint.time
         words = [f"step {status.checkpoint.step}"]
         words += [f"{span(now - saved)} ago"] if saved is not None else []
         words += [size(status.checkpoint.bytes)] if status.checkpoint.bytes else []
@@ -130,7 +130,7 @@ def attempts(rounds: list[Attempt]) -> RenderableType:
     for name in ("round", "took", "steps", "ended", "first cause"):
         table.add_column(name, justify="right" if name == "round" else "left", no_wrap=name != "first cause")
     for attempt in rounds:
-        start, end = unix(attempt.start_time), unix(attempt.end_time)
+        start, end = attempt.start_time, attempt.end_time
         table.add_row(
             str(attempt.round),
             span(end - start) if start is not None and end is not None else "",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchyard.api.forms import QUANTITY_PATTERN
-from torchyard.api.quantities import amount
+from torchyard.api.values import amount
 from torchyard.client.errors import FAILED, TorchYardError
 
 if TYPE_CHECKING:

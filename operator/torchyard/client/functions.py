@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from torchyard.api.backends import Backend
-from torchyard.api.names import derived_name
+from torchyard.api.forms import derived_name
 from torchyard.api.problems import nearest
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import MAX_SCRIPT_BYTES, TrainingJobSpec

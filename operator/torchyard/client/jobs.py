@@ -289,7 +289,7 @@ async def run(
     from torchyard.client.start import start
 
     wanted = await asyncio.to_thread(requested, target, "local", name=name, overrides=overrides, arguments=arguments)
-    folder = await asyncio.to_thread(start, wanted, logged, name)
+    folder = await asyncio.to_thread(start, wanted, name)
     controlling = control(folder)
     async with opened(HERE) as backend:
         kept = await backend.get(folder.name)

@@ -66,7 +66,7 @@ class LocalBackend:
             else:
                 if not expire_run(folder, run.job):
                     found.append(kept(run))
-        found.sort(key=lambda each: each.job.metadata.creation_timestamp or "", reverse=True)
+        found.sort(key=lambda each: each.job.metadata.creation_timestamp or 0.0, reverse=True)
         return [*found, *unreadable]
 
     async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:

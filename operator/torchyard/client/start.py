@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torchyard.api.backends import ignored, on_this_machine
 from torchyard.api.changes import can_go_on_from
-from torchyard.api.figures import plural
+from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.client.backend import Notice
+from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.runs import named
 from torchyard.cluster.local.aside import KEPT_ASIDE, Aside
@@ -31,14 +31,14 @@ class RequestedJob(NamedTuple):
     """Whether its name was given, as in a job file, and not derived from a program."""
 
 
-def start(wanted: RequestedJob, notice: Notice, name: str | None = None) -> RunFolder:
+def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = logged) -> RunFolder:
     """Create the run of a job, or find the unfinished one to go on with.
 
     Args:
         wanted: the job and where it comes from.
-        notice: called with what the user should know: fields without a use here, a run that goes on or was moved.
         name: of the run; by default that of the job. Where that was derived from a script, a run of another folder
             keeps its name, and this one gets a number.
+        notice: called with what the user should know: fields without a use here, a run that goes on or was moved.
 
     Raises:
         TorchYardError: the name is taken.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from torchyard.api.figures import span
+from torchyard.api.formatting import span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State

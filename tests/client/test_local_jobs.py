@@ -1,0 +1,80 @@
+"""Runs of this machine in Python, in a thread with a running event loop, as in a notebook."""
+
+import json
+import sys
+
+import pytest
+
+import torchyard as ty
+
+pytestmark = pytest.mark.e2e
+
+# Started as it is, without torchrun: PyTorch takes its time to be imported.
+PROGRAM = """
+import json, os
+from pathlib import Path
+pod = os.environ["TORCHYARD_POD_NAME"]
+print("pod", pod)
+if pod.endswith("-0"):
+    folder = Path(os.environ["TORCHYARD_CHECKPOINT_DIR"])
+    (folder / "result.json").write_text(json.dumps({"pod": pod}))
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\\n')
+"""
+WAITS = """
+import pathlib, time
+print("step 1", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+"""
+
+
+def job_of(name: str, program: str, **spec: object) -> dict:
+    return {"metadata": {"name": name}, "spec": {"command": [sys.executable, "-c", program], **spec}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def test_a_run_is_read_in_every_way_from_inside_a_running_loop(home):
+    job = ty.run(job_of("hello", PROGRAM, nodes=2))
+    assert job.status.state == "Succeeded"
+    assert sorted((line.rank, line.text) for line in job.logs(follow=True)) == [
+        (0, "pod hello-0-0"),
+        (1, "pod hello-0-1"),
+    ]
+    assert [line.rank for line in job.logs(rank=1)] == [1]
+    assert job.metrics() == [{"step": 1, "loss": 2.0}]
+    assert {"metrics.jsonl", "result.json"} <= {each.path for each in job.artifacts}
+    assert json.loads(job.fetch("result.json", home / "got.json").read_text()) == {"pod": "hello-0-0"}
+    assert "hello in this machine is Succeeded" in str(job.why())
+    assert [status.state for status in job.watch()] == ["Succeeded"]
+    again = await ty.aio.get_job("hello")
+    assert again.uid == job.uid
+    assert [each.name for each in ty.jobs()] == ["hello"]
+    job.delete()
+    assert ty.jobs() == []
+    with pytest.raises(ty.NotFoundError, match="there is no run 'hello'"):
+        _ = job.status
+
+
+def test_a_failure_raises_with_the_last_lines_of_the_rank_that_failed():
+    with pytest.raises(ty.JobFailedError, match=r"(?s)boom failed: .*rank 0, round .*ValueError: no data") as error:
+        ty.run(job_of("boom", "raise ValueError('no data')"))
+    assert error.value.status.attempts[-1].cause.rank == 0
+
+
+def test_a_run_in_the_background_is_stopped_and_goes_on(home):
+    patterns = {"patterns": [r"step (?P<step>\d+)"], "interval": "1s"}
+    job = ty.run(job_of("bg", WAITS, metrics=patterns), wait=False)
+    assert next(status.state for status in job.watch() if status.state == "Running")
+    with pytest.raises(TimeoutError):
+        job.wait(timeout=0.1)
+    assert job.stop().state == "Suspended"
+    (home / "go").touch()
+    job.resume()
+    assert job.wait().state == "Succeeded"

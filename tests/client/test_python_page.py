@@ -1,0 +1,42 @@
+"""The examples of docs/python.md run as they stand; those of a cluster call what there is, as it is."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchyard as ty
+
+PAGE = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```python{kind}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.e2e
+def test_the_examples_of_this_machine_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "page.py").write_text("\n".join(blocks("")))
+    (tmp_path / "train.py").write_text("\n".join(blocks(" module")))
+    for program in ("page.py", "train.py"):
+        done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    logs = sorted(path.read_text() for path in (tmp_path / "home/runs/train").glob("pods/*/logs/rank-*.log"))
+    assert logs == [f"rank {rank} trains 10 steps at 0.001\n" for rank in (0, 1)]
+
+
+def test_the_examples_of_a_cluster_call_what_there_is():
+    calls = [node for text in blocks(" cluster") for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    found = {ast.unparse(call.func): [word.arg for word in call.keywords] for call in calls}
+    assert {"ty.submit", "job.logs", "job.wait", "job.fetch"} <= found.keys()
+    for called, keywords in found.items():
+        owner, _, name = called.partition(".")
+        if owner in {"ty", "job"}:
+            function = getattr(ty if owner == "ty" else ty.Job, name)
+            assert set(keywords) <= inspect.signature(function).parameters.keys(), called

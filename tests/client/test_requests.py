@@ -1,0 +1,72 @@
+"""What can be run, and what is said of all else; curves as a table."""
+
+import json
+
+import pytest
+
+import torchyard as ty
+from torchyard.api.codec import read_job
+from torchyard.client.metrics import rows_of, table_of
+from torchyard.client.request import requested
+
+SPEC = {"script": "print(1)"}
+
+
+def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
+    document = {"metadata": {"name": "one"}, "spec": {**SPEC, "nodes": 2}}
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps({"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", **document}))
+    found = [requested(target, "local").job for target in (document, read_job(document), str(file), file)]
+    assert all(job.spec == found[0].spec and job.metadata.name == "one" for job in found)
+    changed = requested(document, "local", name="two", overrides={"nodes": 3}).job
+    assert (changed.metadata.name, changed.spec.nodes) == ("two", 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "parts"),
+    [
+        ({"metadata": {"name": "a"}, "spec": {**SPEC, "node": 2}}, {}, ["spec.node", "did you mean nodes"]),
+        ({"metadata": {"name": "a"}}, {}, ["spec"]),
+        ({"metadata": {"name": "a"}, "spec": {"script": {1, 2}}}, {}, ["cannot be written as JSON", "use dicts"]),
+        ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"nodes": float("nan")}}, ["overrides['nodes']"]),
+        ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"noodles": 1}}, ["noodles"]),
+        ({"metadata": {"name": "a"}, "spec": SPEC}, {"arguments": {"lr": 1}}, ["takes none", "@torchyard.job"]),
+        ("missing.yaml", {}, ["missing.yaml", "cannot be read"]),
+        ("train.py", {}, ["a Python script is not a job file"]),
+        (42, {}, ["42 is not a job", "give a TrainingJob"]),
+        (print, {}, ["is not a job", "@torchyard.job"]),
+    ],
+)
+def test_what_is_no_job_is_rejected_with_the_field_and_the_fix(target, settings, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ty.TorchYardError) as error:
+        requested(target, "local", **settings)
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_sweep_is_sent_to_the_call_for_sweeps(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text("apiVersion: torchyard.dev/v1alpha1\nkind: TrainingSweep\nmetadata: {name: tune}\n")
+    with pytest.raises(ty.TorchYardError, match=r"sweep\.yaml is a sweep"):
+        requested(file, "local")
+
+
+def test_curves_are_rows_by_step(tmp_path):
+    lines = [
+        b'{"step": 1, "loss": 2.0, "note": "x", "ok": true}\n', b'{"step": 2, "loss": 1.5}\n',
+        b"[]\n", b'{"step": "x"}\n',
+        b'{"step": 2, "evalLoss": 9}\n', b'{"step": 1, "loss": 2.5}\n', b'{"step": 3, "lo',
+    ]  # fmt: skip
+    table = rows_of(lines)
+    assert table == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.5, "evalLoss": 9}]
+    assert table.columns == ["step", "loss", "evalLoss"]
+    assert table.column("evalLoss") == [(2, 9)]
+    with pytest.raises(ty.TorchYardError, match="there is no metric 'accuracy'; there are step, loss, evalLoss"):
+        table.column("accuracy")
+    assert table_of(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_data_frame_needs_pandas_which_is_no_dependency(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ty.TorchYardError, match="needs pandas, which is not installed; `pip install pandas`"):
+        ty.MetricsTable().to_pandas()
