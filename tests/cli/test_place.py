@@ -5,7 +5,7 @@ import pytest
 from torchyard.api.codec import read_job
 from torchyard.cli.commands import parser_of
 from torchyard.cli.main import command_first
-from torchyard.client.place import on_cluster
+from torchyard.client.backend import on_cluster
 from torchyard.cluster.local.runs import create_run, run_folder
 
 

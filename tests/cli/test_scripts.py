@@ -8,13 +8,14 @@ from tests.cli.conftest import CommandLine
 from tests.support.cli.recorded import RUNNING
 
 from torchyard.api.codec import status_document
+from torchyard.api.forms import derived_name
 from torchyard.api.spec import MAX_SCRIPT_BYTES
 from torchyard.api.validate import validate_file
 from torchyard.cli.commands import parser_of
-from torchyard.cli.job_options import RequestedJob, job_name, options_of, requested
+from torchyard.cli.job_options import options_of, requested
 from torchyard.cli.output import say
 from torchyard.client.errors import TorchYardError
-from torchyard.client.start import start
+from torchyard.client.start import RequestedJob, start
 from torchyard.cluster.local.run import read_run
 
 
@@ -124,7 +125,7 @@ def test_a_wrong_command_line_is_refused_with_its_fix(here, command, words, part
     ],
 )
 def test_a_name_comes_from_the_program(program, name):
-    assert job_name(program) == name
+    assert derived_name(program) == name
 
 
 def test_a_script_travels_inside_its_job(here):

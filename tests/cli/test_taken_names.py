@@ -11,9 +11,9 @@ from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 from torchyard.api.codec import status_document
 from torchyard.cli.commands import parser_of
 from torchyard.cli.ending import ending
-from torchyard.cli.job_options import RequestedJob, options_of, requested
+from torchyard.cli.job_options import options_of, requested
 from torchyard.cli.output import say
-from torchyard.client.start import start
+from torchyard.client.start import RequestedJob, start
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run
 

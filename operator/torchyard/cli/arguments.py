@@ -1,10 +1,15 @@
 """Command lines by argparse: typer 0.29 imports pydantic to parse, which makes every command 250 ms slower."""
 
 import argparse
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from torchyard.cli.errors import RefusalError
 
+if TYPE_CHECKING:
+    from torchyard.client.backend import Backend, Place
+
+T = TypeVar("T")
 SEPARATOR = "--"
 RUN_NAME = "NAME"
 """Metavar of arguments that name a run; completion goes by it."""
@@ -81,3 +86,50 @@ def counted(text: str) -> int:
     if natural(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
+
+
+def ask(
+    work: "Callable[[Backend], Awaitable[T]]",
+    name: str | None,
+    context: str | None,
+    namespace: str | None,
+    *,
+    waits: bool = False,
+) -> T:
+    """Do `work` with the backend of a job, and return its result.
+
+    Args:
+        work: gets the backend.
+        name: of the job, None: no single one is meant.
+        context: what --context says.
+        namespace: what -n says.
+        waits: whether the work takes its time on this machine too, following a run for instance.
+
+    Raises:
+        TorchYardError: there is no cluster, it does not answer, or it refuses.
+    """
+    from torchyard.client.backend import place_of
+
+    return ask_at(place_of(name, context, namespace), work, waits=waits)
+
+
+def ask_at(place: "Place", work: "Callable[[Backend], Awaitable[T]]", *, waits: bool = False) -> T:
+    """Do `work` with the backend of a place. Raises what `ask` does."""
+    from torchyard.cli.output import say
+    from torchyard.client.backend import opened
+
+    async def connected() -> T:
+        async with opened(place, say) as backend:
+            return await work(backend)
+
+    if place.kind == "local" and not waits:
+        # Files are read at once: nothing is waited for, and an event loop would cost more than the answer.
+        try:
+            connected().send(None)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
+        raise AssertionError("a question to this machine waits; ask it with waits=True")
+    import asyncio
+
+    return asyncio.run(connected())

@@ -93,7 +93,7 @@ def place(name: str) -> Path:
     Raises:
         RefusalError: it is no folder of a model, and there is no such run.
     """
-    from torchyard.client.runs import find
+    from torchyard.client.local import find
 
     path = Path(name)
     if os.sep in name or path.is_dir():

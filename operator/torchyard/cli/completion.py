@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torchyard.cli.arguments import RUN_NAME, SEPARATOR
 from torchyard.cli.commands import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.client.place import run_names
+from torchyard.client.backend import run_names
 
 SCRIPTS = {
     "bash": r"""

@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(name: str, context: str | None, namespace: str | None) -> int:
     """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
-    from torchyard.cli.asking import ask_at
+    from torchyard.cli.arguments import ask_at
     from torchyard.client.backend import HERE, Backend, place_of
 
     place = place_of(name, context, namespace)

@@ -19,7 +19,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
     """Show what happened to a job, oldest first."""
     import msgspec
 
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
     from torchyard.cli.output import escaped
     from torchyard.client.words import clean
 

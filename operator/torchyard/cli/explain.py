@@ -26,7 +26,7 @@ def command(name: str, context: str | None, namespace: str | None) -> int:
             raise RefusalError(f"there is no reason {name!r}", "the reason of a job is in `torchyard ps -o wide`")
         print(f"{name}: {known.sentence}" + (f"; {known.next_step}" if known.next_step else ""))
         return SUCCEEDED
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     print(ask(lambda backend: backend.explain(name), name, context, namespace))
     return SUCCEEDED

@@ -8,7 +8,7 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
 from torchyard.client.artifacts import MAX_SIZE
-from torchyard.client.place import place_flags
+from torchyard.client.backend import place_flags
 from torchyard.client.words import clean, size
 
 
@@ -49,7 +49,7 @@ def command(
     what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it: of what it
     sends, regular files and folders are taken, no links, and no more than --max-size.
     """
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
     from torchyard.client.artifacts import bring
 
     if path is None:
@@ -65,7 +65,7 @@ def command(
 
 def _list(name: str, context: str | None, namespace: str | None) -> int:
     """Print what can be fetched, a line each, and the command that fetches it."""
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     found = ask(lambda backend: backend.artifacts(name), name, context, namespace)
     if not found:

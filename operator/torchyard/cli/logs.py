@@ -23,7 +23,7 @@ def command(
 
     The rank that failed first comes first. On a cluster: of the pods that are still there.
     """
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
     from torchyard.client.backend import Backend
 
     async def show(backend: Backend) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchyard.api.formatting import figure, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
-from torchyard.client.kept import interrupted
+from torchyard.client.backend import interrupted
 from torchyard.client.words import addressed, clean, measure, rate
 
 if TYPE_CHECKING:

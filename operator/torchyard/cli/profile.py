@@ -6,7 +6,7 @@ from typing import Literal
 from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.client.place import place_flags
+from torchyard.client.backend import place_flags
 from torchyard.client.wish import wish_for
 
 
@@ -37,7 +37,7 @@ def command(
     Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
     wish at a time: while an earlier one is not granted, another is rejected unless --replace is given.
     """
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     wish = wish_for(kind, steps, rank)
     asked = ask(lambda backend: backend.profile(name, wish, replace=replace), name, context, namespace)

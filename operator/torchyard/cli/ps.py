@@ -23,11 +23,9 @@ def command(context: str | None, namespace: str | None, everywhere: bool, output
     """List jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's jobs."""
     gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
     from torchyard.api.formatting import plural
-    from torchyard.cli.asking import ask_at
+    from torchyard.cli.arguments import ask_at
     from torchyard.cli.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.client.backend import HERE, Backend, Place, place_of
-    from torchyard.client.kept import Kept, Unreadable
-    from torchyard.client.place import is_configured
+    from torchyard.client.backend import HERE, Backend, Kept, Place, Unreadable, is_configured, place_of
 
     place = Place("cluster", context, namespace) if everywhere else place_of(None, context, namespace)
 

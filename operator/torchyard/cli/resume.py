@@ -25,10 +25,10 @@ def command(*, name: str, context: str | None, namespace: str | None, quiet: boo
     A run of this machine is watched until it is over; exit codes as for `run`.
     """
     from torchyard.api.states import State
-    from torchyard.cli.asking import ask_at
+    from torchyard.cli.arguments import ask_at
     from torchyard.cli.foreground import watch
     from torchyard.client.backend import HERE, place_of
-    from torchyard.client.runs import find
+    from torchyard.client.local import find
     from torchyard.client.start import require_gpus
 
     place = place_of(name, context, namespace)

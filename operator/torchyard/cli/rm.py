@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
 def command(names: list[str], force: bool) -> int:
     """Delete runs with their logs and checkpoints."""
     from torchyard.cli.output import say
-    from torchyard.client.runs import find, load
+    from torchyard.client.local import find, load
 
     runs = [load(find(name)) for name in names]
     for run in runs:

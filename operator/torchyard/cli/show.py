@@ -14,8 +14,8 @@ from torchyard.api.states import Phase, State
 from torchyard.api.status import Attempt
 from torchyard.cli.live import STATE_STYLES
 from torchyard.cli.picture import age, headline, progress_words, state_word
+from torchyard.client.backend import Kept, interrupted
 from torchyard.client.inside import Inside, Processes
-from torchyard.client.kept import Kept, interrupted
 from torchyard.client.ranks import Rank
 from torchyard.client.why import cause_words, last_lines, next_command
 from torchyard.client.words import addressed, clean, size

@@ -31,7 +31,7 @@ def command(
 
     Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
     """
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     found = ask(lambda backend: backend.stacks(name), name, context, namespace)
     chosen = [each for each in sorted(found, key=lambda each: each.rank) if rank is None or each.rank == rank]

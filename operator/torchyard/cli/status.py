@@ -18,14 +18,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 def command(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
     """Show what a job is doing and why: progress, checkpoint, rounds, first cause, pods or files."""
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     if output is not None:
         emit(ask(lambda backend: backend.get(name), name, context, namespace).document, output)
         return SUCCEEDED
     from torchyard.cli.output import console
     from torchyard.cli.show import render
-    from torchyard.client.place import place_flags
+    from torchyard.client.backend import place_flags
 
     kept, inside = ask(lambda backend: backend.inspect(name), name, context, namespace)
     terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)

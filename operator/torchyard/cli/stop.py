@@ -21,7 +21,7 @@ def command(name: str, wait: bool) -> int:
     """
     import asyncio
 
-    from torchyard.client.runs import find, load
+    from torchyard.client.local import find, load
     from torchyard.client.stopping import settled, stop_run
 
     run = load(find(name))

@@ -48,7 +48,7 @@ def command(
     import msgspec
 
     from torchyard.api.backends import ignored
-    from torchyard.cli.asking import ask_at
+    from torchyard.cli.arguments import ask_at
     from torchyard.cli.job_options import requested, save
     from torchyard.cli.remote.follow import follow
     from torchyard.client.backend import Backend, Place

@@ -5,7 +5,7 @@ from torchyard.api.formatting import span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.cli.picture import age, state_word
-from torchyard.client.kept import interrupted
+from torchyard.client.backend import interrupted
 from torchyard.client.words import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")

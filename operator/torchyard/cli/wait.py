@@ -40,7 +40,7 @@ def command(name: str, context: str | None, namespace: str | None, goal: str, ti
     """
     import asyncio
 
-    from torchyard.cli.asking import ask
+    from torchyard.cli.arguments import ask
 
     async def reached(backend: "Backend") -> int:
         try:
@@ -55,8 +55,7 @@ def command(name: str, context: str | None, namespace: str | None, goal: str, ti
 
 async def _reached(backend: "Backend", name: str, goal: str) -> int:
     from torchyard.cli.ending import exit_code
-    from torchyard.client.backend import Away
-    from torchyard.client.kept import is_over
+    from torchyard.client.backend import Away, is_over
 
     async for job in backend.states(name):
         if job is None:

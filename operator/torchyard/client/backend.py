@@ -5,17 +5,17 @@ Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBack
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from torchyard.api.resource import TrainingJob
-from torchyard.client.kept import Kept, Unreadable
-from torchyard.client.place import on_cluster
+from torchyard.api.states import State
 
 if TYPE_CHECKING:
+    from torchyard.api.resource import TrainingJob
     from torchyard.client.artifacts import Artifact
     from torchyard.client.inside import Inside
     from torchyard.client.remote.unpack import Allowance
@@ -23,8 +23,28 @@ if TYPE_CHECKING:
     from torchyard.client.why import Explanation
     from torchyard.cluster.local.run import Event
 
+Document = dict[str, Any]
 Notice = Callable[[str], None]
 """Called with a sentence that a user should read, though the request goes on."""
+
+
+class Kept(NamedTuple):
+    """A job as its backend keeps it."""
+
+    job: "TrainingJob"
+    document: Document
+    """The whole object, as `-o json` prints it."""
+    controlled: bool = True
+    """Whether something acts on the job: the operator, or a process of this machine."""
+    detached: bool = False
+    """Whether its pods live on without a process that controls them."""
+
+
+class Unreadable(NamedTuple):
+    """A run whose files are damaged."""
+
+    name: str
+    sentence: str
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
@@ -55,7 +75,7 @@ class Away(Struct, frozen=True):
     why: str
 
 
-States = AsyncIterator[TrainingJob | Away | None]
+States = AsyncIterator["TrainingJob | Away | None"]
 """The job each time that it changed; None: it is gone."""
 
 
@@ -140,6 +160,53 @@ HERE = Place("local")
 def place_of(name: str | None, context: str | None, namespace: str | None) -> Place:
     """Return where a name is looked for: on this machine, unless a cluster is named or only that can have it."""
     return Place("cluster", context, namespace) if on_cluster(name, context, namespace) else HERE
+
+
+def run_names() -> list[str]:
+    """Return the names of the runs in $TORCHYARD_HOME, without reading any."""
+    runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
+    try:
+        return sorted(entry.name for entry in runs.iterdir() if entry.name[0] != "." and (entry / "job.yaml").exists())
+    except OSError:
+        return []
+
+
+def place_flags(context: str | None, namespace: str | None) -> str:
+    """Return what a command that is proposed has to repeat to mean the same place."""
+    given = (("-n", namespace), ("--context", context))
+    return "".join(f" {flag} {value}" for flag, value in given if value is not None)
+
+
+def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
+    """Whether a command is for the cluster: it says so, or this machine has no such run and there is a kubeconfig.
+
+    Args:
+        name: of the run or job; None: all of them are meant.
+        context: what --context says.
+        namespace: what -n says.
+    """
+    if context is not None or namespace is not None:
+        return True
+    known = run_names()
+    return is_configured() and (name not in known if name is not None else not known)
+
+
+def is_configured() -> bool:
+    """Whether some cluster is known here."""
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return "KUBERNETES_SERVICE_HOST" in os.environ or any(
+        Path(file).expanduser().is_file() for file in files.split(os.pathsep) if file
+    )
+
+
+def interrupted(job: "TrainingJob", controlled: bool) -> bool:
+    """Whether the run should be going on but its controlling process is gone."""
+    return not controlled and not job.status.state.at_rest
+
+
+def is_over(job: "TrainingJob") -> bool:
+    """Whether nothing more will happen by itself."""
+    return job.status.state.terminal or (job.status.state == State.SUSPENDED and job.spec.suspend)
 
 
 def logged(sentence: str) -> None:

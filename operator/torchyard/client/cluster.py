@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from torchyard.client.artifacts import Artifact
-from torchyard.client.backend import LogLine, Notice, States, logged
+from torchyard.client.backend import Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.inside import Inside
-from torchyard.client.kept import Document, Kept, Unreadable
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchyard.client.local import PodProcesses
 from torchyard.client.ranks import Rank
-from torchyard.client.runs import PodProcesses
 from torchyard.engine.view import Pod
 
 

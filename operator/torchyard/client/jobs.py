@@ -13,9 +13,20 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
-from torchyard.client.backend import HERE, Away, Backend, LogLine, Place, logged, opened, place_of
+from torchyard.client.backend import (
+    HERE,
+    Away,
+    Backend,
+    Kept,
+    LogLine,
+    Place,
+    Unreadable,
+    is_over,
+    logged,
+    opened,
+    place_of,
+)
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
-from torchyard.client.kept import Kept, Unreadable, is_over
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Target, requested
@@ -214,7 +225,7 @@ class Job:
         return opened(self.place)
 
     async def _flags(self) -> str:
-        from torchyard.client.place import place_flags
+        from torchyard.client.backend import place_flags
 
         return place_flags(self.place.context, self.place.namespace) if self.place.kind == "cluster" else ""
 

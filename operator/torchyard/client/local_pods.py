@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from torchyard.client.errors import FAILED, TorchYardError
-from torchyard.client.runs import Run, find, load
+from torchyard.client.local import Run, find, load
 from torchyard.client.standing import Standing, read
 from torchyard.client.wish import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.cluster.local.folder import is_locked, write_atomic

@@ -12,7 +12,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
-from torchyard.client.runs import named
+from torchyard.client.local import named
 from torchyard.cluster.local.aside import KEPT_ASIDE, Aside
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.run import read_run

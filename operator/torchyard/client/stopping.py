@@ -5,7 +5,7 @@ import contextlib
 
 from torchyard.api.states import State
 from torchyard.client.errors import FAILED, TorchYardError
-from torchyard.client.runs import Run, find, load
+from torchyard.client.local import Run, find, load
 from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.runs import RunBusyError, suspend_run
 from torchyard.laptop import run_job

@@ -16,9 +16,8 @@ from torchyard.cli.foreground import KEPT_EVENTS
 from torchyard.cli.output import say
 from torchyard.cli.picture import Picture, learned, record
 from torchyard.cli.program_output import KEPT_LINES, OutputLine, several_ranks
-from torchyard.client.backend import Away, Backend, LogLine
+from torchyard.client.backend import Away, Backend, LogLine, is_over
 from torchyard.client.errors import TorchYardError
-from torchyard.client.kept import is_over
 from torchyard.client.why import last_lines
 from torchyard.client.words import addressed, clean
 from torchyard.cluster.local.run import Event

@@ -7,9 +7,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from torchyard.client.backend import LogLine, Notice
+from torchyard.client.backend import LogLine, Notice, is_over
 from torchyard.client.errors import TorchYardError
-from torchyard.client.kept import is_over
 from torchyard.client.ranks import failing_rank
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 from aiohttp import ClientConnectorCertificateError
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.client.backend import place_flags
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
-from torchyard.client.place import place_flags
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
 from torchyard.engine.ports import Unavailable
