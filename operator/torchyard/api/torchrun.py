@@ -10,6 +10,7 @@ from typing import Literal
 
 from torchyard.api.spec import TrainingJobSpec
 
+MASTER_PORT = 29500  # torchrun's own
 _PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
 _PYTHON_FLAGS = re.compile(r"^-[uOEsIBq]+$")
 _MODULE = ["-m", "torch.distributed.run"]
@@ -23,6 +24,11 @@ _VALUES = frozenset({
 })  # fmt: skip
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 _MEETING = re.compile(r"^(rdzv-.*|master-.*|node-rank|local-addr)$")
+
+
+def is_agentless(spec: TrainingJobSpec) -> bool:
+    """Return whether the pods of a job have no agent: they start its program themselves."""
+    return spec.launcher.kind == "none"
 
 
 def options(spec: TrainingJobSpec) -> Mapping[str, str]:

@@ -41,17 +41,18 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause()
 
 
-def outcome(view: View, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
+def outcome(view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
     """Return the outcome of the member `uid` in round `number`.
 
     Args:
         view: what is known.
-        uid: of the member's pod.
+        pod: of the member; None: it is gone.
+        uid: of that pod.
         node_rank: its place in the round.
         number: of the round.
         peers_run: whether some member is known to have started the round.
     """
-    found = _outcome(view, uid, node_rank, number, peers_run=peers_run)
+    found = _outcome(view, pod, uid, node_rank, number, peers_run=peers_run)
     if found.state != "failed" or found.cause.rank is not None:
         return found
     # The loss of a pod concerns all its ranks; the first one represents them.
@@ -68,9 +69,8 @@ def procs(view: View, uid: str) -> int:
 
 
 def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
-    view: View, uid: str, node_rank: int, number: int, *, peers_run: bool
+    view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool
 ) -> Outcome:
-    pod = next((pod for pod in view.pods if pod.uid == uid), None)
     agent = view.agents.get(uid)
     ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
     if ended is not None and ended.code == 0:

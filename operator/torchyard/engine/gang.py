@@ -1,10 +1,10 @@
-"""The gang: which pods should exist, which one is active for each index, and what to create and delete.
+"""The gang: which pods should exist, and what to create and delete.
 
 A pod is named after its incarnation, which is in the status before a pod of that name is created. A replacement waits
 until its predecessor is certainly gone: there is at most one live pod per index.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from torchyard.api.forms import MAX_INCARNATION, pod_name
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.api.torchrun import is_agentless
 from torchyard.engine.actions import CreatePod, DeletePod
-from torchyard.engine.agentless import counts_for_index, is_agentless, is_spent
 from torchyard.engine.failures import cannot_start, node_lost, start_failures, suspected_hardware
+from torchyard.engine.observed import Observed, is_ahead, is_outdated, is_spent, is_suspect
 from torchyard.engine.view import Pod, View
 
 CLEANUP_SECONDS = 30.0
@@ -32,55 +33,15 @@ class GangPlan(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
-def size(view: View, status: TrainingJobStatus) -> int:
-    """Return the number of pods. An open round keeps its size: a changed `spec.nodes` applies to the next round."""
-    return len(status.rendezvous.members) if status.rendezvous.open else view.job.spec.nodes
-
-
-def active_pods(view: View, status: TrainingJobStatus) -> dict[int, Pod]:
-    """Return the active pod of each index: alive, not being deleted, reachable; members of the newest round first.
-
-    Between rounds, a pod whose agent knows a newer round than the status is not active: the status was lost or reset,
-    and the agent would reject any round that could be opened.
-    """
-    members = set(status.rendezvous.members)
-    found: dict[int, Pod] = {}
-    for pod in sorted(view.pods, key=lambda pod: (pod.uid in members, pod.incarnation, pod.uid)):
-        stays = pod.alive and not (
-            node_lost(view, pod)
-            or cannot_start(view, pod)
-            or _ahead(view, status, pod)
-            or is_outdated(view, status, pod)
-            or is_suspect(status, pod)
-        )
-        if ((stays and not is_spent(view, status, pod)) or counts_for_index(view, status, pod)) and not pod.deleting:
-            found[pod.index] = pod
-    return found
-
-
-def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    """Return whether a pod can take part in no further round, since its configuration is not that of the gang."""
-    if status.rendezvous.open:
-        return False
-    return pod.configuration not in {"", view.configuration} or pod.incarnation < status.rendezvous.oldest_incarnation
-
-
-def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
-    """Return whether the hardware of this pod ended the last round: its replacement prefers another node."""
-    if status.rendezvous.open or not status.attempts:
-        return False
-    cause = status.attempts[-1].cause
-    return cause is not None and cause.class_ == Reason.HARDWARE_SUSPECTED and cause.pod == pod.name
-
-
-def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
+def keep_gang(seen: Observed) -> GangPlan:
     """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus."""
+    view, status = seen.view, seen.status
     pause = pause_end(view, status)
     if pause is not None:
         grace = view.job.spec.grace_period
         emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
         return GangPlan(status=status, deletes=emptied, due=pause)
-    wanted, held = size(view, status), active_pods(view, status)
+    wanted, held = seen.size, seen.active
     members = status.rendezvous.members
     deletes = [
         _delete(view, pod, view.job.spec.grace_period, _why(view, status, pod, wanted, held))
@@ -93,7 +54,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         # The round decides whether a member is lost; nothing is replaced before the round is closed.
         return GangPlan(status=status, deletes=tuple(deletes))
     missing = [index for index in range(wanted) if index not in held]
-    present = {pod.uid: pod for pod in view.pods}
+    present = seen.pods
     # A member that vanished leaves only its uid, which is removed so that it is handled once.
     gone = [
         rank
@@ -108,7 +69,7 @@ def keep_gang(view: View, status: TrainingJobStatus) -> GangPlan:
         and (
             not pod.alive
             or pod.uid not in members
-            or _ahead(view, status, pod)
+            or is_ahead(view, status, pod)
             or is_outdated(view, status, pod)
             or is_suspect(status, pod)
             or is_spent(view, status, pod)
@@ -209,13 +170,8 @@ def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
     return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
 
 
-def _ahead(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    agent = view.agents.get(pod.uid)
-    return agent is not None and not status.rendezvous.open and agent.round > status.round
-
-
-def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: dict[int, Pod]) -> str:
-    if _ahead(view, status, pod):
+def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: Mapping[int, Pod]) -> str:
+    if is_ahead(view, status, pod):
         return "it knows a round that is not in the status"
     if pod.index >= wanted:
         return "the gang is smaller now"

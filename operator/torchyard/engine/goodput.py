@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from torchyard.api.states import Phase, State
 from torchyard.api.status import Goodput, TrainingJobStatus
-from torchyard.engine.progress import round_reports
 from torchyard.engine.view import View
 
 
@@ -41,7 +40,7 @@ def _kind(view: View, before: TrainingJobStatus) -> str:
     return phase.activity if phase is not None else "productive"
 
 
-def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:
+def lose(status: TrainingJobStatus, end_step: int) -> TrainingJobStatus:
     """Move the time of steps beyond the newest checkpoint from `productive` to `lost`: they will be repeated."""
     if status.goodput is None or not status.attempts:
         return status
@@ -54,12 +53,7 @@ def lose(view: View, status: TrainingJobStatus, end_step: int) -> TrainingJobSta
     seconds = dict(status.goodput.seconds)
     productive = seconds.get("productive", 0.0)
     rate = status.throughput.steps_per_second
-    if rate is None:
-        reports = round_reports(view, status)
-        opened = attempt.start_time
-        elapsed = reports[0].time - opened if reports and opened is not None else 0.0
-        rate = made / elapsed if elapsed > 0 else None
-    lost = min(productive, repeated / rate) if rate else min(productive, 0.0)
+    lost = min(productive, repeated / rate) if rate else 0.0
     seconds |= {"productive": productive - lost, "lost": seconds.get("lost", 0.0) + lost}
     return replace(status, goodput=_goodput(seconds))
 

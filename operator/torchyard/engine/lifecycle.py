@@ -13,9 +13,9 @@ from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, since
 from torchyard.engine import failures, goodput, rounds, waiting
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.agentless import counts_for_index
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
+from torchyard.engine.observed import Observed, counts_for_index
 from torchyard.engine.progress import counts_anew, running, silent_start_due, started, step_age
 from torchyard.engine.rounds import answer
 from torchyard.engine.view import Pod, View
@@ -35,15 +35,16 @@ class Transition(Struct, frozen=True, kw_only=True):
     due: tuple[float, ...] = ()
 
 
-def next_transition(view: View, status: TrainingJobStatus) -> Transition:
+def next_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     """Decide the next transition of a job. `status` has the current figures already."""
+    view = seen.view
     if status.state.terminal:
         return Transition(status=status)
     deadline = waiting.deadline(view, status)
     if deadline is not None and view.now >= deadline:
         advice = f"raise it and run the job again; {_kept(view, status)}"
-        return fail(view, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
-    decided = _open_transition(view, status) if status.rendezvous.open else _closed_transition(view, status)
+        return fail(seen, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
+    decided = _open_transition(seen, status) if status.rendezvous.open else _closed_transition(seen, status)
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
 
 
@@ -54,44 +55,46 @@ def _kept(view: View, status: TrainingJobStatus) -> str:
     return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
 
 
-def fail(view: View, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Transition:
+def fail(seen: Observed, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Transition:
     """Fail the job and close an open round. `advice`: replaces the reason's next step."""
     if status.rendezvous.open:
-        status = rounds.close_clean(view, status, reason)
+        status = rounds.close_clean(seen, status, reason)
     message = say(reason, evidence, advice=advice)
     status = replace(
         status,
         state=State.FAILED,
         reason=reason,
         message=message,
-        completion_time=Time.of(view.now),
+        completion_time=Time.of(seen.view.now),
         exit_code=exit_code_of(reason),
     )
     return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
 
 
-def _open_transition(view: View, status: TrainingJobStatus) -> Transition:
-    outcomes = rounds.member_outcomes(view, status)
+def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
+    view = seen.view
+    outcomes = rounds.member_outcomes(seen, status)
     if outcomes and all(each.state == "done" for each in outcomes):
-        return _succeed(view, status)
+        return _succeed(seen, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
     if view.job.spec.suspend or (ending is not None and ending.reason == Reason.SUSPENDED):
-        return _save_and_close(view, status, outcomes)
+        return _save_and_close(seen, status, outcomes)
     if any(each.state == "failed" for each in outcomes):
         settled, due = rounds.settled(view, status, outcomes)
         if not settled:
             marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
-            return Transition(status=with_reason(marked, _open_state(view, marked), status.reason), due=(due,))
-        return _close(view, status, failures.first(outcomes), outcomes)
-    overdue, start_due = rounds.timed_out(view, status)
+            return Transition(status=with_reason(marked, _open_state(seen, marked), status.reason), due=(due,))
+        return _close(seen, status, failures.first(outcomes), outcomes)
+    overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
-        return _close(view, status, overdue, outcomes)
-    return _train(view, status, start_due)
+        return _close(seen, status, overdue, outcomes)
+    return _train(seen, status, start_due)
 
 
-def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Transition:
+def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -> Transition:
     """Continue the open round."""
-    state = _open_state(view, status)
+    view = seen.view
+    state = _open_state(seen, status)
     begun = state == State.RUNNING and view.job.status.state != State.RUNNING
     if begun:
         status = _note_recovery(view, status)
@@ -109,11 +112,11 @@ def _train(view: View, status: TrainingJobStatus, start_due: float | None) -> Tr
     elif idle:
         reason, evidence = Reason.WORKERS_SILENT, idle
     elif state == State.RUNNING:
-        evidence, age_due = step_age(view, status)
-        if counts_anew(view, status):
+        evidence, age_due = step_age(seen, status)
+        if counts_anew(seen, status):
             evidence = "; ".join(filter(None, (evidence, FROM_START)))
     status = with_reason(status, state, reason, evidence)
-    times = (age_due, start_due, silent_start_due(view, status), silence_due, idle_due)
+    times = (age_due, start_due, silent_start_due(seen, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
     return Transition(
         status=status, events=(*(events if begun else ()), *waiting_events(view.job.status, status)), due=due
@@ -127,8 +130,8 @@ def _with_silence(status: TrainingJobStatus, silent: str) -> TrainingJobStatus:
     return replace(status, rendezvous=replace(status.rendezvous, silent=bool(silent)))
 
 
-def _open_state(view: View, status: TrainingJobStatus) -> State:
-    if started(view, status):
+def _open_state(seen: Observed, status: TrainingJobStatus) -> State:
+    if started(seen, status):
         return State.RUNNING
     return State.RECOVERING if status.state == State.RECOVERING else State.STARTING
 
@@ -143,10 +146,10 @@ def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     return replace(status, attempts=[*status.attempts[:-2], before, status.attempts[-1]])
 
 
-def _succeed(view: View, status: TrainingJobStatus) -> Transition:
-    status = rounds.close_clean(view, status, Reason.COMPLETED)
+def _succeed(seen: Observed, status: TrainingJobStatus) -> Transition:
+    status = rounds.close_clean(seen, status, Reason.COMPLETED)
     said = [f"step {status.progress.step}"] if status.progress.step else []
-    said += [FILES_GONE] if status.artifacts and not view.files_stay else []
+    said += [FILES_GONE] if status.artifacts and not seen.view.files_stay else []
     message = say(Reason.COMPLETED, ", ".join(said))
     progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
     status = replace(
@@ -154,24 +157,24 @@ def _succeed(view: View, status: TrainingJobStatus) -> Transition:
         state=State.SUCCEEDED,
         reason=Reason.COMPLETED,
         message=message,
-        completion_time=Time.of(view.now),
+        completion_time=Time.of(seen.view.now),
         progress=progress,
     )
     return Transition(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
 
 
-def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Transition:
+def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Transition:
     """Close a failed round: record the first cause, apply the restart budget, and continue or fail the job."""
     lost = sum(each.lost_pod for each in outcomes)
-    status, decision = rounds.close_failed(view, status, cause, lost)
-    status = goodput.lose(view, status, status.attempts[-1].end_step if status.attempts else 0)
+    status, decision = rounds.close_failed(seen, status, cause, lost)
+    status = goodput.lose(status, status.attempts[-1].end_step if status.attempts else 0)
     proof = failures.evidence(cause)
     if decision.verdict is not None:
         return fail(
-            view,
+            seen,
             status,
             decision.verdict,
-            _verdict_evidence(view, decision.verdict, status, cause, proof),
+            _verdict_evidence(seen.view, decision.verdict, status, cause, proof),
             advice=cause.reason.next_step,
         )
     if decision.micro_batch is not None:
@@ -179,7 +182,7 @@ def _close(view: View, status: TrainingJobStatus, cause: Outcome, outcomes: tupl
     message = say(cause.reason, proof)
     status = replace(status, state=State.RECOVERING, reason=cause.reason, message=message)
     event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])
-    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
+    return Transition(status=status, events=(event,), due=_backoff_due(seen.view, status))
 
 
 def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
@@ -194,8 +197,9 @@ def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, ca
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
 
-def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Transition:
+def _save_and_close(seen: Observed, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Transition:
     """Suspend an open round: wait until every member has saved and stopped, at most for the grace period."""
+    view = seen.view
     attempt = status.attempts[-1] if status.attempts else None
     if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
         events: tuple[EmitEvent, ...] = (
@@ -210,7 +214,7 @@ def _save_and_close(view: View, status: TrainingJobStatus, outcomes: tuple[Outco
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
         return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING), events=events, due=(due,))
     said = answer(view, status)
-    status = rounds.close_clean(view, status, Reason.SUSPENDED, answer=said)
+    status = rounds.close_clean(seen, status, Reason.SUSPENDED, answer=said)
     if said:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
     return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said), events=events)
@@ -233,38 +237,39 @@ def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool
     )
 
 
-def _closed_transition(view: View, status: TrainingJobStatus) -> Transition:
+def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
+    view = seen.view
     if view.job.spec.suspend:
         return _suspended_transition(view, status)
     status, events = _begin(status)
     impossible = _impossible(view, status)
     if impossible is not None:
-        return fail(view, status, *impossible)
+        return fail(seen, status, *impossible)
     died = _died_idle(view, status)
     if died is not None:
-        return _charge_idle(view, status, died)
-    late, pending_due = waiting.pending(view, status)
+        return _charge_idle(seen, status, died)
+    late, pending_due = waiting.pending(seen, status)
     if late:
-        return fail(view, status, Reason.PENDING_TIMEOUT, late, advice=waiting.pending_advice(view, status))
-    emptied, part_due = waiting.release_gang(view, status)
+        return fail(seen, status, Reason.PENDING_TIMEOUT, late, advice=waiting.pending_advice(seen))
+    emptied, part_due = waiting.release_gang(seen, status)
     if emptied is not None:
         status = emptied
         return Transition(
             status=status, events=(*events, *waiting_events(view.job.status, status)), due=_backoff_due(view, status)
         )
-    gate = rounds.barrier(view, status)
+    gate = rounds.barrier(seen)
     opens, backoff = rounds.may_open(view, status, gate)
     if opens:
         unlike = rounds.difference(gate)
-        return _replace_gang(view, status, unlike) if unlike else _open(view, status, gate, events)
+        return _replace_gang(seen, status, unlike) if unlike else _open(view, status, gate, events)
     late, start_due = waiting.start(view, status, gate)
     if late:
-        return fail(view, status, Reason.START_TIMEOUT, late)
+        return fail(seen, status, Reason.START_TIMEOUT, late)
     silent, silence_due = waiting.silent(view, gate)
     status = _with_silence(status, silent)
     stuck = [failures.stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
-    status = with_pending_reason(view, status, gate, silent)
+    status = with_pending_reason(seen, status, gate, silent)
     return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
 
 
@@ -360,7 +365,8 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
     return min(dead, key=lambda pod: (pod.finished or 0.0, pod.index), default=None)
 
 
-def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
+def _charge_idle(seen: Observed, status: TrainingJobStatus, pod: Pod) -> Transition:
+    view = seen.view
     cause = failures.pod_failed(view, pod.index, pod)
     decision = decide_restart(status, view.job.spec.restart, cause, 0)
     proof = failures.evidence(cause)
@@ -374,7 +380,7 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
     )
     if decision.verdict is not None:
         return fail(
-            view,
+            seen,
             status,
             decision.verdict,
             _verdict_evidence(view, decision.verdict, status, cause, proof),
@@ -393,8 +399,9 @@ def _charge_idle(view: View, status: TrainingJobStatus, pod: Pod) -> Transition:
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
 
 
-def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transition:
+def _replace_gang(seen: Observed, status: TrainingJobStatus, unlike: str) -> Transition:
     """Replace all pods of a gang that do not run the same configuration; several times in a row fail the job."""
+    view = seen.view
     cause = failures.gang_differs(unlike, view.now)
     decision = decide_restart(status, view.job.spec.restart, cause, 0)
     newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
@@ -405,7 +412,7 @@ def _replace_gang(view: View, status: TrainingJobStatus, unlike: str) -> Transit
         incarnation=newest,
     )
     if decision.verdict is not None:
-        return fail(view, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
+        return fail(seen, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
     again = replace(
         rounds.without_waits(status.rendezvous),
         oldest_incarnation=newest,

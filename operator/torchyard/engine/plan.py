@@ -14,14 +14,15 @@ from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Kind, Reason, say
 from torchyard.api.states import State
 from torchyard.api.status import Throughput, TrainingJobStatus, bounded, with_reason
+from torchyard.api.torchrun import is_agentless
 from torchyard.api.values import since
 from torchyard.engine import goodput, rounds
 from torchyard.engine.actions import Action, CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
-from torchyard.engine.agentless import is_agentless, with_pod_agents
 from torchyard.engine.conditions import with_conditions
 from torchyard.engine.failures import node_loss_due
 from torchyard.engine.gang import empty_gang, keep_gang, leftovers
 from torchyard.engine.lifecycle import exit_code, next_transition
+from torchyard.engine.observed import observe, with_pod_agents
 from torchyard.engine.progress import with_figures
 from torchyard.engine.view import View
 
@@ -39,7 +40,8 @@ def plan(view: View) -> Plan:
     before = view.job.status
     if before.state.terminal:
         return _finished(view, before)
-    decided = next_transition(view, goodput.advance(view, with_figures(view, before)))
+    seen = observe(view, before)
+    decided = next_transition(seen, goodput.advance(view, with_figures(seen, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     due = [*decided.due, *node_loss_due(view)]
     deletes: tuple[DeletePod, ...] = ()
@@ -51,7 +53,7 @@ def plan(view: View) -> Plan:
         commands = _exits(view, ExitCode.PREEMPTED)
         deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
     else:
-        gang = keep_gang(view, status)
+        gang = keep_gang(seen.after(status))
         status, deletes, creates = gang.status, gang.deletes, gang.creates
         due += [gang.due] if gang.due is not None else []
         saving = status.rendezvous.open and status.state == State.SUSPENDING
@@ -89,7 +91,12 @@ def _held(view: View) -> tuple[Action, ...]:
     if before.state.terminal:
         return deletes
     generation = max(before.observed_generation, view.job.metadata.generation)
-    held = with_reason(with_figures(view, before), State.TERMINATING, Reason.TERMINATING, ", ".join(sorted(finalizers)))
+    held = with_reason(
+        with_figures(observe(view, before), before),
+        State.TERMINATING,
+        Reason.TERMINATING,
+        ", ".join(sorted(finalizers)),
+    )
     held = replace(
         held,
         observed_generation=generation,

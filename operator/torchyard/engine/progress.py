@@ -22,7 +22,7 @@ from torchyard.api.status import (
 )
 from torchyard.api.values import Time, since
 from torchyard.engine.advisories import advisories, devices
-from torchyard.engine.gang import active_pods, size
+from torchyard.engine.observed import Observed
 from torchyard.engine.view import Agent, GpuReport, RankReport, View
 
 SILENT_START_SECONDS = 30.0
@@ -32,49 +32,35 @@ MAX_NAME = 64
 STEP_AGES = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, *(3600.0 * hours for hours in range(1, 49)))
 
 
-def round_reports(view: View, status: TrainingJobStatus) -> tuple[RankReport, ...]:
-    """Return the newest reports of the ranks of the open round, by rank."""
-    if not status.rendezvous.open:
-        return ()
-    members = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
-    reports = (report for agent in members for report in agent.reports if report.round == status.round)
-    return tuple(sorted(reports, key=lambda report: report.rank))
-
-
-def newest_step(view: View, status: TrainingJobStatus) -> int:
-    """Return the newest step of the newest round."""
-    known = status.attempts[-1].end_step if status.attempts else 0
-    return max([known, *(report.step for report in round_reports(view, status))])
-
-
-def started(view: View, status: TrainingJobStatus) -> bool:
+def started(seen: Observed, status: TrainingJobStatus) -> bool:
     """Return whether the open round has made its first step. Once Running, it stays so until it closes.
 
     A program without reports counts as started after its workers have run for half a minute. Built-in workloads always
     report first: without a report there is no worker yet, and health.startTimeout applies.
     """
+    view = seen.view
     if not status.rendezvous.open:
         return False
     if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
         return True
-    if _tells(view, status):
+    if _tells(seen):
         first = status.attempts[-1].start_step if status.attempts else 0
-        return any(_stepped(report, first) for report in round_reports(view, status))
+        return any(_stepped(report, first) for report in seen.reports)
     running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
     return running and view.now >= _silent_start(view, status)
 
 
-def silent_start_due(view: View, status: TrainingJobStatus) -> float | None:
+def silent_start_due(seen: Observed, status: TrainingJobStatus) -> float | None:
     """Return when a round without reports will count as started."""
-    if not status.rendezvous.open or _tells(view, status) or started(view, status):
+    if not status.rendezvous.open or _tells(seen) or started(seen, status):
         return None
-    due = _silent_start(view, status)
-    return due if due > view.now else None
+    due = _silent_start(seen.view, status)
+    return due if due > seen.view.now else None
 
 
-def _tells(view: View, status: TrainingJobStatus) -> bool:
+def _tells(seen: Observed) -> bool:
     """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
-    return view.job.spec.trainer is not None or bool(round_reports(view, status))
+    return seen.view.job.spec.trainer is not None or bool(seen.reports)
 
 
 def running(status: TrainingJobStatus) -> Reason:
@@ -85,29 +71,30 @@ def running(status: TrainingJobStatus) -> Reason:
     return Reason.TRAINING if stepped else Reason.NO_REPORTS
 
 
-def step_age(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+def step_age(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return a sentence about the age of the last step if it is long, and when that sentence changes."""
     made = status.progress.last_step_time
-    if made is None or not round_reports(view, status):
+    if made is None or not seen.reports:
         return "", None
-    passed = [age for age in STEP_AGES if made + age <= view.now]
-    ahead = next((made + age for age in STEP_AGES if made + age > view.now), None)
+    passed = [age for age in STEP_AGES if made + age <= seen.view.now]
+    ahead = next((made + age for age in STEP_AGES if made + age > seen.view.now), None)
     if not passed:
         return "", ahead
     phase = f", rank 0 is in phase {status.progress.phase}" if status.progress.phase not in {"", Phase.STEP} else ""
     return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
 
 
-def counts_anew(view: View, status: TrainingJobStatus) -> bool:
+def counts_anew(seen: Observed, status: TrainingJobStatus) -> bool:
     """Return whether steps of a later round are counted from 0, since the program does not report where it resumed."""
-    reports = round_reports(view, status)
+    reports = seen.reports
     return status.round > 1 and bool(reports) and reports[0].from_start
 
 
-def with_figures(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status with the figures of the agents: progress, metrics, throughput, checkpoint, GPUs, nodes."""
-    reports = round_reports(view, status)
-    status = replace(status, nodes=_nodes(view, status), gpus=_gpus(view, status))
+    view = seen.view
+    reports = seen.reports
+    status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status))
     if not reports:
         return replace(status, warnings=list(dict.fromkeys((*status.warnings, *_notices(view))))[:MAX_WARNINGS])
     lead = reports[0]
@@ -249,24 +236,25 @@ def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
     )
 
 
-def _nodes(view: View, status: TrainingJobStatus) -> Nodes:
-    held = active_pods(view, status)
-    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < size(view, status)]
+def _nodes(seen: Observed, status: TrainingJobStatus) -> Nodes:
+    view = seen.view
+    held = seen.active
+    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < seen.size]
     ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
     if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
         # Members connect to a new operator one by one: those that have not connected yet keep their state.
         ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
-    return Nodes(desired=size(view, status), ready=ready, lost=status.nodes.lost)
+    return Nodes(desired=seen.size, ready=ready, lost=status.nodes.lost)
 
 
-def _gpus(view: View, status: TrainingJobStatus) -> Gpus:
+def _gpus(seen: Observed, status: TrainingJobStatus) -> Gpus:
     """Return the GPUs of the gang; a GPU that two pods see counts once."""
-    held = [view.agents.get(pod.uid) for pod in active_pods(view, status).values()]
-    seen: dict[str, GpuReport] = {}
+    held = [seen.view.agents.get(pod.uid) for pod in seen.active.values()]
+    found: dict[str, GpuReport] = {}
     for agent in held:
         for gpu in agent.gpus if agent is not None else ():
-            seen[gpu.uuid or f"{agent.pod_uid if agent is not None else ''}/{gpu.index}"] = gpu
-    cards = list(seen.values())
+            found[gpu.uuid or f"{agent.pod_uid if agent is not None else ''}/{gpu.index}"] = gpu
+    cards = list(found.values())
     if not cards:
         return Gpus(count=status.gpus.count) if held and not any(held) else Gpus()
     busy = [gpu.utilization for gpu in cards if _finite(gpu.utilization)]

@@ -13,8 +13,8 @@ from torchyard.engine import failures
 from torchyard.engine.actions import CommandAgent
 from torchyard.engine.budget import RestartDecision, decide_restart
 from torchyard.engine.failures import Outcome
-from torchyard.engine.gang import active_pods
-from torchyard.engine.progress import RETURN_SECONDS, newest_step, round_reports, started
+from torchyard.engine.observed import Observed
+from torchyard.engine.progress import RETURN_SECONDS, started
 from torchyard.engine.view import Agent, Pod, RoundExit, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
@@ -29,14 +29,14 @@ class Barrier(Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...]
 
 
-def barrier(view: View, status: TrainingJobStatus) -> Barrier:
+def barrier(seen: Observed) -> Barrier:
     """Return the members that are ready: their agents are connected and idle."""
-    held = active_pods(view, status)
+    held = seen.active
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
-    for index in range(view.job.spec.nodes):
+    for index in range(seen.view.job.spec.nodes):
         pod = held.get(index)
-        agent = view.agents.get(pod.uid) if pod is not None else None
+        agent = seen.view.agents.get(pod.uid) if pod is not None else None
         lack = _shortage(pod, agent)
         if pod is not None and agent is not None and not lack:
             ready.append((pod, agent))
@@ -102,23 +102,24 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     )
 
 
-def member_outcomes(view: View, status: TrainingJobStatus) -> tuple[Outcome, ...]:
+def member_outcomes(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome, ...]:
     """Return the outcome of each member of the open round, in rank order."""
-    stepping = any(report.step > 0 for report in round_reports(view, status))
+    stepping = any(report.step > 0 for report in seen.reports)
     return tuple(
-        failures.outcome(view, uid, rank, status.round, peers_run=stepping)
+        failures.outcome(seen.view, seen.pods.get(uid), uid, rank, status.round, peers_run=stepping)
         for rank, uid in enumerate(status.rendezvous.members)
     )
 
 
-def timed_out(view: View, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
+def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
     """Return the failure of a round whose first step is overdue, or when it will be.
 
     This applies only to jobs that report: a program without reports may be at step 1,000. Time in which no operator
     listened does not count.
     """
-    reports = round_reports(view, status)
-    if started(view, status) or not (reports or view.job.spec.trainer is not None):
+    view = seen.view
+    reports = seen.reports
+    if started(seen, status) or not (reports or view.job.spec.trainer is not None):
         return None, None
     if any(uid not in view.agents or not view.agents[uid].connected for uid in status.rendezvous.members):
         return None, None
@@ -154,10 +155,11 @@ def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJob
 
 
 def close_failed(
-    view: View, status: TrainingJobStatus, cause: Outcome, lost: int
+    seen: Observed, status: TrainingJobStatus, cause: Outcome, lost: int
 ) -> tuple[TrainingJobStatus, RestartDecision]:
     """Return the status with the round closed, its first cause recorded, and the restart budget applied."""
-    end_step = max(newest_step(view, status), cause.step or 0)
+    view = seen.view
+    end_step = max(seen.newest_step, cause.step or 0)
     decision = decide_restart(status, view.job.spec.restart, cause, end_step)
     status = _amend(
         status,
@@ -177,15 +179,15 @@ def close_failed(
     return replace(status, restarts=decision.restarts, nodes=nodes), decision
 
 
-def close_clean(view: View, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
+def close_clean(seen: Observed, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
     """Return the status with the round closed for a reason that is not charged: completion, suspend, end of the job."""
     attempt = status.attempts[-1] if status.attempts else None
-    end_step = newest_step(view, status)
+    end_step = seen.newest_step
     saved = status.checkpoint.step if status.checkpoint is not None else end_step
     gained_to = end_step if reason == Reason.COMPLETED else saved
     status = _amend(
         status,
-        end_time=attempt.end_time if attempt is not None and attempt.end_time else Time.of(view.now),
+        end_time=attempt.end_time if attempt is not None and attempt.end_time else Time.of(seen.view.now),
         reason=reason,
         answer=answer,
         end_step=end_step,

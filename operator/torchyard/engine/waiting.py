@@ -8,7 +8,7 @@ Each function of a timeout returns a sentence if it has expired, and when it wil
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,8 @@ from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus, with_reason
 from torchyard.api.values import Time, since
 from torchyard.engine.actions import EmitEvent
-from torchyard.engine.gang import FUTILE, RELEASED, active_pods, pause_end
+from torchyard.engine.gang import FUTILE, RELEASED, pause_end
+from torchyard.engine.observed import Observed
 from torchyard.engine.rounds import Barrier
 from torchyard.engine.view import Pod, View
 
@@ -37,11 +38,12 @@ def waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[E
     return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
-def with_pending_reason(view: View, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
+def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
     """Return the status with what the barrier waits for: a reason of the cluster, a failure, or missing members."""
+    view = seen.view
     if pause_end(view, status) is not None:
         return status
-    held = active_pods(view, status)
+    held = seen.active
     recovering = status.state == State.RECOVERING
     state = State.RECOVERING if recovering else State.PENDING
     if view.refusal is not None:
@@ -85,7 +87,7 @@ def _unanswered(view: View, status: TrainingJobStatus) -> bool:
     return first and not view.pods and view.now - view.since >= UNANSWERED_SECONDS
 
 
-def _stopping(view: View, held: dict[int, Pod]) -> list[str]:
+def _stopping(view: View, held: Mapping[int, Pod]) -> list[str]:
     """Return former pods that have to be gone before their indices get new pods."""
     former = sorted(pod.name for pod in view.pods if pod.alive and pod.index not in held)
     return [f"{name} is still stopping" for name in former]
@@ -102,14 +104,15 @@ def deadline(view: View, status: TrainingJobStatus) -> float | None:
     return begun + limit if begun is not None and limit is not None else None
 
 
-def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+def pending(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return pods that have waited longer than `spec.health.pendingTimeout`.
 
     Only the time that this process has observed counts, since the clock of the API server may differ. A new process
     starts to count again, which is better than failing every job that waits.
     """
+    view = seen.view
     limit = view.job.spec.health.pending_timeout
-    waiting = [pod for pod in active_pods(view, status).values() if pod.phase == "Pending"]
+    waiting = [pod for pod in seen.active.values() if pod.phase == "Pending"]
     if limit is None:
         return "", None
     if view.refusal is not None:
@@ -125,10 +128,10 @@ def pending(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
 
 
-def pending_advice(view: View, status: TrainingJobStatus) -> str:
+def pending_advice(seen: Observed) -> str:
     """Return what to do about pods that did not start in time: the next step of what they wait for."""
-    waiting = (pod.reason for pod in active_pods(view, status).values() if pod.phase == "Pending" and pod.reason)
-    reason = Reason.of(view.refusal.reason if view.refusal is not None else next(waiting, ""))
+    waiting = (pod.reason for pod in seen.active.values() if pod.phase == "Pending" and pod.reason)
+    reason = Reason.of(seen.view.refusal.reason if seen.view.refusal is not None else next(waiting, ""))
     step = reason.next_step if reason is not None else ""
     return f"{step}, or raise spec.health.pendingTimeout" if step else ""
 
@@ -221,15 +224,16 @@ class Shortage(Struct, frozen=True):
     message: str
 
 
-def release_gang(view: View, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
+def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
     """Return the status of a gang that is to be released, or when to check again.
 
     A gang whose files would be lost with its pods is not released, nor one with `gang: none`.
     """
+    view = seen.view
     pause = pause_end(view, status)
     if pause is not None:
         return None, pause
-    held = active_pods(view, status).values()
+    held = seen.active.values()
     placed = [pod for pod in held if pod.node]
     lack = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay

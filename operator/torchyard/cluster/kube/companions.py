@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
+from torchyard.api.torchrun import is_agentless
 from torchyard.cluster.kube.client import APPLY_PATCH, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, NotFound
 from torchyard.cluster.kube.manifest import names
@@ -20,7 +21,6 @@ from torchyard.cluster.kube.manifest.network_policy import network_policy
 from torchyard.cluster.kube.manifest.service import service
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.cluster.kube.objects import PodMeta
-from torchyard.engine.agentless import is_agentless
 from torchyard.engine.ports import Refused
 
 FRESH_SECONDS = 60.0

@@ -7,12 +7,11 @@ from typing import Any
 from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.torchrun import local_procs
+from torchyard.api.torchrun import MASTER_PORT, local_procs
 from torchyard.api.values import amount
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
-from torchyard.engine.agentless import MASTER_PORT
 
 Variable = dict[str, Any]
 

@@ -15,11 +15,11 @@ from torchyard.api.changes import configuration
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images
+from torchyard.api.torchrun import is_agentless
 from torchyard.api.values import amount
 from torchyard.cluster.kube.manifest import environment, names, placement, volumes
 from torchyard.cluster.kube.manifest.site import Site
 from torchyard.engine.actions import CreatePod
-from torchyard.engine.agentless import is_agentless
 
 Manifest = dict[str, Any]
 

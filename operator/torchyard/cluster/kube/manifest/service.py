@@ -3,9 +3,9 @@
 from typing import Any
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.torchrun import MASTER_PORT
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.pod import owner
-from torchyard.engine.agentless import MASTER_PORT
 
 Manifest = dict[str, Any]
 

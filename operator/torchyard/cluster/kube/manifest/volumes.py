@@ -4,9 +4,9 @@ from typing import Any
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Volume
+from torchyard.api.torchrun import is_agentless
 from torchyard.cluster.kube.manifest import names
 from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.agentless import is_agentless
 
 Entry = dict[str, Any]
 
