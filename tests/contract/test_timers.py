@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from torchyard.intake.timers import Timers, wake
+from torchyard.intake.registry import Timers, wake
 
 TICK = 0.1
 
