@@ -79,6 +79,10 @@ class Cluster:
             return await self.ask(user, verb, f"{path}/{name}", {"spec": spec}, content_type=MERGE_PATCH)
         return await self.ask(user, verb, path, body)
 
+    async def sweep(self, user, spec, **fields):
+        path = f"/apis/torchyard.dev/v1alpha1/namespaces/{self.namespace}/trainingsweeps"
+        return await self.ask(user, "POST", path, sweep("tune", spec, **fields))
+
     async def grant(self, user, *rules):
         name = user.replace(":", "-")
         of_all = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
@@ -107,7 +111,7 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
         await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
         made.append(path)
     found = Cluster(api, namespace, tmp_path)
-    edit = [("torchyard.dev", "trainingjobs", ["create", "update", "patch"])]
+    edit = [("torchyard.dev", kind, ["create", "update", "patch"]) for kind in ("trainingjobs", "trainingsweeps")]
     await found.grant("tenant", *edit)
     await found.grant("reader", *edit, ("", "secrets", ["get"]))
     await found.grant("editor", *edit, ("", "pods", ["create", "patch"]))
@@ -115,6 +119,8 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
     async def active():
         refused = [
             await found.submit("tenant", {"envFrom": [{"secret": "private"}]}),
+            await found.sweep("tenant", {"envFrom": [{"secret": "private"}]}),
+            await found.submit(found.operator, {}),
             await found.ask(found.operator, "POST", found.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
             await found.ask("editor", "POST", found.pods(), member(bare())),
             await found.ask(
@@ -130,6 +136,20 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
     yield found
     for path in made:
         await api.request("DELETE", path, body={})
+
+
+def sweep(name, spec, **fields):
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingSweep",
+        "metadata": {"name": name},
+        "spec": {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "parameters": [{"path": "nodes", "choice": [1, 2]}],
+            "jobTemplate": {"spec": {"script": "pass"} | spec},
+            **fields,
+        },
+    }
 
 
 def bare():
@@ -164,6 +184,59 @@ async def test_a_job_uses_no_secret_and_no_account_that_its_creator_could_not_us
     assert "names Secret private" in await cluster.submit("tenant", {"suspend": False}, "kept", verb="PATCH")
     labelled = {"metadata": {"labels": {"a": "b"}}}
     assert await cluster.ask("tenant", "PATCH", f"{path}/kept", labelled, content_type=MERGE_PATCH) == ""
+
+
+async def test_a_sweep_is_no_way_around_the_rights_of_its_creator(cluster):
+    secret = {"envFrom": [{"secret": "private"}]}
+    assert "names Secret private, and tenant may neither" in await cluster.sweep("tenant", secret)
+    refused = await cluster.sweep("tenant", {"serviceAccountName": "admin"})
+    assert "spec.jobTemplate.spec.serviceAccountName: admin, and tenant may not create pods" in refused
+    assert await cluster.sweep("editor", {"serviceAccountName": "admin"} | secret) == ""
+    assert await cluster.sweep("tenant", {}) == ""
+    tuned = [{"path": "serviceAccountName", "choice": ["admin", "default"]}]
+    for user in ("tenant", "editor"):
+        assert "cannot differ between trials" in await cluster.sweep(user, {}, parameters=tuned)
+    assert "must be at most 3600s" in await cluster.sweep("editor", {"gracePeriod": "61m"})
+    assert "is not allowed" in await cluster.sweep("editor", {"scheduling": {"priorityClass": "system-node-critical"}})
+
+
+async def test_a_stolen_token_of_the_operator_makes_and_changes_trials_of_sweeps_alone(cluster):
+    group = f"/apis/torchyard.dev/v1alpha1/namespaces/{cluster.namespace}"
+    there = json.loads(await cluster.api.request("POST", f"{group}/trainingsweeps", body=sweep("tune", {})))
+    uid = there["metadata"]["uid"]
+    owner = {"apiVersion": there["apiVersion"], "kind": "TrainingSweep", "name": "tune", "uid": uid, "controller": True}
+
+    def trial(name="tune-0", owners=(owner,), labels=None):
+        metadata = {"name": name, "labels": labels or {"torchyard.dev/sweep-uid": uid}, "ownerReferences": list(owners)}
+        job = {"apiVersion": there["apiVersion"], "kind": "TrainingJob", "metadata": metadata}
+        return job | {"spec": {"script": "pass", "suspend": True}}
+
+    async def made(document):
+        return await cluster.ask(cluster.operator, "POST", f"{group}/trainingjobs", document)
+
+    async def changed(name, body):
+        path = f"{group}/trainingjobs/{name}"
+        return await cluster.ask(cluster.operator, "PATCH", path, body, content_type=MERGE_PATCH)
+
+    assert await made(trial()) == ""
+    policy = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-trials'"
+    for attack in (
+        trial(owners=()),
+        trial(owners=[owner | {"kind": "TrainingJob"}]),
+        trial(owners=[owner | {"uid": "1-2-3"}]),
+        trial(owners=[owner, owner | {"uid": "1-2-3", "controller": False}]),
+        trial(labels={"torchyard.dev/sweep-uid": "1-2-3"}),
+    ):
+        assert policy in await made(attack), attack
+    # By an administrator: one trial, and one job of a user.
+    await cluster.api.request("POST", f"{group}/trainingjobs", body=trial())
+    users = {"apiVersion": there["apiVersion"], "kind": "TrainingJob", "metadata": {"name": "job"}}
+    spec = {"script": "pass", "suspend": True}
+    await cluster.api.request("POST", f"{group}/trainingjobs", body=users | {"spec": spec})
+    edit = {"metadata": {"annotations": {"torchyard.dev/trial": "{}"}}, "spec": {"suspend": False}}
+    assert await changed("tune-0", edit) == ""
+    assert policy in await changed("tune-0", {"metadata": {"labels": {"torchyard.dev/sweep-uid": "1-2-3"}}})
+    assert policy in await changed("job", {"spec": {"suspend": False}})
 
 
 @pytest.mark.parametrize(

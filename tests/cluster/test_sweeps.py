@@ -28,7 +28,7 @@ SWEEP = {
                 "script": "print('score=0', flush=True)",
                 "metrics": {"patterns": ["score=(?P<score>[0-9.]+)"], "interval": "1s"},
                 "launcher": {"warmStart": False},
-                "resources": {"memory": "256Mi"},
+                "resources": {"memory": "1Gi"},
             }
         },
     },

@@ -164,7 +164,8 @@ def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
     from torchyard.sweep.resource import KIND
 
     if has_kind(file, KIND):
-        raise RefusalError(f"{file} is a sweep, and sweeps run on one machine", f"run it with `torchyard run {file}`")
+        fix = f"use it with `torchyard run {file}` or `torchyard submit {file}`"
+        raise RefusalError(f"{file} is a sweep, and this takes a job", fix)
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
         raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import INTERRUPTED, SUCCEEDED
-from torchyard.cli.job_options import declare, options_of
+from torchyard.cli.job_options import SCRIPT_SUFFIX, declare, options_of
 from torchyard.cli.output import emit, say
 
 
@@ -38,6 +38,8 @@ def command(
     A script travels inside the job (at most 60 KiB, and no modules beside it); modules and commands are those of the
     image. --save job.yaml writes the job file instead of submitting it.
 
+    The file of a TrainingSweep has the operator run its trials; `torchyard sweep` shows what was found.
+
     With --watch, the output of the program follows on stdout, or under the curve where stdout is a terminal; Ctrl-C
     ends the view and leaves the job running.
 
@@ -48,14 +50,20 @@ def command(
     import msgspec
 
     from torchyard.api.backends import ignored
+    from torchyard.api.validate import has_kind
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.job_options import requested, save
     from torchyard.cli.remote.follow import follow
     from torchyard.client.backend import Backend, Place
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.jobs import creatable
+    from torchyard.sweep.resource import KIND
 
     options = options_of(values)
+    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
+        from torchyard.cli.sweep_submit import submit as submit_sweep
+
+        return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
         save(wanted, options.save)

@@ -1,4 +1,4 @@
-"""`torchyard sweep show|best|report|rm NAME`: what the sweeps of this machine have found."""
+"""`torchyard sweep show|best|report|rm|suspend|resume NAME`: sweeps of this machine, or of a cluster."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,43 +10,94 @@ from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
+from torchyard.client.backend import is_configured
 from torchyard.sweep.resource import TrainingSweep
 
 
 def arguments(parser: common.Parser) -> None:
     """Declare the command line."""
-    parser.add_argument("what", choices=("show", "best", "report", "rm"), help="what to do")
+    verbs = ("show", "best", "report", "rm", "suspend", "resume")
+    parser.add_argument("what", choices=verbs, help="what to do")
     parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
+    common.place(parser)
     common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
 
 
-def command(what: str, name: str, folder: Path | None, output: Format | None) -> int:
-    """Show what a sweep of this machine has found.
+def command(
+    *, what: str, name: str, folder: Path | None, context: str | None, namespace: str | None, output: Format | None
+) -> int:
+    """Show what a sweep has found: one of this machine, else one of the cluster of your kubeconfig.
 
     torchyard sweep show tune
     torchyard sweep best tune -o yaml >best.yaml
-    torchyard sweep report tune
+    torchyard sweep report tune -n research
 
     show lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
-    run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials.
+    run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials. suspend saves and
+    stops the trials of a sweep of a cluster, resume goes on; one of this machine is stopped with Ctrl-C, and
+    `torchyard run` goes on.
     """
+    from torchyard.cluster.local.sweeps import sweep_names
+
+    here = sweep_names()
+    if context is None and namespace is None and (name in here or not is_configured()):
+        if what in {"suspend", "resume"}:
+            fix = "stop it with Ctrl-C, and go on with `torchyard run` and its file"
+            raise RefusalError(f"sweep {name} is one of this machine", fix)
+        found = _of_this_machine(what, name)
+    else:
+        found = _of_the_cluster(what, name, context, namespace)
+    if found is None:
+        return SUCCEEDED
+    if what == "show":
+        return _show(*found, output)
+    if what == "best":
+        return _best(*found, output)
+    return _report(*found, folder or Path(f"{name}-report"))
+
+
+Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
+
+
+def _of_this_machine(what: str, name: str) -> Found | None:
+    """Return a sweep and its trials; None: it was deleted."""
     from torchyard.cluster.local.sweeps import load_sweep, remove_sweep, sweep_names, trial_jobs
 
     try:
         sweep = load_sweep(name)
         if what == "rm":
             say(f"sweep {name} and {remove_sweep(sweep)} trials are deleted")
-            return SUCCEEDED
-        jobs = trial_jobs(sweep)
+            return None
+        return sweep, trial_jobs(sweep)
     except ValueError as error:
         known = ", ".join(sweep_names()) or "none"
         raise RefusalError(str(error).rstrip("."), f"sweeps of this machine: {known}") from error
-    if what == "show":
-        return _show(sweep, jobs, output)
-    if what == "best":
-        return _best(sweep, jobs, output)
-    return _report(sweep, jobs, folder or Path(f"{name}-report"))
+
+
+def _of_the_cluster(what: str, name: str, context: str | None, namespace: str | None) -> Found | None:
+    """Return a sweep and its trials; None: it was deleted, suspended or resumed."""
+    from torchyard.client.remote import sweeps
+    from torchyard.client.remote.session import Remote, ask
+
+    async def work(remote: Remote) -> Found | None:
+        if what == "rm":
+            await sweeps.delete(remote, name)
+            say(f"sweep {name} in {remote.where} is deleted, its trials go with it")
+            return None
+        sweep = await sweeps.get(remote, name)
+        if what in {"suspend", "resume"}:
+            await sweeps.set_suspend(remote, name, what == "suspend")
+            done = "saves and stops its trials" if what == "suspend" else "goes on"
+            say(f"sweep {name} in {remote.where} {done}")
+            return None
+        say(f"sweep {name} in {remote.where}: {sweep.status.state or 'not visited yet'}; {sweep.status.message}")
+        try:
+            return sweep, await sweeps.trials(remote, sweep)
+        except ValueError as error:
+            raise RefusalError(str(error)) from error
+
+    return ask(work, context, namespace)
 
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:

@@ -1,22 +1,18 @@
 """`torchyard run sweep.yaml`: control a sweep from this terminal and show its trials."""
 
 import asyncio
-import re
 import signal
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.job_options import JobOptions
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.sweep_files import sweep_of
+from torchyard.cli.sweep_files import named, sweep_of
 from torchyard.cli.sweep_table import line_of, table_of
-from torchyard.sweep.resource import MAX_SWEEP_NAME, TrainingSweep
+from torchyard.sweep.resource import TrainingSweep
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -35,22 +31,13 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
     from torchyard.sweep.sampling import MissingLibraryError, require_libraries
 
     assert options.file is not None
-    given = [options.nodes, options.procs, options.gpus, options.save, options.module, *options.words, *options.env]
-    if any(each is not None for each in given):
-        fix = "change jobTemplate in the file, or use --set jobTemplate.spec.nodes=2"
-        raise RefusalError(f"{options.file} is a sweep, and options of a job are given", fix)
-    sweep = sweep_of(options.file, options.sets)
+    sweep = named(sweep_of(options), name)
     try:
         require_libraries(sweep.spec)
     except MissingLibraryError as error:
         raise RefusalError(str(error)) from error
     if sweep.spec.suspend:
         raise RefusalError("spec.suspend is true, which is for clusters", "leave it out, and stop with Ctrl-C")
-    if name is not None:
-        if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
-            fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
-            raise RefusalError(f"--name {name!r} is no name of a sweep", fix)
-        sweep = msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))
     try:
         sweep = create_sweep(sweep, options.file.absolute().parent)
         with control_sweep(sweep.metadata.name):

@@ -62,7 +62,7 @@ def requested(
 
 def _of_file(file: Path, sets: list[str], name: str | None) -> RequestedJob:
     if has_kind(file, SWEEP):
-        raise TorchYardError(f"{file} is a sweep", f"`torchyard run {file}` runs it")
+        raise TorchYardError(f"{file} is a sweep", f"`torchyard run {file}` or `torchyard submit {file}` runs it")
     wanted = RequestedJob(job_of(file, sets), file.absolute().parent, str(file), is_file=True)
     return wanted if name is None else wanted._replace(job=_renamed(wanted.job, name))
 

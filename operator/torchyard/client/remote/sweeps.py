@@ -1,0 +1,105 @@
+"""TrainingSweeps and their trials, as the API server has them."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.api.resource import GROUP, VERSION, TrainingJob
+from torchyard.client.errors import NotFoundError, TorchYardError
+from torchyard.client.remote.jobs import jobs_path, typed
+from torchyard.client.remote.session import Remote
+from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.cluster.kube.errors import NotFound
+from torchyard.sweep.received import InvalidSweep, received_sweep
+from torchyard.sweep.resource import PLURAL, SWEEP_UID, TrainingSweep
+from torchyard.sweep.trials import trial_of
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+PAGE = "500"
+
+
+def sweeps_path(remote: Remote, name: str = "") -> str:
+    """Return the path of the sweeps of the namespace, or of one of them.
+
+    Raises:
+        TorchYardError: this is no name of a sweep.
+    """
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{remote.namespace}/{PLURAL}"
+    if name and not _NAME.fullmatch(name):
+        raise TorchYardError(f"{name!r} is no name of a TrainingSweep", "`kubectl get trainingsweeps` lists them")
+    return f"{path}/{name}" if name else path
+
+
+async def get(remote: Remote, name: str) -> TrainingSweep:
+    """Return a sweep.
+
+    Raises:
+        TorchYardError: there is none, or it cannot be read.
+    """
+    try:
+        answer = await remote.api.request("GET", sweeps_path(remote, name))
+    except NotFound as error:
+        raise missing(remote, name, error) from error
+    sweep = received_sweep(msgspec.json.decode(answer))
+    if isinstance(sweep, InvalidSweep):
+        raise TorchYardError(f"sweep {name} is invalid: {sweep.problem}")
+    assert sweep is not None, "the API server keeps no object without a name"
+    return sweep
+
+
+async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
+    """Return the jobs of a sweep's trials by number."""
+    found: dict[int, TrainingJob] = {}
+    params = {"labelSelector": f"{SWEEP_UID}={sweep.metadata.uid}", "limit": PAGE}
+    while True:
+        answer = await remote.api.request("GET", jobs_path(remote.namespace), params=params, timeout=60.0)
+        page = msgspec.json.decode(answer)
+        jobs = [typed(each) for each in page.get("items") or []]
+        found |= {trial_of(job).record.number: job for job in jobs}
+        following = page.get("metadata", {}).get("continue")
+        if not following:
+            return found
+        params = {**params, "continue": following}
+
+
+async def create(remote: Remote, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a sweep; a field that the server does not know is refused, not dropped."""
+    params = {"fieldManager": "torchyard", "fieldValidation": "Strict"}
+    answer = await remote.api.request("POST", sweeps_path(remote), params=params, body=document)
+    kept: dict[str, Any] = msgspec.json.decode(answer)
+    return kept
+
+
+async def set_suspend(remote: Remote, name: str, suspend: bool) -> None:
+    """Set `spec.suspend`.
+
+    Raises:
+        TorchYardError: there is no such sweep.
+    """
+    body = {"spec": {"suspend": suspend}}
+    try:
+        await remote.api.request("PATCH", sweeps_path(remote, name), body=body, content_type=MERGE_PATCH)
+    except NotFound as error:
+        raise missing(remote, name, error) from error
+
+
+async def delete(remote: Remote, name: str) -> None:
+    """Ask for deletion; the trials go with the sweep.
+
+    Raises:
+        TorchYardError: there is no such sweep.
+    """
+    assert name, "without a name every sweep of the namespace would go"
+    try:
+        await remote.api.request("DELETE", sweeps_path(remote, name), body={"propagationPolicy": "Background"})
+    except NotFound as error:
+        raise missing(remote, name, error) from error
+
+
+def missing(remote: Remote, name: str, error: NotFound) -> TorchYardError:
+    """Return what a 404 says: no such sweep, or a cluster that does not know sweeps."""
+    if error.details.name == name:
+        return NotFoundError(f"there is no sweep {name!r} in {remote.where}", "`kubectl get trainingsweeps` lists them")
+    return TorchYardError(f"TrainingSweeps are not installed in {remote.context}", "see docs/installation.md")

@@ -1,0 +1,108 @@
+"""`torchyard sweep` and `submit` with a sweep, against a cluster."""
+
+import asyncio
+import json
+
+import pytest
+import yaml
+from aiohttp import web
+from tests.support.cli.cluster import cluster
+from tests.support.kube.api_server import refused
+from tests.support.kube.sweep_world import World
+
+SWEEP = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingSweep",
+    "metadata": {"name": "tune"},
+    "spec": {
+        "objective": {"metric": "evalReturn", "goal": "maximize"},
+        "algorithm": {"name": "random"},
+        "earlyStopping": {"name": "asha"},
+        "parameters": [{"path": "trainer.params.lr", "float": {"min": 0.001, "max": 0.01}}],
+        "jobTemplate": {"spec": {"trainer": {"name": "vecrl", "params": {"environment": "bandit"}}}},
+    },
+}
+
+
+class Server:
+    """A cluster with a sweep that is over."""
+
+    def __init__(self, world):
+        self.world, self.asked = world, []
+
+    async def answer(self, request):
+        body = await request.json() if request.can_read_body else None
+        if request.method != "GET":
+            self.asked.append((request.method, request.path.rpartition("/")[2], body))
+        if request.path.endswith("/trainingjobs"):
+            assert request.query["labelSelector"] == f"torchyard.dev/sweep-uid={self.uid}"
+            return web.json_response({"kind": "TrainingJobList", "items": self.world.trials()})
+        if request.path.endswith("/trainingsweeps"):
+            return web.json_response(body, status=201)
+        if request.path.endswith("/trainingsweeps/tune"):
+            return web.json_response(self.world.sweep())
+        return refused(404, "NotFound", details={"name": request.path.rpartition("/")[2], "kind": "trainingsweeps"})
+
+    @property
+    def uid(self):
+        return self.world.sweep()["metadata"]["uid"]
+
+
+@pytest.fixture
+async def server():
+    world = World()
+    await world.until_over()
+    return Server(world)
+
+
+async def test_what_a_sweep_of_a_cluster_found_is_shown(torchyard, server):
+    async with cluster(torchyard, server.answer):
+        shown = await asyncio.to_thread(torchyard, "sweep", "show", "tune", "-n", "research", "-o", "json")
+        best = await asyncio.to_thread(torchyard, "sweep", "best", "tune", "-n", "research", "-o", "yaml")
+        missing = await asyncio.to_thread(torchyard, "sweep", "show", "other", "-n", "research")
+    assert "Succeeded" in shown.stderr
+    trials = json.loads(shown.stdout)["trials"]
+    assert len(trials) == 8
+    found = server.world.sweep()["status"]["best"]
+    (one,) = (each for each in trials if each["best"])
+    assert (one["name"], one["value"]) == (found["trial"], found["value"])
+    job = yaml.safe_load(best.stdout)
+    assert json.dumps(job["spec"]["trainer"]["params"]["lr"]) == found["parameters"]["trainer.params.lr"]
+    assert missing.returncode == 64
+    assert "there is no sweep 'other'" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        ("suspend", ("PATCH", "tune", {"spec": {"suspend": True}})),
+        ("resume", ("PATCH", "tune", {"spec": {"suspend": False}})),
+        ("rm", ("DELETE", "tune", {"propagationPolicy": "Background"})),
+    ],
+)
+async def test_a_sweep_of_a_cluster_is_changed(torchyard, server, what, asked):
+    async with cluster(torchyard, server.answer):
+        done = await asyncio.to_thread(torchyard, "sweep", what, "tune", "-n", "research")
+    assert done.returncode == 0, done.stderr
+    assert server.asked == [asked]
+
+
+async def test_a_sweep_is_submitted(torchyard, server):
+    (torchyard.folder / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    async with cluster(torchyard, server.answer):
+        done = await asyncio.to_thread(torchyard, "submit", "sweep.yaml", "-n", "research", "--name", "other")
+        wrong = await asyncio.to_thread(torchyard, "submit", "sweep.yaml", "--set", "objective.metric=evalRetrun")
+    assert done.returncode == 0, done.stderr
+    assert "a stopped trial that goes on trains from step 0 again" in done.stderr
+    ((method, path, body),) = server.asked
+    assert (method, path) == ("POST", "trainingsweeps")
+    assert body["metadata"] == {"name": "other", "namespace": "research"}
+    assert body["spec"]["objective"] == SWEEP["spec"]["objective"]
+    assert wrong.returncode == 64
+    assert "did you mean evalReturn" in wrong.stderr
+
+
+def test_a_sweep_of_this_machine_is_stopped_by_hand(torchyard):
+    done = torchyard("sweep", "suspend", "tune")
+    assert done.returncode == 64
+    assert "Ctrl-C" in done.stderr
