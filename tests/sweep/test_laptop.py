@@ -16,6 +16,7 @@ from torchyard.sweep.codec import read_sweep
 from torchyard.sweep.sampling import suggest
 
 pytestmark = pytest.mark.e2e
+pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 
 SWEEP = {
     "apiVersion": "torchyard.dev/v1alpha1",

@@ -1,11 +1,16 @@
 """Parameters from Optuna, without a database: the same for the same results, and better ones than chance finds."""
 
+import importlib.util
+
 import pytest
 
 from torchyard.sweep.codec import read_sweep
 from torchyard.sweep.outcomes import Outcome
-from torchyard.sweep.sampling import Past, importances, suggest
+from torchyard.sweep.sampler import Sampler, SamplerError
+from torchyard.sweep.sampling import MissingLibraryError, Past, importances, require_libraries, suggest
 from torchyard.sweep.space import is_member, trial_spec
+
+pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 
 X, KIND, N = "trainer.params.lr", "trainer.params.model", "trainer.params.epochs"
 
@@ -68,6 +73,56 @@ def test_tpe_learns():
         for algorithm in ("tpe", "random")
     }
     assert losses["tpe"] < 0.7 * losses["random"]
+
+
+def test_gaussian_processes_follow_from_seed_and_results():
+    for package in ("torch", "scipy"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install torchyard[gp]")
+    past, outcomes = run(spec_of("random"), 12)
+    values = [suggest(spec_of("gp", seed), 12, 12, outcomes, past) for seed in (1, 1)]
+    assert values[0] == values[1]
+    assert values[0] != suggest(spec_of("gp"), 12, 12, outcomes[:3], past), "the first trials are drawn at random"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "missing", "said"),
+    [
+        ("tpe", {"optuna"}, r"tpe needs optuna.*pip install 'torchyard\[sweep\]'"),
+        ("cmaes", {"cmaes"}, "cmaes needs cmaes"),
+        ("gp", {"torch", "scipy"}, r"gp needs torch and scipy.*torchyard\[gp\]'`, or use tpe"),
+        ("grid", {"optuna", "torch"}, None),
+    ],
+)
+def test_a_missing_library_is_named_with_the_fix(monkeypatch, algorithm, missing, said):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else found(name))
+    if said is None:
+        require_libraries(spec_of(algorithm))
+    else:
+        with pytest.raises(MissingLibraryError, match=said):
+            require_libraries(spec_of(algorithm))
+
+
+async def test_a_process_of_its_own_suggests_the_same_and_is_replaced_when_it_is_gone():
+    spec, sampler = spec_of("tpe"), Sampler()
+    past, outcomes = run(spec, 12)
+    wanted = suggest(spec, 12, 12, outcomes, past)
+    assert await sampler.suggest(spec, 12, 12, outcomes, past) == wanted
+    first = sampler._process
+    first.kill()
+    await first.wait()
+    assert await sampler.suggest(spec, 12, 12, outcomes, past) == wanted
+    second = sampler._process
+    sampler.kill()
+    assert await second.wait() != 0
+    assert second.pid != first.pid
+
+
+async def test_a_sampler_that_does_not_answer_is_ended():
+    sampler = Sampler(limit=0.001)
+    with pytest.raises(SamplerError, match="has not answered"):
+        await sampler.suggest(spec_of("tpe"), 0, 0, [], [])
+    assert sampler._process is None
 
 
 def test_a_grid_has_each_point_once():
