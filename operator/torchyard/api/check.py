@@ -8,7 +8,7 @@ from typing import Any
 from torchyard.api.forms import FORMS, TEXT_PATTERN
 from torchyard.api.not_yet import NOT_YET
 from torchyard.api.problems import nearest, shown
-from torchyard.api.schema import ANY, INT_OR_STRING, LIST_KEYS, Schema
+from torchyard.api.schema import ANY, FORM, INT_OR_STRING, LIST_KEYS, Schema
 from torchyard.api.values import MAX_DEPTH
 from torchyard.api.yaml_tree import At
 
@@ -171,7 +171,8 @@ def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
     if pattern is not None and (
         not re.search(pattern, value) or value.endswith("\n") or len(value) < schema.get("minLength", 0)
     ):
-        noun, fix = FORMS.get(pattern, (f"text of the form {pattern}", "write it in that form"))
+        form = schema.get(FORM, f"text of the form {pattern}")
+        noun, fix = FORMS.get(pattern, (form, "write it in that form"))
         meant = nearest(value, _WORD_OF_PATTERN.findall(pattern))
         yield f"{shown(value)} is not {noun}", f"did you mean {meant}? {fix}" if meant else fix
 

@@ -19,6 +19,8 @@ from torchyard.api.status import TrainingJobStatus
 Schema = dict[str, Any]
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
+FORM = "x-form"
+"""Of parameters of a trainer, beside a pattern: the form in words."""
 ANY = "x-kubernetes-preserve-unknown-fields"
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
@@ -36,6 +38,7 @@ _KEPT = (
     "maxItems",
     "maxProperties",
     "pattern",
+    FORM,
     LIST_TYPE,
     LIST_KEYS,
 )

@@ -15,6 +15,11 @@ OURS = ("cartpole", "snake", "bandit")
 _CLASS = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 _ID = r"([A-Za-z_][\w.]*:)?([\w.-]+/)?[\w.-]+-v\d+"  # of gymnasium: MODULE:NAMESPACE/NAME-vVERSION
 
+_ENVIRONMENT = {
+    "pattern": f"^({'|'.join(OURS)}|{_CLASS}|{_ID})$",
+    "x-form": f"{', '.join(OURS)}, the id of a gymnasium environment (Acrobot-v1) or MODULE:CLASS",
+}
+
 
 class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """PPO (Schulman 2017) on many environments at once. What is absent comes from the preset."""
@@ -24,7 +29,7 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         doc("Sizes to start from: tiny learns on a CPU in half a minute, large fills a GPU."),
     ] = "tiny"
     environment: Annotated[
-        Annotated[str, Meta(max_length=256, extra_json_schema={"pattern": f"^({'|'.join(OURS)}|{_CLASS}|{_ID})$"})],
+        Annotated[str, Meta(max_length=256, extra_json_schema=_ENVIRONMENT)],
         doc(
             "cartpole: that of gymnasium on the device; snake: several snakes on a torus; bandit: a smoke test; or the "
             "id of a gymnasium environment (Acrobot-v1), or MODULE:CLASS of your own (docs/workloads.md)."
