@@ -1,12 +1,11 @@
 """What the worst accepted object of each field costs the operator: bounded work, and little memory that stays."""
 
-import itertools
 import json
-import sys
 import time
 import tracemalloc
 
 import pytest
+from tests.support.effort import calls_of
 from tests.support.large_objects import PATTERNS, largest, too_large
 
 from torchyard.api.params import params_faults, params_schema
@@ -37,17 +36,6 @@ def seconds_of(work):
         work()
         taken.append(time.process_time() - begun)
     return min(taken)
-
-
-def calls_of(work):
-    """Calls and returns that `work` makes."""
-    counted = itertools.count()
-    sys.setprofile(lambda *_: next(counted))
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return next(counted)
 
 
 def reference():

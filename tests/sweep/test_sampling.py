@@ -8,7 +8,7 @@ from torchyard.sweep.codec import read_sweep
 from torchyard.sweep.outcomes import Outcome
 from torchyard.sweep.sampler import Sampler, SamplerError
 from torchyard.sweep.sampling import MissingLibraryError, Past, importances, require_libraries, suggest
-from torchyard.sweep.space import is_member, trial_spec
+from torchyard.sweep.space import strange, trial_spec
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 
@@ -59,7 +59,7 @@ def test_results_decide_and_nothing_else(algorithm):
         again = suggest(spec, each.number, each.basis, outcomes[: each.basis], past[: each.number])
         assert again == each.parameters, "a controller that starts again suggests the same"
         assert all(
-            is_member(parameter, again[parameter.path]) for parameter in spec.parameters if parameter.path in again
+            not strange(parameter, [again[parameter.path]]) for parameter in spec.parameters if parameter.path in again
         )
         assert (N in again) == (again[KIND] == "b")
         assert trial_spec(spec.job_template.spec, again).trainer.params["lr"] == again[X]

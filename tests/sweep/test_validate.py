@@ -38,7 +38,7 @@ def test_the_example_is_valid(capsys):
         ("evalReturn", "evalRetrun", "spec.objective.metric", "did you mean evalReturn?"),
         ("name: tpe", "name: grid", "spec.algorithm.name", "has a range without step"),
         ("name: tpe", "name: tpo", "spec.algorithm.name", "use cmaes, gp, grid, random or tpe"),
-        ("cartpole", "cartpol", "spec.jobTemplate.spec.trainer.params.environment", "is not text of the form"),
+        ("cartpole", "cartpol", "spec.jobTemplate.spec.trainer.params.environment", "did you mean cartpole?"),
         ("128]}", "128], conditions: [{path: x, values: [1]}]}", "spec.parameters[2].conditions[0].path", "is no par"),
         ("maxTrials: 20", "maxTrails: 20", "spec.maxTrails", "did you mean maxTrials?"),
         ("name: tune", f"name: {'t' * 49}", "metadata.name", "49 characters"),

@@ -8,16 +8,16 @@ same decisions. The lag is twice the number of parallel trials, so that a slow t
 What a unit was decided with is stored on its trial by the same write that starts it.
 """
 
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 
-from torchyard.sweep.outcomes import Outcome, Trial, best_first, better, outcomes_of, rung_values, rungs
+from torchyard.sweep.outcomes import Outcome, Trial, outcomes_of, rung_values
 from torchyard.sweep.resource import Unit
 from torchyard.sweep.space import grid_size
-from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+from torchyard.sweep.spec import TrainingSweepSpec
+from torchyard.sweep.standing import Standing
 from torchyard.sweep.status import SweepReason
 
 
@@ -104,107 +104,81 @@ class _Planner:
     ) -> None:
         self.spec = spec
         self.numbers = {trial.record.number for trial in trials}
-        self.outcomes: dict[int, Outcome | None] = {}
-        self.trial_of: dict[int, int] = {}
+        self.newest: dict[int, int] = {}  # unit of each trial
+        outcomes: dict[int, Outcome | None] = {}
         for trial in trials:
             padded = [*ended[trial.record.number], *[None] * len(trial.record.units)]
             for unit, outcome in zip(trial.record.units, padded, strict=False):
-                self.outcomes[unit.number] = outcome
-                self.trial_of[unit.number] = trial.record.number
+                outcomes[unit.number] = outcome
+                self.newest[trial.record.number] = unit.number
+        self.units = set(outcomes)
+        self.complete = sum(outcome is not None and outcome.kind == "complete" for outcome in outcomes.values())
+        # Of all units from the first on that have ended: no decision may know more.
+        self.history: list[Outcome] = []
+        while (ended_unit := outcomes.get(len(self.history))) is not None:
+            self.history.append(ended_unit)
+        self.standings: dict[int, Standing] = {}
 
     def following(self) -> Create | Promote | Finish | None:
         """Decide the next unit; None: it has to wait for others."""
-        unit = next(number for number in range(len(self.outcomes) + 1) if number not in self.outcomes)
-        lag = 1 if self.spec.parallel_trials == 1 else 2 * self.spec.parallel_trials
-        for basis in range(max(0, unit - lag + 1), unit + 1):
-            history = self._history(basis)
-            if history is None:
-                return None
-            action = self._promotion(unit, basis, history) or self._creation(unit, basis, history)
-            if action is not None:
-                self.outcomes[unit] = None
-                self.trial_of[unit] = action.number
-                self.numbers.add(action.number)
-                return action
-        complete = sum(outcome is not None and outcome.kind == "complete" for outcome in self.outcomes.values())
-        if not complete:
-            what = "no trial trained to its end. `torchyard logs TRIAL` shows why."
-            return Finish(state="Failed", reason=SweepReason.NO_TRIAL_COMPLETE, message=what)
-        what = f"{len(self.numbers)} trials, {complete} of them trained to their end."
-        return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
-
-    def _history(self, basis: int) -> list[Outcome] | None:
-        """Return the outcomes of the units below `basis`; None: one of them has not ended."""
-        found = [self.outcomes.get(number) for number in range(basis)]
-        known = [outcome for outcome in found if outcome is not None]
-        return known if len(known) == len(found) else None
-
-    def _creation(self, unit: int, basis: int, history: list[Outcome]) -> Create | None:
+        unit, number = _first_missing(self.units), _first_missing(self.numbers)
         most = self.spec.max_trials
         if self.spec.algorithm.name == "grid":
             most = min(most, grid_size(self.spec))
-        number = next(number for number in range(len(self.numbers) + 1) if number not in self.numbers)
-        if number >= most:
-            return None
-        thresholds = thresholds_of(self.spec, number, history)
-        return Create(number=number, unit=Unit(number=unit, basis=basis, thresholds=thresholds), history=history)
+        lag = 1 if self.spec.parallel_trials == 1 else 2 * self.spec.parallel_trials
+        for basis in range(max(0, unit - lag + 1), unit + 1):
+            if basis > len(self.history):
+                return None
+            action: Create | Promote | None = self._promotion(unit, basis)
+            if action is None and number < most:
+                action = self._creation(unit, basis, number)
+            if action is not None:
+                self.units.add(unit)
+                self.numbers.add(action.number)
+                self.newest[action.number] = unit
+                return action
+        if not self.complete:
+            what = "no trial trained to its end. `torchyard logs TRIAL` shows why."
+            return Finish(state="Failed", reason=SweepReason.NO_TRIAL_COMPLETE, message=what)
+        what = f"{len(self.numbers)} trials, {self.complete} of them trained to their end."
+        return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
 
-    def _promotion(self, unit: int, basis: int, history: list[Outcome]) -> Promote | None:
-        stopping = self.spec.early_stopping
-        if stopping is None or stopping.name == "median":
+    def _creation(self, unit: int, basis: int, number: int) -> Create:
+        standing = self._standing(basis)
+        thresholds = standing.thresholds(number) if standing is not None else {}
+        decided = Unit(number=unit, basis=basis, thresholds=thresholds)
+        return Create(number=number, unit=decided, history=self.history[:basis])
+
+    def _promotion(self, unit: int, basis: int) -> Promote | None:
+        standing = self._standing(basis)
+        if standing is None:
             return None
-        latest = {outcome.trial: outcome for outcome in history}
-        later = {trial for number, trial in self.trial_of.items() if number >= basis}
-        for percent in reversed(rungs(stopping)):
-            for bracket in sorted({_bracket(stopping, number) for number in latest}):
-                peers = [each for each in latest.values() if _bracket(stopping, each.trial) == bracket]
-                reached = sorted(
-                    (each for each in peers if percent in each.values),
-                    key=lambda each: (_rank(self.spec, each.values[percent]), each.trial),
-                )
-                for each in reached[: len(reached) // stopping.factor]:
-                    if each.kind == "stopped" and each.percent == percent and each.trial not in later:
-                        thresholds = {
-                            name: value
-                            for name, value in thresholds_of(self.spec, each.trial, history).items()
-                            if int(name) > percent
-                        }
-                        return Promote(number=each.trial, unit=Unit(number=unit, basis=basis, thresholds=thresholds))
+        for stopped in standing.promotable():
+            if self.newest[stopped.trial] >= basis:
+                continue  # it goes on already
+            thresholds = standing.thresholds(stopped.trial, above=stopped.percent)
+            return Promote(number=stopped.trial, unit=Unit(number=unit, basis=basis, thresholds=thresholds))
         return None
 
-
-def thresholds_of(spec: TrainingSweepSpec, number: int, history: Sequence[Outcome]) -> dict[str, float]:
-    """Return the value by percent below which a new unit of a trial is stopped.
-
-    asha (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): of the values at a rung, its own
-    among them, the best of `factor` goes on. hyperband: the same among the trials of a bracket, whose first rung
-    differs from those of the others. median (Golovin et al. 2017, "Google Vizier"): those that are at least as good as
-    the median do.
-    """
-    stopping = spec.early_stopping
-    if stopping is None:
-        return {}
-    bracket = _bracket(stopping, number)
-    latest = {outcome.trial: outcome for outcome in history if outcome.trial != number}
-    peers = [outcome for outcome in latest.values() if _bracket(stopping, outcome.trial) == bracket]
-    found: dict[str, float] = {}
-    for percent in rungs(stopping)[bracket:]:
-        values = best_first(spec, [outcome.values[percent] for outcome in peers if percent in outcome.values])
-        if stopping.name == "median":
-            if len(values) >= stopping.min_trials:
-                found[str(percent)] = median(values)
-        elif values:
-            found[str(percent)] = values[max(1, (len(values) + 1) // stopping.factor) - 1]
-    return found
+    def _standing(self, basis: int) -> Standing | None:
+        """Return how the trials of the units below `basis` compare; None: the sweep stops none early."""
+        if self.spec.early_stopping is None:
+            return None
+        if basis not in self.standings:
+            before = self.standings.get(basis - 1)
+            if before is None:
+                found = Standing(self.spec, self.spec.early_stopping)
+                for outcome in self.history[:basis]:
+                    found.add(outcome)
+            else:
+                found = before.with_outcome(self.history[basis - 1])
+            self.standings[basis] = found
+        return self.standings[basis]
 
 
-def _bracket(stopping: EarlyStopping, number: int) -> int:
-    """Return the place of a trial's first rung."""
-    return number % (len(rungs(stopping)) + 1) if stopping.name == "hyperband" else 0
-
-
-def _rank(spec: TrainingSweepSpec, value: float) -> float:
-    return -value if better(spec, 1.0, 0.0) else value
+def _first_missing(numbers: Collection[int]) -> int:
+    """Return the smallest number from 0 on that is not among these."""
+    return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
 
 def _is_stopped(outcomes: Sequence[Outcome | None]) -> bool:

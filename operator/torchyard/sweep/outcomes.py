@@ -99,11 +99,6 @@ def better(spec: TrainingSweepSpec, one: float, other: float) -> bool:
     return one > other if spec.objective.goal == "maximize" else one < other
 
 
-def best_first(spec: TrainingSweepSpec, values: Sequence[float]) -> list[float]:
-    """Return values in order, the best one first."""
-    return sorted(values, reverse=spec.objective.goal == "maximize")
-
-
 def best_of(spec: TrainingSweepSpec, outcomes: Sequence[Outcome]) -> Outcome | None:
     """Return the best outcome of the trials that trained to their end; of equal ones the earliest trial's."""
     complete = [each for each in outcomes if each.kind == "complete" and each.value is not None]

@@ -14,7 +14,7 @@ from torchyard.api.formatting import figure
 from torchyard.api.status import Condition
 from torchyard.api.values import Time, since
 from torchyard.sweep.decide import Action, Finish, decide
-from torchyard.sweep.outcomes import Trial, best_of, outcomes_of
+from torchyard.sweep.outcomes import Outcome, Trial, best_of, outcomes_of
 from torchyard.sweep.resource import TrainingSweep, trial_name
 from torchyard.sweep.space import grid_size
 from torchyard.sweep.spec import TrainingSweepSpec
@@ -157,7 +157,7 @@ def _status(
         stopped=kinds.count("stopped"),
         failed=kinds.count("failed"),
     )
-    best = _best(view)
+    best = _best(view, [outcome for outcome in ends.values() if outcome is not None])
     over = state in {"Succeeded", "Failed"}
     status = replace(
         before,
@@ -176,10 +176,8 @@ def _status(
     return _with_conditions(status, view.now, stalled=stalled or state == "Failed")
 
 
-def _best(view: SweepView) -> Best | None:
-    spec = view.sweep.spec
-    ended = [outcome for trial in view.trials if (outcome := outcomes_of(spec, trial)[-1]) is not None]
-    best = best_of(spec, ended)
+def _best(view: SweepView, ended: Sequence[Outcome]) -> Best | None:
+    best = best_of(view.sweep.spec, ended)
     if best is None or best.value is None:
         return None
     parameters = next(trial.record.parameters for trial in view.trials if trial.record.number == best.trial)

@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from torchyard.api.check import check
 from torchyard.api.forms import BUILT_IN, MODULE_PATTERN
 from torchyard.api.judge import judge
@@ -13,11 +15,12 @@ from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.yaml_tree import At
-from torchyard.sweep.space import bound, grid_size, is_member, trial_spec
-from torchyard.sweep.spec import MAX_TRIALS, Parameter, TrainingSweepSpec
+from torchyard.sweep.space import bound, grid_size, strange, trial_spec
+from torchyard.sweep.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."
+_MANY = 10**9
 _GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
 # What identifies a trial as the job of its sweep, or is the sweep's to decide.
 # A service account is checked against the rights of the user who writes the sweep, so it stands in the template.
@@ -34,6 +37,11 @@ NEVER_TUNED = (
 
 def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     """Yield every broken rule of a decoded spec."""
+    size = len(msgspec.json.encode(spec.parameters))
+    if size > MAX_PARAMETERS_BYTES:
+        what = f"{size // 1024} KiB as JSON, more than {MAX_PARAMETERS_BYTES // 1024} KiB"
+        yield "parameters", what, "give fewer or shorter values, or names of files in place of what is in them"
+        return
     for place, parameter in enumerate(spec.parameters):
         path = f"parameters[{place}]"
         found = list(_own_faults(path, parameter)) or list(_target_faults(path, parameter, spec))
@@ -151,10 +159,9 @@ def _condition_faults(path: str, place: int, spec: TrainingSweepSpec) -> Iterato
             what = f"{shown(condition.path)} is no parameter that is listed before"
             yield f"{here}.path", what, "name one that is, or list it first"
             continue
-        for value in condition.values:
-            if not is_member(before[condition.path], value):
-                fix = "give values that the parameter can have"
-                yield f"{here}.values", f"{condition.path} is never {shown(value)}", fix
+        for value in strange(before[condition.path], condition.values):
+            fix = "give values that the parameter can have"
+            yield f"{here}.values", f"{condition.path} is never {shown(value)}", fix
 
 
 def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
@@ -166,7 +173,8 @@ def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         elif any(parameter.conditions for parameter in spec.parameters):
             yield "algorithm.name", "a grid has no conditions", "use random or tpe, or leave the conditions out"
         elif grid_size(spec) > MAX_TRIALS:
-            what = f"the grid has {grid_size(spec)} points, and a sweep at most {MAX_TRIALS} trials"
+            points = grid_size(spec) if grid_size(spec) < _MANY else f"more than {_MANY}"
+            what = f"the grid has {points} points, and a sweep at most {MAX_TRIALS} trials"
             yield "algorithm.name", what, "use larger steps, fewer values, or random"
     elif spec.algorithm.name == "cmaes" and all(parameter.choice for parameter in spec.parameters):
         yield "algorithm.name", "cmaes searches numbers, and every parameter is a choice", "use tpe, random or grid"

@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from torchyard.api.codec import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.values import decode
-from torchyard.sweep.spec import Parameter, TrainingSweepSpec
+from torchyard.sweep.spec import FloatRange, IntRange, Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]
 """Parameters of a trial by path."""
@@ -20,20 +20,18 @@ Values = Mapping[str, Any]
 def applies(parameter: Parameter, values: Values) -> bool:
     """Whether a trial with these values of the parameters before it has the parameter."""
     return all(
-        condition.path in values and any(_same(values[condition.path], each) for each in condition.values)
+        condition.path in values and _key(values[condition.path]) in {_key(each) for each in condition.values}
         for condition in parameter.conditions
     )
 
 
-def is_member(parameter: Parameter, value: Any) -> bool:
-    """Whether the parameter can have the value."""
+def strange(parameter: Parameter, values: Iterable[Any]) -> list[Any]:
+    """Return those of the values that the parameter cannot have."""
     bounds = parameter.float_ or parameter.int_
     if bounds is None:
-        return any(_same(value, each) for each in parameter.choice)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not bounds.min <= value <= bounds.max:
-        return False
-    return bounds.step is None or _whole((value - bounds.min) / bounds.step)
+        known = {_key(each) for each in parameter.choice}
+        return [value for value in values if _key(value) not in known]
+    return [value for value in values if not _is_within(bounds, value)]
 
 
 def bound(parameter: Parameter, *, last: bool) -> Any:
@@ -94,13 +92,18 @@ def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
         raise ValueError(str(error)) from error
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON: true is not 1, and 1 is 1.0."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other
-    return json.dumps(one) == json.dumps(other)
+def _is_within(bounds: FloatRange | IntRange, value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not bounds.min <= value <= bounds.max:
+        return False
+    return bounds.step is None or _whole((value - bounds.min) / bounds.step)
+
+
+def _key(value: Any) -> Any:
+    """Return what is equal for values that are the same in JSON: true is not 1, and 1 is 1.0."""
+    if isinstance(value, bool):
+        return (value,)
+    return value if isinstance(value, int | float | str) else json.dumps([value])
 
 
 def _whole(number: float) -> bool:

@@ -14,6 +14,8 @@ from torchyard.api.values import Duration
 MAX_TRIALS = 1000
 MAX_PARAMETERS = 32
 MAX_CHOICES = 64
+MAX_PARAMETERS_BYTES = 16 * 1024
+"""Of `parameters` as JSON; a structural schema cannot say it."""
 PATH_PATTERN = r"^[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256)]

@@ -11,8 +11,7 @@ from torchyard.app.sweep_controller import SweepController
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Details, NotFound
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.sweeps import Sweeps, Trials
-from torchyard.sweep.decide import rungs
-from torchyard.sweep.outcomes import outcomes_of
+from torchyard.sweep.outcomes import outcomes_of, rungs
 from torchyard.sweep.received import received_sweep
 from torchyard.sweep.resource import TRIAL
 from torchyard.sweep.sampler import Sampler

@@ -1,0 +1,96 @@
+"""How trials compare at each rung: which stopped ones deserve to go on, and what a new one has to reach (pure)."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator
+from statistics import median
+
+from torchyard.sweep.outcomes import Outcome, better, rungs
+from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+
+_Entry = tuple[float, int]
+"""A value, the better the smaller, and its trial."""
+
+
+class Standing:
+    """The trials of a history in order at each rung.
+
+    Outcomes are added one by one, so that the standings of a long history cost no more than the last one.
+    """
+
+    def __init__(self, spec: TrainingSweepSpec, stopping: EarlyStopping) -> None:
+        self._stopping = stopping
+        self._sign = -1.0 if better(spec, 1.0, 0.0) else 1.0
+        self._rungs = rungs(stopping)
+        self._latest: dict[int, Outcome] = {}
+        brackets = len(self._rungs) + 1 if stopping.name == "hyperband" else 1
+        self._reached: list[dict[int, list[_Entry]]] = [
+            {percent: [] for percent in self._rungs} for _ in range(brackets)
+        ]
+
+    def with_outcome(self, outcome: Outcome) -> "Standing":
+        """Return the standing with one more outcome, which replaces an earlier one of its trial."""
+        after = object.__new__(Standing)
+        after._stopping, after._sign, after._rungs = self._stopping, self._sign, self._rungs
+        after._latest = dict(self._latest)
+        after._reached = [{percent: list(entries) for percent, entries in each.items()} for each in self._reached]
+        after.add(outcome)
+        return after
+
+    def add(self, outcome: Outcome) -> None:
+        """Take in one more outcome."""
+        reached = self._reached[self._bracket(outcome.trial)]
+        if (before := self._latest.get(outcome.trial)) is not None:
+            for percent, value in before.values.items():
+                entries = reached[percent]
+                del entries[bisect_left(entries, (self._sign * value, outcome.trial))]
+        for percent, value in outcome.values.items():
+            insort(reached[percent], (self._sign * value, outcome.trial))
+        self._latest[outcome.trial] = outcome
+
+    def promotable(self) -> Iterator[Outcome]:
+        """Yield stopped trials that are among the best at the rung that stopped them, those of late rungs first.
+
+        asha and hyperband let one in `factor` go on; median stops for good.
+        """
+        if self._stopping.name == "median":
+            return
+        for percent in reversed(self._rungs):
+            for reached in self._reached:
+                entries = reached[percent]
+                for _, trial in entries[: len(entries) // self._stopping.factor]:
+                    outcome = self._latest[trial]
+                    if outcome.kind == "stopped" and outcome.percent == percent:
+                        yield outcome
+
+    def thresholds(self, trial: int, *, above: int = 0) -> dict[str, float]:
+        """Return the value, by percent, below which a new unit of a trial is stopped.
+
+        asha (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): of the values at a rung, its own
+        among them, the best of `factor` goes on. hyperband: the same among the trials of a bracket, whose first rung
+        differs from those of the others. median (Golovin et al. 2017, "Google Vizier"): those that are at least as good
+        as the median do.
+
+        Args:
+            trial: its former values do not count.
+            above: percent that it has reached already.
+        """
+        stopping, bracket = self._stopping, self._bracket(trial)
+        before = self._latest.get(trial)
+        found: dict[str, float] = {}
+        for percent in self._rungs[bracket:]:
+            if percent <= above:
+                continue
+            entries: Collection[_Entry] = self._reached[bracket][percent]
+            if before is not None and percent in before.values:
+                entries = [each for each in entries if each[1] != trial]
+            values = [self._sign * value for value, _ in entries]
+            if stopping.name == "median":
+                if len(values) >= stopping.min_trials:
+                    found[str(percent)] = median(values)
+            elif values:
+                found[str(percent)] = values[max(1, (len(values) + 1) // stopping.factor) - 1]
+        return found
+
+    def _bracket(self, trial: int) -> int:
+        """Return the place of a trial's first rung."""
+        return trial % len(self._reached)
