@@ -1,9 +1,10 @@
 """What a sweep costs beside its trials: the same jobs as a sweep, and one after the other by hand.
 
-    python benchmarks/sweep_overhead.py [TRIALS] [TURNS]
+    python benchmarks/sweep_overhead.py [TRIALS] [SECONDS] [TURNS]
 
-Both take turns, so that a busy machine slows both; processor time of all processes is compared, and wall time shown.
-Jobs by hand are run with the parameters that the sweep chose, so that both train the same.
+Both take turns. Processor time is compared, of the command and all processes that it waited for: a busy machine changes
+wall time. A job is a program without torch that computes for about so many SECONDS, so that the cost of a sweep for a
+trial does not drown in the noise of training; it is shown in seconds, and as the share of a job that trains a minute.
 """
 
 import json
@@ -20,58 +21,64 @@ from typing import Any
 import yaml
 
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
-STEPS = 262_144
-JOB: dict[str, Any] = {
-    "trainer": {"name": "vecrl", "params": {"environment": "cartpole", "environmentSteps": STEPS}},
-    "metrics": {"interval": "1s"},
-}
+MINUTE = 60.0
+SCORES = ("0.1", "0.2", "0.3", "0.4")
 
 
-def main(trials: int, turns: int) -> None:
-    """Print the cost of each turn, and the median of their ratios."""
-    ratios: list[tuple[float, float]] = []
+def program(score: str, seconds: float) -> str:
+    """Return a program that uses so much processor time, and says its value."""
+    return f"import time\nwhile time.process_time() < {seconds}: sum(range(10000))\nprint('score={score}', flush=True)"
+
+
+def main(trials: int, seconds: float, turns: int) -> None:
+    """Print the cost of each turn, and the median of a sweep's for a trial."""
+    costs = []
     for turn in range(turns):
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TORCHYARD_HOME"] = str(Path(folder) / "home")
             os.environ["OMP_NUM_THREADS"] = "1"
-            swept, jobs = sweep(Path(folder), trials, turn)
-            by_hand = [run(Path(folder), job) for job in jobs]
+            swept, jobs = sweep(Path(folder), trials, seconds, turn)
+            by_hand = [run(Path(folder), number, job) for number, job in enumerate(jobs)]
         wall, processor = (sum(each[place] for each in by_hand) for place in (0, 1))
-        ratios.append((swept[0] / wall, swept[1] / processor))
+        costs.append((swept[1] - processor) / trials)
         print(
             f"turn {turn + 1}: sweep {swept[0]:.1f} s, processor {swept[1]:.1f} s; "
-            f"by hand {wall:.1f} s, processor {processor:.1f} s"
+            f"by hand {wall:.1f} s, processor {processor:.1f} s",
+            flush=True,
         )
-    wall, processor = (statistics.median(each[place] for each in ratios) for place in (0, 1))
-    print(f"{trials} trials: processor time {100 * (processor - 1):+.2f} %, wall time {100 * (wall - 1):+.2f} %")
+    cost = statistics.median(costs)
+    print(f"{trials} trials: {cost:+.2f} s of processor time for a trial, {100 * cost / MINUTE:+.2f} % of a minute")
 
 
-def sweep(folder: Path, trials: int, seed: int) -> tuple[tuple[float, float], list[dict[str, Any]]]:
-    """Run a sweep, one trial at a time; return its seconds, and the jobs that its trials were."""
+def sweep(folder: Path, trials: int, seconds: float, seed: int) -> tuple[tuple[float, float], list[dict[str, Any]]]:
+    """Run a sweep, one trial at a time; return its seconds, and the specs of the jobs that its trials were."""
+    template = job(program("0", seconds))
     spec = {
-        "objective": {"metric": "evalReturn", "goal": "maximize"},
+        "objective": {"metric": "score", "goal": "maximize"},
         "algorithm": {"name": "tpe", "seed": seed},
-        "parameters": [{"path": "trainer.params.lr", "float": {"min": 0.001, "max": 0.01, "log": True}}],
+        "parameters": [{"path": "script", "choice": [program(score, seconds) for score in SCORES]}],
         "maxTrials": trials,
-        "jobTemplate": {"spec": JOB},
+        "jobTemplate": {"spec": template},
     }
-    file = write(folder / "sweep.yaml", "TrainingSweep", "tune", spec)
-    cost = spent([*COMMAND, "run", str(file)])
+    cost = spent([*COMMAND, "run", str(write(folder / "sweep.yaml", "TrainingSweep", "tune", spec))])
     shown = subprocess.run(
         [*COMMAND, "sweep", "show", "tune", "-o", "json"], capture_output=True, check=True, text=True
     )
-    jobs = []
-    for trial in json.loads(shown.stdout)["trials"]:
-        params = {**JOB["trainer"]["params"], "lr": trial["parameters"]["trainer.params.lr"]}
-        jobs.append({"name": f"by-hand-{trial['number']}", **JOB, "trainer": {"name": "vecrl", "params": params}})
-    assert len(jobs) == trials
-    return cost, jobs
+    found = [job(trial["parameters"]["script"]) for trial in json.loads(shown.stdout)["trials"]]
+    assert len(found) == trials
+    return cost, found
 
 
-def run(folder: Path, job: dict[str, Any]) -> tuple[float, float]:
+def job(script: str) -> dict[str, Any]:
+    """Return the spec of a job."""
+    metrics = {"patterns": ["score=(?P<score>[0-9.]+)"], "interval": "1s"}
+    return {"script": script, "metrics": metrics, "launcher": {"warmStart": False}}
+
+
+def run(folder: Path, number: int, spec: dict[str, Any]) -> tuple[float, float]:
     """Run one job; return its seconds."""
-    spec = {name: value for name, value in job.items() if name != "name"}
-    return spent([*COMMAND, "run", str(write(folder / "job.yaml", "TrainingJob", job["name"], spec))])
+    file = write(folder / "job.yaml", "TrainingJob", f"by-hand-{number}", spec)
+    return spent([*COMMAND, "run", str(file)])
 
 
 def write(file: Path, kind: str, name: str, spec: dict[str, Any]) -> Path:
@@ -91,4 +98,6 @@ def spent(argv: list[str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    given = [float(word) for word in sys.argv[1:]]
+    trials, seconds, turns = (*given, *(4, 2.0, 3)[len(given) :])
+    main(int(trials), seconds, int(turns))

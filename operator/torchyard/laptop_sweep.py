@@ -90,7 +90,7 @@ class _Sweep:
     async def close(self) -> None:
         """Save and stop the trials that run."""
         self.stop.set()
-        self.sampler.kill()
+        await self.sampler.close()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
     async def _turn(self) -> Finish | None:

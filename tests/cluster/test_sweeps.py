@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH
@@ -10,6 +11,8 @@ from torchyard.sweep.decide import Create, Finish, decide
 from torchyard.sweep.outcomes import Trial
 from torchyard.sweep.resource import TrialRecord
 from torchyard.sweep.sampling import Past, suggest
+
+pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 
 SCORES = ("0.25", "0.5", "0.75", "1.0")
 SWEEP = {

@@ -1,6 +1,7 @@
 """Whether the operator should be restarted: both of its event loops have to turn, the probes' own and kopf's."""
 
 import asyncio
+import json
 import threading
 
 import pytest
@@ -13,20 +14,26 @@ from torchyard.app.probes import Readiness, application
 
 
 class Api:
-    """Knows TrainingJobs."""
+    """Knows TrainingJobs, and TrainingSweeps once they are installed."""
+
+    sweeps = False
 
     async def request(self, _verb, _path):
-        return b'{"resources": [{"name": "trainingjobs"}]}'
+        names = ["trainingjobs", *(["trainingsweeps"] if self.sweeps else [])]
+        return json.dumps({"resources": [{"name": name} for name in names]}).encode()
 
 
 class Watch(JobWatch):
     """Its kopf only waits, with its loop blocked as long as the test likes."""
 
     def __init__(self):
-        super().__init__(Api(), None, (), heard=lambda *_: None, missing=lambda _why: None)
+        ignored = {"heard": lambda *_: None, "heard_sweep": lambda *_: None, "missing": lambda _why: None}
+        super().__init__(Api(), None, (), **ignored)
+        self.watched = []
         self.begun, self.block, self.blocked, self.go_on = (threading.Event() for _ in range(4))
 
     async def _watch(self, _tell, stop):
+        self.watched.append(list(self._served))
         self.begun.set()
         while not stop.is_set():
             await asyncio.sleep(0)
@@ -71,3 +78,16 @@ async def test_a_loop_of_kopfs_that_no_longer_turns_is_told_until_it_turns_again
 
 async def test_before_kopf_runs_nothing_is_stuck():
     assert await Watch().stuck() == ""
+
+
+async def test_sweeps_are_watched_once_an_upgrade_has_brought_them(monkeypatch):
+    monkeypatch.setattr(job_watch, "SWEEPS_SECONDS", 0.0)
+    watch = Watch()
+    task = asyncio.create_task(watch.run())
+    await asyncio.to_thread(watch.begun.wait)
+    watch.begun.clear()
+    watch._api.sweeps = True
+    await asyncio.to_thread(watch.begun.wait)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert watch.watched == [["trainingjobs"], ["trainingjobs", "trainingsweeps"]]

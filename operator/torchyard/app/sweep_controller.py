@@ -79,7 +79,7 @@ class SweepController:
                 for _ in range(WORKERS):
                     group.create_task(self._work())
         finally:
-            self._sampler.kill()
+            await self._sampler.close()
 
     async def close(self) -> None:
         """Take no more keys; `run` ends after the visits in progress."""

@@ -93,6 +93,13 @@ class Sampler:
             raise SamplerError(answer.error or "the sampler gave no answer")
         return answer.parameters
 
+    async def close(self) -> None:
+        """End the process, if there is one, and wait for its end."""
+        process = self._process
+        self.kill()
+        if process is not None:
+            await process.wait()
+
     def kill(self) -> None:
         """End the process, if there is one."""
         process, self._process = self._process, None

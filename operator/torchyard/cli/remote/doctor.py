@@ -17,6 +17,7 @@ from torchyard.client.words import addressed
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.cluster.kube.manifest.names import GPU
 from torchyard.cluster.kube.manifest.placement import GPU_PRODUCT
+from torchyard.sweep.resource import PLURAL as SWEEPS
 
 Document = dict[str, Any]
 LEADER = "torchyard.dev/leader"
@@ -32,7 +33,10 @@ USERS = (
 )
 OPERATORS = (
     *((verb, GROUP, PLURAL) for verb in ("get", "list", "watch")),
+    *((verb, GROUP, PLURAL) for verb in ("create", "patch")),  # trials of sweeps
     ("update", GROUP, f"{PLURAL}/status"),
+    *((verb, GROUP, SWEEPS) for verb in ("list", "watch")),
+    ("update", GROUP, f"{SWEEPS}/status"),
     *((verb, "", "pods") for verb in ("create", "delete", "list", "watch")),
     ("create", "", "events"),
     ("list", "", "nodes"),
