@@ -1,0 +1,49 @@
+"""`vla` and `vlm` in two pods each, of which one is lost: the job goes on, and its success rate shows in the table."""
+
+import asyncio
+import json
+
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.training import SPEC, Training
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+CLONING = {"steps": 150, "batch": 16, "evalEpisodes": 16, "evalSamples": 16, "evalEvery": 150}
+# Ten rollouts of four optimizer steps; checkpoints are saved between rollouts.
+ROLLOUTS = {
+    "task": "reach",
+    "environments": 16,
+    "horizon": 8,
+    "epochs": 1,
+    "minibatches": 4,
+    "environmentSteps": 20 * 16 * 8,
+    "evalEpisodes": 16,
+    "evalEvery": 20,
+}
+
+
+async def shown(jobs: Jobs) -> dict[str, str]:
+    """What `kubectl get tj -o wide` shows as the result of each job."""
+    table = json.loads(await jobs.api.request("GET", jobs.path, accept=TABLE))
+    names = [each["name"] for each in table["columnDefinitions"]]
+    rows = [dict(zip(names, row["cells"], strict=True)) for row in table["rows"]]
+    return {row["Name"]: row["Result"] for row in rows}
+
+
+async def test_a_pod_of_each_is_lost_and_the_success_rate_shows_in_the_table(api, namespace, operator):
+    jobs = Jobs(api, namespace)
+    cloning = await Training(jobs, 150, trainer={"name": "vla", "params": CLONING}).start()
+    playing = Training(jobs, 80, trainer={"name": "vlm", "params": ROLLOUTS})
+    playing.name = "playing"
+    await jobs.submit(playing.name, trainer=playing.trainer, **SPEC)
+
+    async def goes_on_after_a_loss(training: Training, index: int) -> None:
+        await training.gained()
+        pod, _ = await training.pod(index)
+        await jobs.delete_pod(pod, grace_seconds=0)
+        await training.cause(1, "PodLost")
+        await training.weights()  # succeeded, with all its steps
+
+    await asyncio.gather(goes_on_after_a_loss(cloning, 1), goes_on_after_a_loss(playing, 0))
+    for name, result in (await shown(jobs)).items():
+        metric, value = result.split()
+        assert (metric, 0 <= float(value) <= 1) == ("successRate", True), (name, result)
