@@ -14,7 +14,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent import local_http, ownership, termination, told
-from torchyard_agent.command import classify, torchrun_interpreter
+from torchyard_agent.command import classify, interpreter_of, torchrun_interpreter
 from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
 from torchyard_agent.files import write_json
@@ -22,6 +22,7 @@ from torchyard_agent.gpus import Gpus
 from torchyard_agent.output import LITTLE_SPACE, free_space, full_disk_notice
 from torchyard_agent.process import become_subreaper
 from torchyard_agent.recipients import handlers
+from torchyard_agent.recording import Recording
 from torchyard_agent.reports import from_kubeflow, trimmed
 from torchyard_agent.round_run import notices
 from torchyard_agent.rounds import Move, Standing, next_move
@@ -50,6 +51,7 @@ class Agent:
         self.terminated = False
         self.notices: List[str] = []
         self.gpus = Gpus()
+        self.recording = Recording(settings.record_folder)
         self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
         self.obeyed = 0  # revision of the newest command that was looked at
         self._published: Any = None
@@ -192,6 +194,8 @@ class Agent:
         if move.verb == "start":
             if self.workers.start(command, move.round):
                 self.standing = Standing(accepted=move.round, fence=self.standing.fence)
+                if int(command["nodeRank"]) == 0:
+                    self.recording.start(interpreter_of(self.workers.kind), move.round)
         elif move.verb == "stop":
             self._fence(command)
             self.workers.stop(now)
@@ -228,6 +232,7 @@ class Agent:
             "masterPort": self.workers.port.number(),
             "procs": self.workers.procs,
             "content": self.content.latest(idle=self.workers.round is None),
+            "environment": self.recording.digest,
             "gpus": self.gpus.latest(),
             "reports": trimmed(self.workers.reports()),
             "notices": self._notices()[-8:],

@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple, Union
 
 _PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
 _FLAGS = re.compile(r"^-[uOEsIBq]+$")
@@ -30,16 +30,16 @@ class Plain:
     argv: Tuple[str, ...]
 
 
-def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> Torchrun | Plain:
+def classify(argv: Sequence[str], interpreter: Optional[str] = None) -> Torchrun | Plain:
     """Distinguish `torchrun ...` and `python -m torch.distributed.run ...` from everything else.
 
     Args:
         argv: the command, at least one word.
-        interpreter_of: the Python behind `torchrun`, found by `torchrun_interpreter`.
+        interpreter: the Python behind `torchrun`, found by `torchrun_interpreter`.
     """
     name = Path(argv[0]).name
     if name == "torchrun":
-        return Torchrun(interpreter_of or sys.executable, tuple(argv[1:]))
+        return Torchrun(interpreter or sys.executable, tuple(argv[1:]))
     if _PYTHON.match(name):
         rest = list(argv[1:])
         while rest and _FLAGS.match(rest[0]):
@@ -47,6 +47,11 @@ def classify(argv: Sequence[str], interpreter_of: Optional[str] = None) -> Torch
         if rest[:2] == ["-m", _RUN_MODULE]:
             return Torchrun(argv[0], tuple(rest[2:]))
     return Plain(tuple(argv))
+
+
+def interpreter_of(kind: Union[Plain, Torchrun]) -> str:
+    """Return the interpreter that a program runs on: torchrun's, else that of the program, as far as it can be told."""
+    return kind.interpreter if isinstance(kind, Torchrun) else torchrun_interpreter(kind.argv[0])
 
 
 def torchrun_interpreter(program: str) -> str:

@@ -42,6 +42,7 @@ class Settings:
     patterns: Tuple[Pattern[str], ...]
     termination_log: Optional[Path]
     completion_file: Optional[Path]
+    record_folder: Optional[Path]
     curves_folder: Optional[Path]
     tensorboard: bool
     owned_folder: Optional[Path]
@@ -90,6 +91,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),
         termination_log=_path(env.get("TORCHYARD_TERMINATION_LOG")),
         completion_file=_completion_file(env),
+        record_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")),
         curves_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_CURVES") else None,
         tensorboard="tensorboard" in env.get("TORCHYARD_CURVES", "").split(","),
         owned_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")) if env.get("TORCHYARD_FORMER_JOB") else None,

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from torchyard.api.status import TrainingJobStatus
     from torchyard.client.artifacts import Artifact
     from torchyard.client.backend import LogLine
+    from torchyard.client.diff import Comparison, Difference
     from torchyard.client.errors import InvalidJobError, JobFailedError, NotFoundError, TorchYardError
     from torchyard.client.functions import JobFunction, job
     from torchyard.client.metrics import MetricsTable
-    from torchyard.client.sync import Job, get_job, jobs, run, submit
+    from torchyard.client.sync import Job, diff, get_job, jobs, run, submit
     from torchyard.client.why import Explanation
     from torchyard.cluster.local.run import Event
 
@@ -34,10 +35,11 @@ _HOMES = {
     "torchyard.api.status": ("TrainingJobStatus",),
     "torchyard.client.artifacts": ("Artifact",),
     "torchyard.client.backend": ("LogLine",),
+    "torchyard.client.diff": ("Comparison", "Difference"),
     "torchyard.client.errors": ("InvalidJobError", "JobFailedError", "NotFoundError", "TorchYardError"),
     "torchyard.client.functions": ("JobFunction", "job"),
     "torchyard.client.metrics": ("MetricsTable",),
-    "torchyard.client.sync": ("Job", "get_job", "jobs", "run", "submit"),
+    "torchyard.client.sync": ("Job", "diff", "get_job", "jobs", "run", "submit"),
     "torchyard.client.why": ("Explanation",),
     "torchyard.cluster.local.run": ("Event",),
 }
@@ -45,6 +47,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Artifact",
+    "Comparison",
+    "Difference",
     "Event",
     "Explanation",
     "InvalidJobError",
@@ -60,6 +64,7 @@ __all__ = [
     "TrainingJobSpec",
     "TrainingJobStatus",
     "aio",
+    "diff",
     "get_job",
     "job",
     "jobs",

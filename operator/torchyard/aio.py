@@ -3,6 +3,6 @@
 A property of `torchyard.Job` that asks the backend (`status`, `manifest`, `artifacts`) is a method here.
 """
 
-from torchyard.client.jobs import Job, get_job, jobs, run, submit
+from torchyard.client.jobs import Job, diff, get_job, jobs, run, submit
 
-__all__ = ["Job", "get_job", "jobs", "run", "submit"]
+__all__ = ["Job", "diff", "get_job", "jobs", "run", "submit"]

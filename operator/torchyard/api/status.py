@@ -248,6 +248,10 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         dict[str, str],
         doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
     ] = field(default_factory=dict)
+    environment: Annotated[
+        str,
+        doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),
+    ] = ""
     warnings: Annotated[
         list[str], doc("What to look at in the newest round, at most 8; each is also an event of the job.")
     ] = field(default_factory=list)

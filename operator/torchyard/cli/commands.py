@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "status": Command("status", "Show what a job is doing."),
     "explain": Command("explain", "Explain why a job is where it is, and what to do."),
     "logs": Command("logs", "Show the output of a job's ranks."),
+    "diff": Command("diff", "Show in what two jobs differ: specification, code, packages, metrics."),
     "events": Command("events", "Show what happened to a job."),
     "wait": Command("wait", "Wait until a job is over, or got somewhere else."),
     "fetch": Command("fetch", "Bring a file or folder of a job home: its export, its weights, its curves."),

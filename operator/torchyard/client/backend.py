@@ -79,6 +79,11 @@ States = AsyncIterator["TrainingJob | Away | None"]
 """The job each time that it changed; None: it is gone."""
 
 
+RECORD = "environment.json"
+"""Written by the agent of node rank 0: what the newest round runs with."""
+MAX_RECORD = 1 << 20
+
+
 class Backend(Protocol):
     """Jobs of one place, by name. Every method raises `TorchYardError`, and `NotFoundError` where there is no job."""
 
@@ -132,6 +137,13 @@ class Backend(Protocol):
 
     async def delete(self, name: str) -> None:
         """Delete a job with its pods; on this machine with its logs and checkpoints."""
+
+    async def environment(self, name: str) -> bytes | None:
+        """Return `environment.json` of the checkpoint folder, at most `MAX_RECORD` of it; None: there is none.
+
+        Raises:
+            TorchYardError: nothing sees the checkpoint folder.
+        """
 
     async def artifacts(self, name: str) -> "list[Artifact]":
         """Return what can be fetched from the checkpoint folder."""

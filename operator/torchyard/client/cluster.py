@@ -1,12 +1,13 @@
 """The TrainingJobs of a namespace as a backend."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from torchyard.client.artifacts import Artifact
-from torchyard.client.backend import Document, Kept, LogLine, Notice, States, Unreadable, logged
+from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.inside import Inside
 from torchyard.client.remote import fetch as remote_fetch
@@ -94,6 +95,13 @@ class ClusterBackend:
     async def delete(self, name: str) -> None:
         """Delete a job; its pods go with it, checkpoints on a claim stay."""
         await remote_jobs.delete(self.remote, name)
+
+    async def environment(self, name: str) -> bytes | None:
+        """Return what a job recorded of its environment, as a pod that sees the checkpoint folder has it."""
+        with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+            found = Path(folder) / RECORD
+            await remote_fetch.fetch(self.remote, name, Path(RECORD), found, Allowance(MAX_RECORD, "1Mi"))
+            return await asyncio.to_thread(found.read_bytes)
 
     async def artifacts(self, name: str) -> list[Artifact]:
         """Return what can be fetched, as the pods of the job see it."""

@@ -26,6 +26,7 @@ from torchyard.client.backend import (
     opened,
     place_of,
 )
+from torchyard.client.diff import Comparison, compare, sides
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
@@ -407,6 +408,28 @@ async def jobs(*, context: str | None = None, namespace: str | None = None, all_
         if isinstance(each, Unreadable):
             logged(f"run {each.name}: {each.sentence}")
     return [_job(each, place) for each in found if isinstance(each, Kept)]
+
+
+async def diff(
+    left: str | Job, right: str | Job, *, context: str | None = None, namespace: str | None = None
+) -> Comparison:
+    """Compare two jobs: specification, code, packages, machine, result and final metrics.
+
+    Args:
+        left: a job, or its name.
+        right: the one to compare it with.
+        context: of the kubeconfig; given, names are those of jobs on a cluster.
+        namespace: given, names are those of jobs on a cluster.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    (one, here), (two, there) = (
+        (each.name, each.place) if isinstance(each, Job) else (each, place_of(each, context, namespace))
+        for each in (left, right)
+    )
+    async with opened(here) as backend, opened(there) as other:
+        return compare(*await sides(one, backend, two, other))
 
 
 def _job(kept: Kept, place: Place) -> Job:

@@ -12,7 +12,17 @@ from msgspec import Struct, field
 from torchyard.api.codec import job_document
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
-from torchyard.client.backend import Kept, LogLine, Notice, States, Unreadable, interrupted, logged
+from torchyard.client.backend import (
+    MAX_RECORD,
+    RECORD,
+    Kept,
+    LogLine,
+    Notice,
+    States,
+    Unreadable,
+    interrupted,
+    logged,
+)
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
 from torchyard.client.ranks import failing_rank, freshen, ranks_of, read_reports
@@ -158,6 +168,14 @@ class LocalBackend:
             remove_run(folder)
         except ValueError as error:
             raise TorchYardError(str(error).rstrip(".")) from error
+
+    async def environment(self, name: str) -> bytes | None:
+        """Return what a run recorded of its environment."""
+        try:
+            with (find(name).checkpoints / RECORD).open("rb") as file:
+                return file.read(MAX_RECORD)
+        except FileNotFoundError:
+            return None
 
     async def artifacts(self, name: str) -> "list[Artifact]":
         """Return what can be copied from the checkpoint folder."""

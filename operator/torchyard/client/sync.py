@@ -8,6 +8,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.client import jobs as asynchronous
 from torchyard.client.artifacts import MAX_SIZE, Artifact
 from torchyard.client.backend import LogLine
+from torchyard.client.diff import Comparison
 from torchyard.client.metrics import MetricsTable
 from torchyard.client.portal import PORTAL
 from torchyard.client.request import Target
@@ -215,3 +216,19 @@ def jobs(*, context: str | None = None, namespace: str | None = None, all_namesp
     """
     found = PORTAL.call(asynchronous.jobs(context=context, namespace=namespace, all_namespaces=all_namespaces))
     return [Job(each) for each in found]
+
+
+def diff(left: str | Job, right: str | Job, *, context: str | None = None, namespace: str | None = None) -> Comparison:
+    """Compare two jobs: specification, code, packages, machine, result and final metrics. `print` shows it.
+
+    Args:
+        left: a job, or its name.
+        right: the one to compare it with.
+        context: of the kubeconfig; given, names are those of jobs on a cluster.
+        namespace: given, names are those of jobs on a cluster.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    one, two = (each._job if isinstance(each, Job) else each for each in (left, right))  # noqa: SLF001
+    return PORTAL.call(asynchronous.diff(one, two, context=context, namespace=namespace))

@@ -94,7 +94,8 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     """Return the status with the figures of the agents: progress, metrics, throughput, checkpoint, GPUs, nodes."""
     view = seen.view
     reports = seen.reports
-    status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status))
+    environment = next((agent.environment for agent in view.agents.values() if agent.environment), status.environment)
+    status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status), environment=environment)
     if not reports:
         return replace(status, warnings=list(dict.fromkeys((*status.warnings, *_notices(view))))[:MAX_WARNINGS])
     lead = reports[0]

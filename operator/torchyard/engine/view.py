@@ -141,6 +141,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     procs: int = 1
     exit: RoundExit | None = None
     content: str = ""  # digest of the files and variables that its workers are configured by; empty: unknown
+    environment: str = ""  # digest of Python, packages and code; the agent of node rank 0 has it; empty: unknown
     reports: tuple[RankReport, ...] = ()
     gpus: tuple[GpuReport, ...] = ()
     notices: tuple[str, ...] = ()

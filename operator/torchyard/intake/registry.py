@@ -223,6 +223,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         procs=request.procs,
         exit=sanitise.round_exit(request.exit),
         content=sanitise.line(request.content, 64),
+        environment=sanitise.line(request.environment, 64),
         reports=figures.reports(request.reports),
         gpus=figures.gpus(request.gpus),
         notices=sanitise.notices(request.notices),

@@ -36,6 +36,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     procs: Annotated[int, Meta(ge=0, le=4096)] = 1
     content: Annotated[str, Meta(max_length=64)] = ""
+    environment: Annotated[str, Meta(max_length=64)] = ""
     exit: dict[str, Any] | None = None
     reports: list[Raw] = []
     gpus: list[Raw] = []
