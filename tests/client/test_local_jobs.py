@@ -3,6 +3,7 @@
 import json
 import sys
 
+import msgspec
 import pytest
 
 import torchyard as ty
@@ -71,7 +72,10 @@ def test_a_failure_raises_with_the_last_lines_of_the_rank_that_failed():
 def test_a_run_in_the_background_is_stopped_and_goes_on(home):
     patterns = {"patterns": [r"step (?P<step>\d+)"], "interval": "1s"}
     job = ty.run(job_of("bg", WAITS, metrics=patterns), wait=False)
-    assert next(status.state for status in job.watch() if status.state == "Running")
+    # What it runs with is recorded meanwhile.
+    running = next(status for status in job.watch() if status.state == "Running" and status.environment)
+    record = json.loads(job.fetch("environment.json").read_text())
+    assert (record["digest"], record["packages"]["msgspec"]) == (running.environment, msgspec.__version__)
     with pytest.raises(TimeoutError):
         job.wait(timeout=0.1)
     assert job.stop().state == "Suspended"
