@@ -30,13 +30,13 @@ from torchyard.sweep.codec import read_sweep
 from torchyard.sweep.outcomes import outcomes_of
 from torchyard.sweep.trials import trial_of
 
-STEPS = 20
+STEPS = 200
 LIMIT_SECONDS = 3000.0
 
 
 def sweep(name: str, trials: int) -> dict[str, Any]:
     """Return the sweep."""
-    params = {"preset": "tiny", "steps": STEPS, "evalEvery": 2, "evalInstances": 100, "batch": 16}
+    params = {"preset": "tiny", "steps": STEPS, "evalEvery": STEPS // 10, "evalInstances": 100}
     return {
         "apiVersion": "torchyard.dev/v1alpha1",
         "kind": "TrainingSweep",

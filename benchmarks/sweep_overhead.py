@@ -1,10 +1,10 @@
 """What a sweep costs beside its trials: the same jobs as a sweep, and one after the other by hand.
 
-    python benchmarks/sweep_overhead.py [TRIALS] [SECONDS] [TURNS]
+    python benchmarks/sweep_overhead.py [TRIALS] [TURNS]
 
 Both take turns. Processor time is compared, of the command and all processes that it waited for: a busy machine changes
-wall time. A job is a program without torch that computes for about so many SECONDS, so that the cost of a sweep for a
-trial does not drown in the noise of training; it is shown in seconds, and as the share of a job that trains a minute.
+wall time. A job does next to nothing, so that the cost of a sweep does not drown in the noise of training; it is shown
+in seconds for a trial, and as the share of a trial that computes for a minute.
 """
 
 import json
@@ -22,22 +22,17 @@ import yaml
 
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
 MINUTE = 60.0
-SCORES = ("0.1", "0.2", "0.3", "0.4")
+GRACE = ["30s", "40s", "50s", "60s"]
 
 
-def program(score: str, seconds: float) -> str:
-    """Return a program that uses so much processor time, and says its value."""
-    return f"import time\nwhile time.process_time() < {seconds}: sum(range(10000))\nprint('score={score}', flush=True)"
-
-
-def main(trials: int, seconds: float, turns: int) -> None:
+def main(trials: int, turns: int) -> None:
     """Print the cost of each turn, and the median of a sweep's for a trial."""
     costs = []
     for turn in range(turns):
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TORCHYARD_HOME"] = str(Path(folder) / "home")
             os.environ["OMP_NUM_THREADS"] = "1"
-            swept, jobs = sweep(Path(folder), trials, seconds, turn)
+            swept, jobs = sweep(Path(folder), trials, turn)
             by_hand = [run(Path(folder), number, job) for number, job in enumerate(jobs)]
         wall, processor = (sum(each[place] for each in by_hand) for place in (0, 1))
         costs.append((swept[1] - processor) / trials)
@@ -50,29 +45,29 @@ def main(trials: int, seconds: float, turns: int) -> None:
     print(f"{trials} trials: {cost:+.2f} s of processor time for a trial, {100 * cost / MINUTE:+.2f} % of a minute")
 
 
-def sweep(folder: Path, trials: int, seconds: float, seed: int) -> tuple[tuple[float, float], list[dict[str, Any]]]:
+def sweep(folder: Path, trials: int, seed: int) -> tuple[tuple[float, float], list[dict[str, Any]]]:
     """Run a sweep, one trial at a time; return its seconds, and the specs of the jobs that its trials were."""
-    template = job(program("0", seconds))
     spec = {
         "objective": {"metric": "score", "goal": "maximize"},
         "algorithm": {"name": "tpe", "seed": seed},
-        "parameters": [{"path": "script", "choice": [program(score, seconds) for score in SCORES]}],
+        "parameters": [{"path": "gracePeriod", "choice": GRACE}],
         "maxTrials": trials,
-        "jobTemplate": {"spec": template},
+        "jobTemplate": {"spec": job("30s")},
     }
     cost = spent([*COMMAND, "run", str(write(folder / "sweep.yaml", "TrainingSweep", "tune", spec))])
     shown = subprocess.run(
         [*COMMAND, "sweep", "show", "tune", "-o", "json"], capture_output=True, check=True, text=True
     )
-    found = [job(trial["parameters"]["script"]) for trial in json.loads(shown.stdout)["trials"]]
+    found = [job(trial["parameters"]["gracePeriod"]) for trial in json.loads(shown.stdout)["trials"]]
     assert len(found) == trials
     return cost, found
 
 
-def job(script: str) -> dict[str, Any]:
+def job(grace: str) -> dict[str, Any]:
     """Return the spec of a job."""
     metrics = {"patterns": ["score=(?P<score>[0-9.]+)"], "interval": "1s"}
-    return {"script": script, "metrics": metrics, "launcher": {"warmStart": False}}
+    program = {"command": ["sh", "-c", "echo score=1"], "launcher": {"warmStart": False}}
+    return {**program, "metrics": metrics, "gracePeriod": grace}
 
 
 def run(folder: Path, number: int, spec: dict[str, Any]) -> tuple[float, float]:
@@ -98,6 +93,4 @@ def spent(argv: list[str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    given = [float(word) for word in sys.argv[1:]]
-    trials, seconds, turns = (*given, *(4, 2.0, 3)[len(given) :])
-    main(int(trials), seconds, int(turns))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
