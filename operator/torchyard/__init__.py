@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from torchyard.client.errors import InvalidJobError, JobFailedError, NotFoundError, TorchYardError
     from torchyard.client.functions import JobFunction, job
     from torchyard.client.metrics import MetricsTable
-    from torchyard.client.sync import Job, diff, get_job, jobs, run, submit
+    from torchyard.client.sync import Job, Sweep, diff, get_job, jobs, run, submit, sweep
     from torchyard.client.why import Explanation
     from torchyard.cluster.local.run import Event
 
 _HOMES = {
     "torchyard.aio": ("aio",),
+    "torchyard.sweep": ("sweep",),
     "torchyard.api.resource": ("ObjectMeta", "TrainingJob"),
     "torchyard.api.spec": ("TrainingJobSpec",),
     "torchyard.api.status": ("TrainingJobStatus",),
@@ -39,7 +40,7 @@ _HOMES = {
     "torchyard.client.errors": ("InvalidJobError", "JobFailedError", "NotFoundError", "TorchYardError"),
     "torchyard.client.functions": ("JobFunction", "job"),
     "torchyard.client.metrics": ("MetricsTable",),
-    "torchyard.client.sync": ("Job", "diff", "get_job", "jobs", "run", "submit"),
+    "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "jobs", "run", "submit"),
     "torchyard.client.why": ("Explanation",),
     "torchyard.cluster.local.run": ("Event",),
 }
@@ -59,6 +60,7 @@ __all__ = [
     "MetricsTable",
     "NotFoundError",
     "ObjectMeta",
+    "Sweep",
     "TorchYardError",
     "TrainingJob",
     "TrainingJobSpec",
@@ -70,6 +72,7 @@ __all__ = [
     "jobs",
     "run",
     "submit",
+    "sweep",
 ]
 
 
@@ -80,7 +83,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415 -- `import torchyard` imports nothing
 
     module = import_module(_HOME_OF[name])
-    value = module if name == "aio" else getattr(module, name)
+    value = module if name in {"aio", "sweep"} else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from torchyard.cli import trainers
 from torchyard.cli.main import main
+from torchyard.client import trainers
 
 JOB = """
 apiVersion: torchyard.dev/v1alpha1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import torchyard as ty
+from torchyard.client import sync
 
 PAGE = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
 
@@ -34,9 +35,10 @@ def test_the_examples_of_this_machine_run(tmp_path, monkeypatch):
 def test_the_examples_of_a_cluster_call_what_there_is():
     calls = [node for text in blocks(" cluster") for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     found = {ast.unparse(call.func): [word.arg for word in call.keywords] for call in calls}
-    assert {"ty.submit", "job.logs", "job.wait", "job.fetch"} <= found.keys()
+    assert {"ty.submit", "job.logs", "job.wait", "job.fetch", "ty.sweep", "sweep.trials"} <= found.keys()
+    owners = {"ty": sync, "job": ty.Job, "sweep": ty.Sweep}
     for called, keywords in found.items():
         owner, _, name = called.partition(".")
-        if owner in {"ty", "job"}:
-            function = getattr(ty if owner == "ty" else ty.Job, name)
+        if owner in owners:
+            function = getattr(owners[owner], name)
             assert set(keywords) <= inspect.signature(function).parameters.keys(), called

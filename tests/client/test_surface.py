@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import torchyard as ty
+from torchyard.client import sync
 
 NEVER = {"torch", "kopf", "kubernetes", "optuna", "numpy", "transformers"}
 """By no name of the API, whatever is installed."""
@@ -31,8 +32,9 @@ def test_an_import_brings_nothing_that_is_slow(source, absent):
 def test_the_exported_names_are_these():
     assert sorted(ty.__all__) == [
         "Artifact", "Comparison", "Difference", "Event", "Explanation", "InvalidJobError", "Job", "JobFailedError",
-        "JobFunction", "LogLine", "MetricsTable", "NotFoundError", "ObjectMeta", "TorchYardError", "TrainingJob",
-        "TrainingJobSpec", "TrainingJobStatus", "aio", "diff", "get_job", "job", "jobs", "run", "submit",
+        "JobFunction", "LogLine", "MetricsTable", "NotFoundError", "ObjectMeta", "Sweep", "TorchYardError",
+        "TrainingJob", "TrainingJobSpec", "TrainingJobStatus", "aio", "diff", "get_job", "job", "jobs", "run",
+        "submit", "sweep",
     ]  # fmt: skip
     assert all(hasattr(ty, name) for name in ty.__all__)
     assert set(ty.__all__) <= set(dir(ty))
@@ -45,14 +47,35 @@ def parameters(function):
     return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
 
 
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [(ty.Job, ty.aio.Job("a", "u")), (ty.Sweep, ty.aio.Sweep("a", "u"))],
+    ids=["Job", "Sweep"],
+)
+def test_aio_has_the_same_methods_with_the_same_parameters(here, there):
+    names = {name for name in vars(here) if not name.startswith("_")}
+    assert {name for name in vars(type(there)) if not name.startswith("_")} <= names
+    for name in names:
+        assert hasattr(there, name), f"torchyard.aio has no {name}"
+        if inspect.isfunction(vars(here)[name]):
+            assert parameters(getattr(there, name)) == parameters(vars(here)[name])[1:], name
+
+
 def test_aio_has_the_same_functions_with_the_same_parameters():
-    for name in set(ty.aio.__all__) - {"Job"}:
-        assert parameters(getattr(ty, name)) == parameters(getattr(ty.aio, name)), name
-    for name, member in vars(ty.Job).items():
-        if name.startswith("_"):
-            continue
-        job = ty.aio.Job("a", "u")
-        assert hasattr(job, name), f"torchyard.aio.Job has no {name}"
-        if inspect.isfunction(member):
-            assert parameters(getattr(job, name)) == parameters(member)[1:], name
-    assert {name for name in vars(ty.aio.Job) if not name.startswith("_")} <= set(vars(ty.Job))
+    for name in set(ty.aio.__all__) - {"Job", "Sweep"}:
+        assert parameters(getattr(sync, name)) == parameters(getattr(ty.aio, name)), name
+
+
+def test_the_call_for_sweeps_survives_imports_from_the_package_of_its_name():
+    source = """
+import torchyard.sweep.spec
+import torchyard as ty
+from torchyard import sweep
+import torchyard.sweep.decide as decide
+try:
+    ty.sweep({"metadata": {"name": "a"}})
+except ty.InvalidJobError:
+    print(sweep is ty.sweep, decide.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.stdout == "True torchyard.sweep.decide\n", done.stderr

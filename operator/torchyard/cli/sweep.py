@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
@@ -102,8 +102,8 @@ def _of_the_cluster(what: str, name: str, context: str | None, namespace: str | 
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:
     """Return a sweep with its trials as JSON values."""
-    from torchyard.cli.sweep_results import results_of
     from torchyard.sweep.codec import sweep_document
+    from torchyard.sweep.results import results_of
 
     return {**sweep_document(sweep), "trials": msgspec.to_builtins(results_of(sweep, jobs))}
 
@@ -120,32 +120,28 @@ def _show(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format 
 
 def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
     from torchyard.api.codec import job_document
-    from torchyard.cli.sweep_results import results_of
     from torchyard.cli.sweep_table import line_of
-    from torchyard.sweep.space import trial_spec
+    from torchyard.sweep.results import best_job, results_of
 
-    best = next((each for each in results_of(sweep, jobs) if each.best), None)
-    if best is None:
+    results = results_of(sweep, jobs)
+    job = best_job(sweep, results)
+    if job is None:
         name = sweep.metadata.name
         raise RefusalError(
             f"no trial of sweep {name} has trained to its end", f"`torchyard sweep show {name}` lists them"
         )
     if output is None:
         say(line_of(sweep, jobs))
-        print(best.name)
-        return SUCCEEDED
-    job = TrainingJob(
-        metadata=ObjectMeta(name=f"{sweep.metadata.name}-best"),
-        spec=trial_spec(sweep.spec.job_template.spec, best.parameters),
-    )
-    emit(job_document(job, with_status=False), output)
+        print(next(each.name for each in results if each.best))
+    else:
+        emit(job_document(job, with_status=False), output)
     return SUCCEEDED
 
 
 def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path) -> int:
     from torchyard.cli.sweep_page import page_of
-    from torchyard.cli.sweep_results import csv_of, results_of
     from torchyard.sweep.outcomes import outcomes_of
+    from torchyard.sweep.results import csv_of, results_of
     from torchyard.sweep.sampling import Past, importances
     from torchyard.sweep.trials import trial_of
 

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from torchyard.api.formatting import figure
-from torchyard.cli.sweep_results import Result, best_so_far
 from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.results import Result, best_so_far
 from torchyard.sweep.spec import Parameter
 
 WIDTH, HEIGHT, MARGIN = 860, 260, 44

@@ -10,8 +10,9 @@ from torchyard.api.resource import TrainingJob
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.job_options import JobOptions
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.sweep_files import named, sweep_of
+from torchyard.cli.sweep_files import sweep_of
 from torchyard.cli.sweep_table import line_of, table_of
+from torchyard.client.sweep_files import named
 from torchyard.sweep.resource import TrainingSweep
 
 if TYPE_CHECKING:

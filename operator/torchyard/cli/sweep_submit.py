@@ -1,9 +1,10 @@
 """`torchyard submit sweep.yaml`: have the operator of a cluster run a sweep."""
 
-from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.job_options import JobOptions
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.sweep_files import named, sweep_of
+from torchyard.cli.sweep_files import sweep_of
+from torchyard.client.sweep_files import named
 from torchyard.sweep.resource import TrainingSweep
 
 
@@ -15,39 +16,23 @@ def submit(
     Raises:
         RefusalError: the file is invalid, the name is taken, or the cluster refuses.
     """
-    from torchyard.client.remote import sweeps
     from torchyard.client.remote.session import Remote, ask
-    from torchyard.cluster.kube.errors import AlreadyExists, NotFound
-    from torchyard.sweep.codec import sweep_document
+    from torchyard.client.sweeps import creatable, create
 
     sweep = named(sweep_of(options), name)
-    called, given = sweep.metadata.name, namespace
-    document = sweep_document(sweep)
-    of_file = document["metadata"].get("namespace")
-    if of_file and given and of_file != given:
-        raise RefusalError(
-            f"{options.file} is for namespace {of_file!r}, and -n says {given!r}", "leave one of them out"
-        )
-    kept = ("name", "namespace", "labels", "annotations")
-    document["metadata"] = {field: value for field, value in document["metadata"].items() if field in kept}
+    called = sweep.metadata.name
+    document = creatable(sweep, str(options.file), namespace)
     _warn(sweep)
 
-    async def create(remote: Remote) -> int:
-        document["metadata"]["namespace"] = remote.namespace
-        try:
-            created = await sweeps.create(remote, document)
-        except AlreadyExists as error:
-            fix = f"`torchyard sweep rm {called}{remote.flags}` first, or give this one another --name"
-            raise RefusalError(f"there is a TrainingSweep {called!r} in {remote.where} already", fix) from error
-        except NotFound as error:
-            raise sweeps.missing(remote, called, error) from error
+    async def submit_to(remote: Remote) -> int:
+        created = await create(remote, document)
         if output is not None:
             emit(created, output)
         say(f"sweep {called} is submitted to {remote.where}")
         say(f"`torchyard sweep show {called}{remote.flags}` shows its trials")
         return SUCCEEDED
 
-    return ask(create, context, given or of_file)
+    return ask(submit_to, context, namespace or document["metadata"].get("namespace"))
 
 
 def _warn(sweep: TrainingSweep) -> None:

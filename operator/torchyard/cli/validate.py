@@ -63,8 +63,8 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
     from torchyard.api.validate import has_kind
-    from torchyard.cli.sweep_files import checked_sweep
     from torchyard.client.files import checked
+    from torchyard.client.sweep_files import checked_sweep
     from torchyard.sweep.resource import KIND
 
     sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}

@@ -1,35 +1,50 @@
-"""Runs of this machine that this process controls: in the background, until they are over or the process ends."""
+"""Runs and sweeps of this machine that this process controls: until they are over or the process ends."""
 
 import asyncio
 import atexit
 import contextlib
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TimedOutError
+from typing import Any, Generic, TypeVar
 
 from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.portal import PORTAL
 from torchyard.cluster.local.folder import RunFolder
+from torchyard.cluster.local.sweeps import control_sweep, sweeps_folder
 from torchyard.laptop import run_job
+from torchyard.laptop_sweep import run_sweep
+from torchyard.sweep.decide import Finish
+from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.sampler import SamplerError
+from torchyard.sweep.sampling import MissingLibraryError
+
+T = TypeVar("T")
 
 EXIT_SECONDS = 90.0
 """Waited at the end of the process for runs to save and stop; the grace period of a job is 60 s by default."""
 
 
-class Control:
-    """One run under the control of this process."""
+class Controlled(Generic[T]):
+    """One run or sweep under the control of this process, on the loop of the API.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    Args:
+        key: its folder.
+        work: controls it; gets what asks to save and stop, and what asks to end at once.
+    """
+
+    def __init__(self, key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> None:
+        self._key = key
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
-        self._future: Future[TrainingJob] = PORTAL.submit(self._until_over())
+        self._future: Future[T] = PORTAL.submit(self._until_over(work))
 
-    async def until_over(self) -> TrainingJob:
-        """Wait until the run is over; return the job as it was left.
+    async def until_over(self) -> T:
+        """Wait until it is over; return what is left of it.
 
         Raises:
-            TorchYardError: another process controls the run, or it cannot be controlled here.
+            TorchYardError: another process controls it, or it cannot be controlled here.
         """
         return await asyncio.shield(asyncio.wrap_future(self._future))
 
@@ -37,45 +52,62 @@ class Control:
         """Save and stop."""
         PORTAL.loop.call_soon_threadsafe(self._stop.set)
 
-    def kill(self) -> None:
-        """End every process of the run now."""
-        PORTAL.loop.call_soon_threadsafe(self._kill.set)
-
     def wait(self, seconds: float) -> None:
         """Wait so long at most, whatever the end."""
         with contextlib.suppress(TimedOutError, CancelledError, TorchYardError):
             self._future.result(seconds)
 
-    async def _until_over(self) -> TrainingJob:
+    async def _until_over(self, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> T:
         try:
-            return await run_job(self.folder, stop=self._stop, kill=self._kill)
-        except ValueError as error:
+            return await work(self._stop, self._kill)
+        except (ValueError, SamplerError, MissingLibraryError) as error:
             raise TorchYardError(str(error).rstrip(".")) from error
         except OSError as error:
-            what = f"the run {self.folder.name!r} cannot be controlled any more: {error}"
-            fix = f"correct that, then `torchyard resume {self.folder.name}` goes on"
-            raise TorchYardError(what, fix, FAILED) from error
+            what = f"{self._key} cannot be controlled any more: {error}"
+            raise TorchYardError(what, "correct that, then start it again: it goes on", FAILED) from error
         finally:
-            _CONTROLLED.pop(str(self.folder.path), None)
+            _CONTROLLED.pop(self._key, None)
 
 
-_CONTROLLED: dict[str, Control] = {}
+_CONTROLLED: dict[str, Controlled[Any]] = {}
 
 
-def control(folder: RunFolder) -> Control:
+def control(folder: RunFolder) -> Controlled[TrainingJob]:
     """Control a run from this process; one that is controlled from here already is returned again."""
-    known = _CONTROLLED.get(str(folder.path))
-    if known is None:
-        if not _CONTROLLED:
-            atexit.unregister(_stop_all)
-            atexit.register(_stop_all)
-        known = _CONTROLLED[str(folder.path)] = Control(folder)
-    return known
+    return _controlled(str(folder.path), lambda stop, kill: run_job(folder, stop=stop, kill=kill))
 
 
-def controlled_here(folder: RunFolder) -> Control | None:
+def controlled_here(folder: RunFolder) -> Controlled[TrainingJob] | None:
     """Return the control of a run, if it is this process that has it."""
     return _CONTROLLED.get(str(folder.path))
+
+
+def control_sweep_here(sweep: TrainingSweep) -> Controlled[Finish | None]:
+    """Control a sweep from this process."""
+
+    async def until_over(stop: asyncio.Event, _kill: asyncio.Event) -> Finish | None:
+        with control_sweep(sweep.metadata.name):
+            return await run_sweep(sweep, stop=stop)
+
+    return _controlled(_key_of(sweep.metadata.name), until_over)
+
+
+def sweep_controlled_here(name: str) -> Controlled[Finish | None] | None:
+    """Return the control of a sweep, if it is this process that has it."""
+    return _CONTROLLED.get(_key_of(name))
+
+
+def _key_of(sweep: str) -> str:
+    return str(sweeps_folder() / sweep)
+
+
+def _controlled(key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> Controlled[T]:
+    known = _CONTROLLED.get(key)
+    if known is None:
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+        known = _CONTROLLED[key] = Controlled(key, work)
+    return known
 
 
 def _stop_all() -> None:

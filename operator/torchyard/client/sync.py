@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.client import jobs as asynchronous
+from torchyard.client import sweeps
 from torchyard.client.artifacts import MAX_SIZE, Artifact
 from torchyard.client.backend import LogLine
 from torchyard.client.diff import Comparison
@@ -14,6 +16,8 @@ from torchyard.client.portal import PORTAL
 from torchyard.client.request import Target
 from torchyard.client.why import Explanation
 from torchyard.cluster.local.run import Event
+from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.results import Result
 
 
 class Job:
@@ -232,3 +236,97 @@ def diff(left: str | Job, right: str | Job, *, context: str | None = None, names
     """
     one, two = (each._job if isinstance(each, Job) else each for each in (left, right))  # noqa: SLF001
     return PORTAL.call(asynchronous.diff(one, two, context=context, namespace=namespace))
+
+
+class Sweep:
+    """One sweep, on this machine or on a cluster. Every method asks again; nothing is cached.
+
+    A call may raise `NotFoundError` (the sweep was deleted) and `TorchYardError` (the cluster does not answer).
+    """
+
+    def __init__(self, sweep: sweeps.Sweep) -> None:
+        self._sweep = sweep
+
+    @property
+    def name(self) -> str:
+        """Name of the sweep."""
+        return self._sweep.name
+
+    @property
+    def uid(self) -> str:
+        """The uid; another sweep that takes the name later is not this one."""
+        return self._sweep.uid
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of a sweep on a cluster; None: it is on this machine."""
+        return self._sweep.namespace
+
+    def __repr__(self) -> str:
+        return repr(self._sweep)
+
+    def trials(self) -> list[Result]:
+        """Return a record for each trial, by number: `name`, `outcome`, `value`, `parameters`, `best`."""
+        return PORTAL.call(self._sweep.trials())
+
+    def best(self) -> TrainingJob | None:
+        """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+        return PORTAL.call(self._sweep.best())
+
+    def wait(self, *, timeout: float | None = None) -> list[Result]:
+        """Wait until the sweep is over or stopped; return its trials.
+
+        Args:
+            timeout: seconds after which to give up; the sweep goes on.
+
+        Raises:
+            TimeoutError: the time is up.
+            TorchYardError: it failed, or no process of this machine controls it.
+        """
+        return PORTAL.call(self._sweep.wait(timeout=timeout))
+
+    def stop(self) -> None:
+        """Save and stop the trials; on this machine another `torchyard.sweep` of it goes on."""
+        PORTAL.call(self._sweep.stop())
+
+    def resume(self) -> None:
+        """Go on with a sweep of a cluster."""
+        PORTAL.call(self._sweep.resume())
+
+    def delete(self) -> None:
+        """Delete the sweep with its trials."""
+        PORTAL.call(self._sweep.delete())
+
+
+def sweep(
+    target: TrainingSweep | Mapping[str, Any] | str | Path,
+    *,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    on: Literal["machine", "cluster"] | None = None,
+    wait: bool = True,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Sweep:
+    """Search for parameters: on this machine, or by the operator of a cluster.
+
+    An unfinished sweep of that name on this machine goes on. After Ctrl-C, and when the process ends, its trials are
+    saved and stopped.
+
+    Args:
+        target: a TrainingSweep, a dict, or the path of its file.
+        name: of the sweep; by default its own.
+        overrides: fields of the spec to change first: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
+        on: machine or cluster; by default the cluster if context or namespace is given, else this machine.
+        wait: whether to return only when it is over.
+        context: of the kubeconfig; by default its current one.
+        namespace: by default that of the sweep, else that of the context.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        TorchYardError: the name is taken, it failed, or its algorithm needs a library that is not installed.
+    """
+    started = sweeps.sweep(
+        target, name=name, overrides=overrides, on=on, wait=wait, context=context, namespace=namespace
+    )
+    return Sweep(PORTAL.call(started))

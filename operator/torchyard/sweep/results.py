@@ -7,14 +7,28 @@ from typing import Any
 
 from msgspec import Struct
 
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.sweep.outcomes import best_of, better, outcomes_of
 from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweep.space import trial_spec
 from torchyard.sweep.trials import trial_of
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What is known of one trial. `outcome`: running, complete, stopped or failed."""
+    """What is known of one trial.
+
+    Attributes:
+        number: from 0 on.
+        name: of its job.
+        outcome: running, complete, stopped or failed.
+        state: of the job.
+        value: of the objective; None: it has none yet.
+        percent: of the steps after which it has that value.
+        parameters: that were suggested, by their paths.
+        progress: of the job, for people.
+        seconds: from its start to its end; None: it is not over.
+        best: whether it is the best of those that trained to their end.
+    """
 
     number: int
     name: str
@@ -53,6 +67,15 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
             )
         )
     return results
+
+
+def best_job(sweep: TrainingSweep, results: Sequence[Result]) -> TrainingJob | None:
+    """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+    best = next((each for each in results if each.best), None)
+    if best is None:
+        return None
+    spec = trial_spec(sweep.spec.job_template.spec, best.parameters)
+    return TrainingJob(metadata=ObjectMeta(name=f"{sweep.metadata.name}-best"), spec=spec)
 
 
 def best_so_far(sweep: TrainingSweep, results: Sequence[Result]) -> list[float]:

@@ -1,0 +1,70 @@
+"""The sweep that a file or a dict asks for."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from torchyard.api.files import read_bounded
+from torchyard.api.formatting import plural
+from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.api.problems import Problem
+from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.yaml_tree import MAX_BYTES
+from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.trainers import fault
+from torchyard.sweep.resource import MAX_SWEEP_NAME, TrainingSweep
+from torchyard.sweep.space import bound, trial_spec
+from torchyard.sweep.validate import SweepValidation, validate_sweep_bytes
+
+
+def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:
+    """Return what the file of a sweep holds, or all that is wrong with it, also in the eyes of its trainer."""
+    try:
+        data = read_bounded(file, MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        problem = Problem(str(file), 0, "", f"it cannot be read ({reason})", "give a readable file")
+        return SweepValidation(problems=(problem,))
+    return checked_bytes(data, str(file), sets)
+
+
+def checked_bytes(data: bytes, source: str, sets: Sequence[str]) -> SweepValidation:
+    """Return the sweep of some YAML or JSON, or all that is wrong with it; `source` names it in messages."""
+    result = validate_sweep_bytes(data, source, sets)
+    if result.sweep is None:
+        return result
+    spec = result.sweep.spec
+    first = trial_spec(spec.job_template.spec, {each.path: bound(each, last=False) for each in spec.parameters})
+    found = fault(TrainingJob(metadata=ObjectMeta(name="trial"), spec=first), source)
+    if found is None:
+        return result
+    said = msgspec.structs.replace(found, what=f"{found.what} (with the smallest or first value of each parameter)")
+    return SweepValidation(problems=(said,))
+
+
+def the_sweep(result: SweepValidation, source: str) -> TrainingSweep:
+    """Return the sweep of a validation.
+
+    Raises:
+        InvalidJobError: there are problems.
+    """
+    if result.sweep is None:
+        count = plural(len(result.problems), "problem")
+        raise InvalidJobError(f"{source} is invalid: {count}, named above", result.problems)
+    return result.sweep
+
+
+def named(sweep: TrainingSweep, name: str | None) -> TrainingSweep:
+    """Return the sweep under another name; None: its own.
+
+    Raises:
+        TorchYardError: this is no name of a sweep.
+    """
+    if name is None:
+        return sweep
+    if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
+        fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
+        raise TorchYardError(f"--name {name!r} is no name of a sweep", fix)
+    return msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))

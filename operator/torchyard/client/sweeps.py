@@ -1,0 +1,294 @@
+"""Sweeps in Python: start, wait, read, stop. Coroutines; `torchyard.client.sync` has the same without `await`."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from torchyard.api.resource import API_VERSION, TrainingJob
+from torchyard.client.backend import HERE, Place
+from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
+from torchyard.client.jobs import OF_USERS
+from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
+from torchyard.cluster.local.sweeps import NoSweepError, load_sweep, remove_sweep, trial_jobs
+from torchyard.sweep.codec import sweep_document
+from torchyard.sweep.resource import KIND, TrainingSweep
+from torchyard.sweep.results import Result, best_job, results_of
+
+LOOK_SECONDS = 2.0
+Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
+
+
+class Sweep:
+    """One sweep, on this machine or on a cluster. Every method asks again; nothing is cached.
+
+    Attributes:
+        name: of the sweep.
+        uid: of the sweep; another one that takes its name later is not this one.
+        namespace: of a sweep on a cluster; None: it is on this machine.
+    """
+
+    def __init__(self, name: str, uid: str, place: Place = HERE) -> None:
+        self.name = name
+        self.uid = uid
+        self.place = place
+
+    @property
+    def namespace(self) -> str | None:
+        """Namespace of a sweep on a cluster."""
+        return self.place.namespace
+
+    def __repr__(self) -> str:
+        return f"<torchyard sweep {self.name} on {'this machine' if self.place == HERE else 'a cluster'}>"
+
+    async def trials(self) -> list[Result]:
+        """Return a record for each trial, by number.
+
+        Raises:
+            NotFoundError: the sweep was deleted.
+        """
+        return results_of(*await self._found())
+
+    async def best(self) -> TrainingJob | None:
+        """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+        sweep, jobs = await self._found()
+        return best_job(sweep, results_of(sweep, jobs))
+
+    async def wait(self, *, timeout: float | None = None) -> list[Result]:  # noqa: ASYNC109 -- the caller's
+        """Wait until the sweep is over or stopped; return its trials.
+
+        Args:
+            timeout: seconds after which to give up; the sweep goes on.
+
+        Raises:
+            TimeoutError: the time is up.
+            TorchYardError: it failed, or no process of this machine controls it.
+        """
+        async with asyncio.timeout(timeout):
+            state, message = await (self._over_here() if self.place == HERE else self._over_there())
+        if state == "Failed":
+            raise TorchYardError(f"sweep {self.name} failed: {message}", "trials() has the trials", FAILED)
+        return await self.trials()
+
+    async def stop(self) -> None:
+        """Save and stop the trials; on this machine another `torchyard.sweep` of it goes on."""
+        if self.place == HERE:
+            from torchyard.client.controlled import sweep_controlled_here
+
+            here = sweep_controlled_here(self.name)
+            if here is not None:
+                here.stop()
+                await here.until_over()
+            return
+        await self._set_suspend(suspend=True)
+
+    async def resume(self) -> None:
+        """Go on with a sweep of a cluster.
+
+        Raises:
+            TorchYardError: it is one of this machine.
+        """
+        if self.place == HERE:
+            raise TorchYardError(f"sweep {self.name} is one of this machine", "torchyard.sweep with its file goes on")
+        await self._set_suspend(suspend=False)
+
+    async def delete(self) -> None:
+        """Delete the sweep with its trials."""
+        sweep, _ = await self._found()
+        if self.place == HERE:
+            try:
+                await asyncio.to_thread(remove_sweep, sweep)
+            except ValueError as error:
+                raise TorchYardError(str(error).rstrip(".")) from error
+            return
+        from torchyard.client.remote import sweeps
+        from torchyard.client.remote.session import connection
+
+        async with connection(self.place.context, self.place.namespace) as remote:
+            await sweeps.delete(remote, self.name)
+
+    async def _found(self) -> Found:
+        if self.place == HERE:
+            try:
+                sweep = await asyncio.to_thread(load_sweep, self.name)
+                jobs = await asyncio.to_thread(trial_jobs, sweep)
+            except NoSweepError as error:
+                raise NotFoundError(str(error).rstrip(".")) from error
+            except ValueError as error:
+                raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
+            return self._same(sweep), jobs
+        from torchyard.client.remote import sweeps
+        from torchyard.client.remote.session import connection
+
+        async with connection(self.place.context, self.place.namespace) as remote:
+            sweep = self._same(await sweeps.get(remote, self.name))
+            return sweep, await sweeps.trials(remote, sweep)
+
+    def _same(self, sweep: TrainingSweep) -> TrainingSweep:
+        if sweep.metadata.uid != self.uid:
+            raise NotFoundError(f"the sweep {self.name!r} was deleted, and another one has its name now")
+        return sweep
+
+    async def _over_here(self) -> tuple[str, str]:
+        from torchyard.client.controlled import sweep_controlled_here
+
+        here = sweep_controlled_here(self.name)
+        if here is None:
+            fix = "torchyard.sweep with its file goes on; trials() has the trials"
+            raise TorchYardError(f"no sweep {self.name!r} is controlled by this process", fix, FAILED)
+        ended = await here.until_over()
+        return (ended.state, ended.message) if ended is not None else ("Suspended", "")
+
+    async def _over_there(self) -> tuple[str, str]:
+        from torchyard.client.remote import sweeps
+        from torchyard.client.remote.session import connection
+
+        async with connection(self.place.context, self.place.namespace) as remote:
+            while True:
+                status = self._same(await sweeps.get(remote, self.name)).status
+                if status.state in {"Succeeded", "Failed", "Suspended"}:
+                    return status.state, status.message
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _set_suspend(self, *, suspend: bool) -> None:
+        from torchyard.client.remote import sweeps
+        from torchyard.client.remote.session import connection
+
+        async with connection(self.place.context, self.place.namespace) as remote:
+            self._same(await sweeps.get(remote, self.name))
+            await sweeps.set_suspend(remote, self.name, suspend)
+
+
+async def sweep(
+    target: TrainingSweep | Mapping[str, Any] | str | Path,
+    *,
+    name: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    on: Literal["machine", "cluster"] | None = None,
+    wait: bool = True,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Sweep:
+    """Search for parameters: on this machine, or by the operator of a cluster.
+
+    An unfinished sweep of that name on this machine goes on. If this call is cancelled, or the process ends, its trials
+    are saved and stopped.
+
+    Args:
+        target: a TrainingSweep, a dict, or the path of its file.
+        name: of the sweep; by default its own.
+        overrides: fields of the spec to change first: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
+        on: machine or cluster; by default the cluster if context or namespace is given, else this machine.
+        wait: whether to return only when it is over.
+        context: of the kubeconfig; by default its current one.
+        namespace: by default that of the sweep, else that of the context.
+
+    Raises:
+        InvalidJobError: fields are wrong; all of them are named.
+        TorchYardError: the name is taken, it failed, or its algorithm needs a library that is not installed.
+    """
+    wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides or {})
+    if on == "cluster" or (on is None and (context is not None or namespace is not None)):
+        made = await _submitted(wanted, source, context, namespace)
+    else:
+        made = await _started(wanted, folder)
+    if wait:
+        try:
+            await made.wait()
+        except asyncio.CancelledError:
+            if made.place == HERE:
+                await asyncio.shield(made.stop())
+            raise
+    return made
+
+
+def _requested(
+    target: TrainingSweep | Mapping[str, Any] | str | Path, name: str | None, overrides: Mapping[str, Any]
+) -> tuple[TrainingSweep, str, Path]:
+    """Return a valid sweep, what names it in messages, and what `workingDir` of its jobs is relative to."""
+    sets = [f"{path}={_json(value, f'overrides[{path!r}]')}" for path, value in overrides.items()]
+    if isinstance(target, str | Path):
+        file = Path(target)
+        return named(the_sweep(checked_sweep(file, sets), str(file)), name), str(file), file.absolute().parent
+    document = sweep_document(target) if isinstance(target, TrainingSweep) else {
+        "apiVersion": API_VERSION, "kind": KIND, **target,
+    }  # fmt: skip
+    checked = checked_bytes(_json(document, "sweep").encode(), "sweep", sets)
+    # What is made in a program has no lines that its author could look up.
+    problems = tuple(msgspec.structs.replace(each, line=0) for each in checked.problems)
+    checked = msgspec.structs.replace(checked, problems=problems)
+    return named(the_sweep(checked, "sweep"), name), "sweep", Path.cwd()
+
+
+def _json(value: Any, what: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        fix = "use dicts, lists, strings, finite numbers, booleans and None"
+        raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
+
+
+async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
+    from torchyard.client.controlled import control_sweep_here
+    from torchyard.cluster.local.sweeps import create_sweep
+    from torchyard.sweep.sampling import MissingLibraryError, require_libraries
+
+    if wanted.spec.suspend:
+        raise TorchYardError("spec.suspend is true, which is for clusters", "leave it out, and stop with stop()")
+    try:
+        require_libraries(wanted.spec)
+        made = await asyncio.to_thread(create_sweep, wanted, folder)
+    except (ValueError, MissingLibraryError) as error:
+        raise TorchYardError(str(error).rstrip(".")) from error
+    control_sweep_here(made)
+    return Sweep(made.metadata.name, made.metadata.uid)
+
+
+async def _submitted(wanted: TrainingSweep, source: str, context: str | None, namespace: str | None) -> Sweep:
+    from torchyard.client.remote.session import connection
+
+    document = creatable(wanted, source, namespace)
+    async with connection(context, namespace or document["metadata"].get("namespace")) as remote:
+        metadata = (await create(remote, document))["metadata"]
+    return Sweep(metadata["name"], metadata["uid"], Place("cluster", context, metadata["namespace"]))
+
+
+def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[str, Any]:
+    """Return the object of a sweep without what an API server set.
+
+    Raises:
+        TorchYardError: it is for another namespace.
+    """
+    document = sweep_document(sweep)
+    document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
+    given = document["metadata"].get("namespace")
+    if given and namespace and given != namespace:
+        raise TorchYardError(f"{source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out")
+    return document
+
+
+async def create(remote: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a sweep on a cluster, and return it as it is kept.
+
+    Args:
+        remote: the open connection (`remote.session.Remote`).
+        document: the sweep.
+
+    Raises:
+        TorchYardError: there is one of its name, or sweeps are not installed.
+    """
+    from torchyard.client.remote import sweeps
+    from torchyard.cluster.kube.errors import AlreadyExists, NotFound
+
+    name = document["metadata"]["name"]
+    body = {**document, "metadata": {**document["metadata"], "namespace": remote.namespace}}
+    try:
+        return await sweeps.create(remote, body)
+    except AlreadyExists as error:
+        fix = f"`torchyard sweep rm {name}{remote.flags}` first, or give this one another --name"
+        raise TorchYardError(f"there is a TrainingSweep {name!r} in {remote.where} already", fix) from error
+    except NotFound as error:
+        raise sweeps.missing(remote, name, error) from error

@@ -1,0 +1,99 @@
+"""Sweeps in Python: on this machine with real trials, and against an API server on loopback."""
+
+import sys
+
+import pytest
+from aiohttp import web
+from tests.support.kube.api_server import kubeconfig, refused, serving
+
+import torchyard as ty
+
+PROGRAM = "import os; print('step 1 score ' + os.environ['TORCHYARD_GRACE_SECONDS'])"
+SPEC = {
+    "objective": {"metric": "score", "goal": "maximize"},
+    "algorithm": {"name": "grid"},
+    "parameters": [{"path": "gracePeriod", "choice": ["3s", "7s", "5s"]}],
+    "maxTrials": 3,
+    "parallelTrials": 1,
+    "jobTemplate": {
+        "spec": {
+            "command": [sys.executable, "-c", PROGRAM],
+            "metrics": {"patterns": [r"step (?P<step>\d+) score (?P<score>[0-9.]+)"]},
+        }
+    },
+}
+SWEEP = {"metadata": {"name": "tune"}, "spec": SPEC}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.e2e
+def test_a_sweep_of_this_machine_finds_the_best_trial():
+    sweep = ty.sweep(SWEEP, overrides={"maxTrials": 2})
+    assert [(trial.outcome, trial.value, trial.best) for trial in sweep.trials()] == [
+        ("complete", 3.0, False), ("complete", 7.0, True),
+    ]  # fmt: skip
+    assert sweep.best().spec.grace_period == 7
+    more = ty.sweep(SWEEP, wait=False)  # it goes on
+    assert len(more.wait(timeout=120)) == 3
+    assert more.uid == sweep.uid
+    more.delete()
+    with pytest.raises(ty.NotFoundError, match="no sweep `tune`"):
+        more.trials()
+
+
+@pytest.mark.parametrize(
+    ("target", "overrides", "parts"),
+    [
+        (
+            {"metadata": {"name": "a"}, "spec": {**SPEC, "maxTrial": 1}},
+            None,
+            ["spec.maxTrial", "mean maxTrials"],
+        ),
+        (SWEEP, {"parallelTrials": -1}, ["parallelTrials"]),
+        (SWEEP, {"parallelTrials": {1}}, ["overrides['parallelTrials'] cannot be written as JSON"]),
+        (SWEEP, {"suspend": True}, ["spec.suspend is true, which is for clusters"]),
+        ("missing.yaml", None, ["missing.yaml", "cannot be read"]),
+    ],
+)
+def test_what_is_no_sweep_is_rejected_with_the_field_and_the_fix(target, overrides, parts):
+    with pytest.raises(ty.TorchYardError) as error:
+        ty.sweep(target, overrides=overrides)
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+async def test_a_sweep_of_a_cluster_is_created_followed_and_stopped(home, monkeypatch):
+    written, states = [], ["Running", "Succeeded"]
+
+    async def answer(request):
+        if request.method in {"POST", "PATCH"}:
+            written.append((request.method, request.path, await request.json()))
+        if request.method == "POST" and request.path.endswith("/taken/trainingsweeps"):
+            return refused(409, "AlreadyExists", "exists")
+        if request.path.endswith("/trainingjobs"):
+            return web.json_response({"items": []})
+        state = states.pop(0) if len(states) > 1 else states[0]
+        metadata = {"name": "tune", "namespace": "team", "uid": "u-1"}
+        return web.json_response({
+            "apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingSweep", "metadata": metadata, "spec": SPEC,
+            "status": {"state": state},
+        })  # fmt: skip
+
+    async with serving(answer) as url:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home, url, namespace="team")))
+        sweep = await ty.aio.sweep(SWEEP, namespace="team", wait=False)
+        assert (sweep.name, sweep.namespace, sweep.uid) == ("tune", "team", "u-1")
+        assert written[0][:2] == ("POST", "/apis/torchyard.dev/v1alpha1/namespaces/team/trainingsweeps")
+        assert await sweep.wait(timeout=60) == []
+        assert await sweep.best() is None
+        await sweep.stop()
+        assert written[-1][2] == {"spec": {"suspend": True}}
+        with pytest.raises(ty.TorchYardError, match="there is a TrainingSweep 'tune' in namespace taken"):
+            await ty.aio.sweep(SWEEP, namespace="taken")
