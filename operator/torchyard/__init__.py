@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard.client.errors import InvalidJobError, JobFailedError, NotFoundError, TorchYardError
     from torchyard.client.functions import JobFunction, job
     from torchyard.client.metrics import MetricsTable
-    from torchyard.client.sync import Job, Sweep, diff, get_job, jobs, run, submit, sweep
+    from torchyard.client.sync import Job, Sweep, diff, get_job, get_sweep, jobs, run, submit, sweep
     from torchyard.client.why import Explanation
     from torchyard.cluster.local.run import Event
 
@@ -40,7 +40,7 @@ _HOMES = {
     "torchyard.client.errors": ("InvalidJobError", "JobFailedError", "NotFoundError", "TorchYardError"),
     "torchyard.client.functions": ("JobFunction", "job"),
     "torchyard.client.metrics": ("MetricsTable",),
-    "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "jobs", "run", "submit"),
+    "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit"),
     "torchyard.client.why": ("Explanation",),
     "torchyard.cluster.local.run": ("Event",),
 }
@@ -68,6 +68,7 @@ __all__ = [
     "aio",
     "diff",
     "get_job",
+    "get_sweep",
     "job",
     "jobs",
     "run",

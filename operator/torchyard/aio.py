@@ -4,6 +4,6 @@ A property of `torchyard.Job` that asks the backend (`status`, `manifest`, `arti
 """
 
 from torchyard.client.jobs import Job, diff, get_job, jobs, run, submit
-from torchyard.client.sweeps import Sweep, sweep
+from torchyard.client.sweeps import Sweep, get_sweep, sweep
 
-__all__ = ["Job", "Sweep", "diff", "get_job", "jobs", "run", "submit", "sweep"]
+__all__ = ["Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit", "sweep"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.cluster.local.interpreter import own_environment, own_python
+from torchyard.interpreter import own_environment, own_python
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("json", "typing", "msgspec", "runpy", "re", "os", "site", "sitecustomize", "torch", "torchyard", "hashlib")
@@ -55,11 +55,11 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
     """In the operator's package the interpreter is named where it cannot import from the current directory."""
     assert own_python("-m", "x")[1:] == ["-P", "-m", "x"]
     allowed = {
-        "cluster/local/interpreter.py",
+        "interpreter.py",
         "cluster/local/pod.py",  # the keeper: -I -S
         "cluster/local/pods.py",  # the agent by its path, in the folder of the program that it runs
         "cluster/local/environment.py",  # the PATH of that program
-        "cli/trainers.py",  # a workload of one's own, by its author's wish
+        "client/trainers.py",  # a workload of one's own, by its author's wish
     }
     package = ROOT / "operator/torchyard"
     named = {

@@ -44,6 +44,7 @@ def test_a_sweep_of_this_machine_finds_the_best_trial():
     more = ty.sweep(SWEEP, wait=False)  # it goes on
     assert len(more.wait(timeout=120)) == 3
     assert more.uid == sweep.uid
+    assert ty.get_sweep("tune").best() == more.best()
     more.delete()
     with pytest.raises(ty.NotFoundError, match="no sweep `tune`"):
         more.trials()

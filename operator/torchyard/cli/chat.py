@@ -137,7 +137,7 @@ class Model:
         Raises:
             RefusalError: it cannot be loaded, or trainers are not installed here.
         """
-        from torchyard.cluster.local.interpreter import own_environment, own_python
+        from torchyard.interpreter import own_environment, own_python
 
         words = own_python("-m", "torchyard_trainers", "chat", str(path), *options)
         quiet = own_environment(os.environ, TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")

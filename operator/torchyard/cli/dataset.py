@@ -51,7 +51,7 @@ def ask(path: str, tokenizer: Path | None) -> dict[str, Any]:
     import os
     import subprocess
 
-    from torchyard.cluster.local.interpreter import own_environment, own_python
+    from torchyard.interpreter import own_environment, own_python
 
     place = path if "://" in path else str(Path(path).absolute())
     words = ["--tokenizer", str(tokenizer.absolute())] if tokenizer is not None else []

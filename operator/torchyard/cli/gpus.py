@@ -72,7 +72,7 @@ def ask(words: list[str]) -> dict[str, Any]:
     import os
     import subprocess
 
-    from torchyard.cluster.local.interpreter import own_environment, own_python
+    from torchyard.interpreter import own_environment, own_python
 
     command, environment = own_python("-m", "torchyard_trainers", "gpus", *words), own_environment(os.environ)
     asked = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -10,7 +10,6 @@ from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
-from torchyard.client.backend import is_configured
 from torchyard.sweep.resource import TrainingSweep
 
 
@@ -38,16 +37,32 @@ def command(
     stops the trials of a sweep of a cluster, resume goes on; one of this machine is stopped with Ctrl-C, and
     `torchyard run` goes on.
     """
-    from torchyard.cluster.local.sweeps import sweep_names
+    import asyncio
 
-    here = sweep_names()
-    if context is None and namespace is None and (name in here or not is_configured()):
+    from torchyard.client.sweeps import get_sweep
+
+    async def work() -> Found | None:
+        sweep = await get_sweep(name, context=context, namespace=namespace)
+        local = sweep.namespace is None
+        where = f"sweep {name}" + ("" if local else f" in namespace {sweep.namespace}")
         if what in {"suspend", "resume"}:
-            fix = "stop it with Ctrl-C, and go on with `torchyard run` and its file"
-            raise RefusalError(f"sweep {name} is one of this machine", fix)
-        found = _of_this_machine(what, name)
-    else:
-        found = _of_the_cluster(what, name, context, namespace)
+            if local:
+                fix = "stop it with Ctrl-C, and go on with `torchyard run` and its file"
+                raise RefusalError(f"{where} is one of this machine", fix)
+            await (sweep.stop() if what == "suspend" else sweep.resume())
+            say(f"{where} {'saves and stops its trials' if what == 'suspend' else 'goes on'}")
+            return None
+        if what == "rm":
+            trials = "its" if not local else f"{len((await sweep.found())[1])}"
+            await sweep.delete()
+            say(f"{where} and {trials} trials are deleted")
+            return None
+        found = await sweep.found()
+        if not local:
+            say(f"{where}: {found[0].status.state or 'not visited yet'}; {found[0].status.message}")
+        return found
+
+    found = asyncio.run(work())
     if found is None:
         return SUCCEEDED
     if what == "show":
@@ -58,46 +73,6 @@ def command(
 
 
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
-
-
-def _of_this_machine(what: str, name: str) -> Found | None:
-    """Return a sweep and its trials; None: it was deleted."""
-    from torchyard.cluster.local.sweeps import load_sweep, remove_sweep, sweep_names, trial_jobs
-
-    try:
-        sweep = load_sweep(name)
-        if what == "rm":
-            say(f"sweep {name} and {remove_sweep(sweep)} trials are deleted")
-            return None
-        return sweep, trial_jobs(sweep)
-    except ValueError as error:
-        known = ", ".join(sweep_names()) or "none"
-        raise RefusalError(str(error).rstrip("."), f"sweeps of this machine: {known}") from error
-
-
-def _of_the_cluster(what: str, name: str, context: str | None, namespace: str | None) -> Found | None:
-    """Return a sweep and its trials; None: it was deleted, suspended or resumed."""
-    from torchyard.client.remote import sweeps
-    from torchyard.client.remote.session import Remote, ask
-
-    async def work(remote: Remote) -> Found | None:
-        if what == "rm":
-            await sweeps.delete(remote, name)
-            say(f"sweep {name} in {remote.where} is deleted, its trials go with it")
-            return None
-        sweep = await sweeps.get(remote, name)
-        if what in {"suspend", "resume"}:
-            await sweeps.set_suspend(remote, name, what == "suspend")
-            done = "saves and stops its trials" if what == "suspend" else "goes on"
-            say(f"sweep {name} in {remote.where} {done}")
-            return None
-        say(f"sweep {name} in {remote.where}: {sweep.status.state or 'not visited yet'}; {sweep.status.message}")
-        try:
-            return sweep, await sweeps.trials(remote, sweep)
-        except ValueError as error:
-            raise RefusalError(str(error)) from error
-
-    return ask(work, context, namespace)
 
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from torchyard.client.local import Run, find, load
 from torchyard.client.standing import Standing, read
 from torchyard.client.wish import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.cluster.local.folder import is_locked, write_atomic
-from torchyard.cluster.local.interpreter import own_environment, own_python
 from torchyard.cluster.local.zipapp import agent_zipapp
+from torchyard.interpreter import own_environment, own_python
 
 
 def stacks(name: str) -> list[Standing]:

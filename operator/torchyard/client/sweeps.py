@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from torchyard.api.resource import API_VERSION, TrainingJob
-from torchyard.client.backend import HERE, Place
+from torchyard.client.backend import HERE, Place, is_configured
 from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
-from torchyard.cluster.local.sweeps import NoSweepError, load_sweep, remove_sweep, trial_jobs
+from torchyard.cluster.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
 from torchyard.sweep.codec import sweep_document
 from torchyard.sweep.resource import KIND, TrainingSweep
 from torchyard.sweep.results import Result, best_job, results_of
@@ -50,11 +50,11 @@ class Sweep:
         Raises:
             NotFoundError: the sweep was deleted.
         """
-        return results_of(*await self._found())
+        return results_of(*await self.found())
 
     async def best(self) -> TrainingJob | None:
         """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
-        sweep, jobs = await self._found()
+        sweep, jobs = await self.found()
         return best_job(sweep, results_of(sweep, jobs))
 
     async def wait(self, *, timeout: float | None = None) -> list[Result]:  # noqa: ASYNC109 -- the caller's
@@ -97,8 +97,8 @@ class Sweep:
 
     async def delete(self) -> None:
         """Delete the sweep with its trials."""
-        sweep, _ = await self._found()
         if self.place == HERE:
+            sweep, _ = await self.found()
             try:
                 await asyncio.to_thread(remove_sweep, sweep)
             except ValueError as error:
@@ -110,7 +110,8 @@ class Sweep:
         async with connection(self.place.context, self.place.namespace) as remote:
             await sweeps.delete(remote, self.name)
 
-    async def _found(self) -> Found:
+    async def found(self) -> Found:
+        """Return the object of the sweep, and the jobs of its trials by number. Raises what `trials` does."""
         if self.place == HERE:
             try:
                 sweep = await asyncio.to_thread(load_sweep, self.name)
@@ -125,7 +126,10 @@ class Sweep:
 
         async with connection(self.place.context, self.place.namespace) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
-            return sweep, await sweeps.trials(remote, sweep)
+            try:
+                return sweep, await sweeps.trials(remote, sweep)
+            except ValueError as error:  # what is kept on a trial was damaged
+                raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
 
     def _same(self, sweep: TrainingSweep) -> TrainingSweep:
         if sweep.metadata.uid != self.uid:
@@ -203,6 +207,34 @@ async def sweep(
                 await asyncio.shield(made.stop())
             raise
     return made
+
+
+async def get_sweep(name: str, *, context: str | None = None, namespace: str | None = None) -> Sweep:
+    """Return a sweep by its name: that of this machine if there is one, else that of the cluster.
+
+    Args:
+        name: of the sweep.
+        context: of the kubeconfig; given, the sweep is on a cluster.
+        namespace: given, the sweep is on a cluster.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    here = sweep_names()
+    if context is None and namespace is None and (name in here or not is_configured()):
+        try:
+            return Sweep(name, (await asyncio.to_thread(load_sweep, name)).metadata.uid)
+        except NoSweepError as error:
+            fix = f"sweeps of this machine: {', '.join(here) or 'none'}"
+            raise NotFoundError(str(error).rstrip("."), fix) from error
+        except ValueError as error:
+            raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
+    from torchyard.client.remote import sweeps
+    from torchyard.client.remote.session import connection
+
+    async with connection(context, namespace) as remote:
+        metadata = (await sweeps.get(remote, name)).metadata
+        return Sweep(name, metadata.uid, Place("cluster", context, remote.namespace))
 
 
 def _requested(

@@ -265,6 +265,10 @@ class Sweep:
     def __repr__(self) -> str:
         return repr(self._sweep)
 
+    def found(self) -> tuple[TrainingSweep, Mapping[int, TrainingJob]]:
+        """Return the object of the sweep, and the jobs of its trials by number."""
+        return PORTAL.call(self._sweep.found())
+
     def trials(self) -> list[Result]:
         """Return a record for each trial, by number: `name`, `outcome`, `value`, `parameters`, `best`."""
         return PORTAL.call(self._sweep.trials())
@@ -330,3 +334,17 @@ def sweep(
         target, name=name, overrides=overrides, on=on, wait=wait, context=context, namespace=namespace
     )
     return Sweep(PORTAL.call(started))
+
+
+def get_sweep(name: str, *, context: str | None = None, namespace: str | None = None) -> Sweep:
+    """Return a sweep by its name: that of this machine if there is one, else that of the cluster.
+
+    Args:
+        name: of the sweep.
+        context: of the kubeconfig; given, the sweep is on a cluster.
+        namespace: given, the sweep is on a cluster.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    return Sweep(PORTAL.call(sweeps.get_sweep(name, context=context, namespace=namespace)))

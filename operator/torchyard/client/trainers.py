@@ -14,7 +14,7 @@ from torchyard.api.launch import trainer_config
 from torchyard.api.problems import Problem
 from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import FAILED, INVALID, TorchYardError
-from torchyard.cluster.local.interpreter import own_environment, own_python
+from torchyard.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_trainers"
 

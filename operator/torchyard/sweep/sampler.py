@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from torchyard.api import values
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.interpreter import own_environment, own_python
 from torchyard.sweep.outcomes import Outcome
 from torchyard.sweep.sampling import MissingLibraryError, Past, suggest
 from torchyard.sweep.space import grid_point
@@ -130,14 +131,13 @@ class Sampler:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                # -P: nothing of the current folder is imported.
-                *(sys.executable, "-P", "-m", "torchyard.sweep.sampler"),
+                *own_python("-m", "torchyard.sweep.sampler"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the controller
                 limit=MAX_ANSWER,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=own_environment(os.environ, OMP_NUM_THREADS="1"),
             )
         return self._process
 

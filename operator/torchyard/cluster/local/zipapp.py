@@ -7,7 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from torchyard.cluster.local.interpreter import own_environment, own_python
+from torchyard.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_agent"
 
