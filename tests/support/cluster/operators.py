@@ -72,8 +72,14 @@ class Operator:
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *flags: str, ahead: float = 0.0) -> None:
-        """Start it, or start it again, with further flags and a clock that is so many seconds ahead."""
+    def start(self, *flags: str, ahead: float = 0.0, source: Path | None = None) -> None:
+        """Start it, or start it again.
+
+        Args:
+            flags: further ones.
+            ahead: seconds by which its clock is ahead.
+            source: a repository whose code it runs; None: this one.
+        """
         program = ("-c", AHEAD.format(seconds=ahead)) if ahead else MAIN
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
@@ -81,6 +87,8 @@ class Operator:
         environ.pop("PYTHONDONTWRITEBYTECODE", None)  # its image holds bytecode
         if self._pod:
             environ["POD_NAME"] = self._pod
+        if source is not None:
+            environ["PYTHONPATH"] = code_of(source)
         for port in self._held:
             port.lend()
         with self.log.open("ab") as log:
@@ -153,6 +161,11 @@ class Operator:
         assert self.process is not None
         assert self.process.poll() is None, f"{self.name} ended:\n{self.log.read_text()[-3000:]}"
         return (await self.page("/readyz"))[0] == 200
+
+
+def code_of(source: Path) -> str:
+    """Return the PYTHONPATH of a repository's operator and agent."""
+    return os.pathsep.join(str(source / part) for part in ("operator", "agent"))
 
 
 async def until(condition: Callable, seconds: float = 240.0, why: Callable[[], str] = lambda: "not so in time") -> None:
