@@ -11,6 +11,7 @@ from tests.support.generated_objects import ODD, generated
 
 from torchyard.api import files
 from torchyard.api.received import received
+from torchyard.api.rules import RULES
 from torchyard.api.schema import spec_schema
 from torchyard.api.validate import validate_bytes, validate_file
 
@@ -25,15 +26,18 @@ def document(spec):
 
 
 def test_no_generated_object_raises_and_both_readers_agree():
-    accepted = 0
+    accepted, broken = 0, set()
     for whole in generated(1500):
         result = validate_bytes(json.dumps(whole, ensure_ascii=False).encode(), "job.json")
         found = received(json.loads(json.dumps(whole)))
         assert found is not None
+        broken |= {problem.fix for problem in result.problems}
         if not result.problems:
             accepted += 1
             assert type(found).__name__ == "TrainingJob", whole
     assert accepted > 100, "a generator that makes no valid object compares nothing"
+    never = [rule.fix for rule in RULES if rule.fix not in broken]
+    assert len(never) < len(RULES) / 8, f"no object breaks these rules: {never}"
 
 
 def fields(schema, path=()):

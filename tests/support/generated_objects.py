@@ -43,6 +43,53 @@ PROGRAMS: tuple[dict[str, Any], ...] = (
     {"trainer": {"name": "a.b:C"}},
     {"trainer": {"name": "a.b:C", "params": {"steps": 1, "deep": {"x": [1, "a", None, True]}}}},
 )
+# Parts of a spec that break a rule between fields, or nearly: by chance, few values meet one.
+NEAR_RULES: tuple[dict[str, Any], ...] = (
+    *({"env": [{"name": name, "value": "1"}]} for name in ("RANK", "PET_X", "MASTER_ADDR", "TORCHYARD_HOOKS", "RANKS")),
+    *({name: {"torchyard.dev/x": "a"}} for name in ("podLabels", "podAnnotations")),
+    *({name: {"kubectl.kubernetes.io/x": "a"}} for name in ("podLabels", "podAnnotations")),
+    *({name: {"no key!": "a"}} for name in ("podLabels", "podAnnotations")),
+    *(
+        {"volumes": [{"name": name, "claim": "c", "mountPath": path}]}
+        for name, path in (("torchyard-x", "/a"), ("a", "/tmp"), ("a", "/a/../b"), ("a", "/torchyard"), ("a", "/data"))
+    ),
+    {"command": ["python train.py"]},
+    *(
+        {"command": ["torchrun", *options, "t.py"], "nodes": 2, "procsPerNode": 2}
+        for options in (
+            *((), ("--nproc-per-node", "3"), ("--nproc-per-node=2",), ("--nnodes=3",), ("--standalone",)),
+            *(("--max-restarts", "3"), ("--rdzv-backend=c10d",), ("--node_rank", "0")),
+        )
+    ),
+    {"trainer": {"name": "cvrp"}, "args": ["--lr=1"]},
+    *(
+        {"trainer": {"name": name, "mode": mode}, **more}
+        for name, mode in (("cvrp", "train"), ("cvrp", "bench"), ("vecrl", "eval"), ("lm", "export"))
+        for more in (
+            {"checkpoint": {"resumeFrom": "runs/best"}},
+            {"checkpoint": {"initFrom": "runs/best"}},
+            {"evaluation": {"interval": {"steps": 5}}},
+            {"health": {"stall": "5m"}},
+            {"export": {"formats": ["hf"]}},
+        )
+    ),
+    {"scheduling": {"nodeSelector": {"a." * 126 + "a/" + "b" * 64: "x"}}},
+    # By characters short enough for the schema, by bytes too long for a rule.
+    {"script": "\u00e9" * 31_000},
+    {"command": ["python", *["\u00e9" * 1000] * 31]},
+    {"command": ["python"], "args": ["\u00e9" * 1000] * 31},
+    {"env": [{"name": f"A{number}", "value": "\u00e9" * 1000} for number in range(31)]},
+    *(
+        {section: {name: "0s"}}
+        for section, name in (
+            *(("health", "startTimeout"), ("health", "stall"), ("health", "pendingTimeout")),
+            *(("scheduling", "gangTimeout"), ("metrics", "interval")),
+        )
+    ),
+    {"restart": {"backoff": {"max": "0s"}}},
+    {"activeDeadline": "0s"},
+    {"gracePeriod": "0s"},
+)
 
 
 def generated(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
@@ -57,6 +104,12 @@ def _object(chance: random.Random) -> dict[str, Any]:
     for program in ("script", "command", "trainer", "args"):
         spec.pop(program, None)
     spec |= copy.deepcopy(chance.choice(PROGRAMS))
+    if chance.random() < 0.15:
+        near = copy.deepcopy(chance.choice(NEAR_RULES))
+        if near.keys() & {"script", "command", "trainer"}:
+            for program in ("script", "command", "trainer"):
+                spec.pop(program, None)
+        spec |= near
     document: dict[str, Any] = {
         "apiVersion": "torchyard.dev/v1alpha1",
         "kind": "TrainingJob",
