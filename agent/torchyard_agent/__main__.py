@@ -14,10 +14,10 @@ from typing import Mapping, NoReturn
 from torchyard_agent import dump, environment, install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
 from torchyard_agent.titles import name_process
 
-BAD_CONFIGURATION = 64
 _LOG_BYTES = 8 << 20
 _STACKS_ARGUMENTS = 3
 
@@ -70,8 +70,8 @@ def _refuse(message: str, env: Mapping[str, str]) -> NoReturn:
     print(f"torchyard-agent: {message}", file=sys.stderr)
     log = env.get("TORCHYARD_TERMINATION_LOG")
     if log:
-        termination.write(Path(log), BAD_CONFIGURATION, {"failure": {"code": BAD_CONFIGURATION, "message": message}})
-    sys.exit(BAD_CONFIGURATION)
+        termination.write(Path(log), ExitCode.CONFIG, {"failure": {"code": ExitCode.CONFIG, "message": message}})
+    sys.exit(ExitCode.CONFIG)
 
 
 def _log_to(settings: Settings) -> None:

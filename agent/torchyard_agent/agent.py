@@ -17,6 +17,7 @@ from torchyard_agent import local_http, ownership, termination, told
 from torchyard_agent.command import classify, interpreter_of, torchrun_interpreter
 from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
 from torchyard_agent.output import LITTLE_SPACE, free_space, full_disk_notice
@@ -32,7 +33,6 @@ from torchyard_agent.wakeup import Wakeup
 from torchyard_agent.warm import WarmStart
 from torchyard_agent.workers import Workers
 
-PREEMPTED, TERMINATED = 75, 143
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
 _FORWARDED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -142,7 +142,7 @@ class Agent:
         again, self.terminated = self.terminated, True
         run = self.workers.round
         if run is None:
-            self.leaving = PREEMPTED if (self.workers.exit or {}).get("saved") else TERMINATED
+            self.leaving = ExitCode.PREEMPTED if (self.workers.exit or {}).get("saved") else ExitCode.TERMINATED
         elif again or run.kill_deadline is not None:
             self.workers.stop(now)
         elif run.save_deadline is None:
@@ -154,7 +154,9 @@ class Agent:
             self.notices.append(full)
         if self.workers.tend(now) and self.terminated:
             assert self.workers.exit is not None
-            self.leaving = {0: 0, PREEMPTED: PREEMPTED}.get(self.workers.exit["code"], TERMINATED)
+            self.leaving = {0: 0, ExitCode.PREEMPTED: ExitCode.PREEMPTED}.get(
+                self.workers.exit["code"], ExitCode.TERMINATED
+            )
 
     # Commands
 
@@ -173,7 +175,7 @@ class Agent:
         command, self.obeyed = self.sync.told()
         if self.sync.superseded and self.leaving is None:
             logger.warning("another instance of this pod is newer: leaving")
-            self.leaving = TERMINATED
+            self.leaving = ExitCode.TERMINATED
             if self.workers.round is not None:
                 self.workers.stop(now)
         if self.leaving is not None or self.terminated:

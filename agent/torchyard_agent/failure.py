@@ -6,9 +6,9 @@ import re
 import signal
 from typing import Any, Dict, Iterable, List, Optional
 
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import ends, head, is_number, is_text, is_whole
 
-PEER_LOST = 76
 _TRACEBACK_BYTES = 4000
 _MESSAGE_BYTES = 1000
 _WORD_BYTES = 200
@@ -42,7 +42,7 @@ _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
 def is_secondary(exception: Optional[str], message: str, code: int, *, classified: bool = False) -> bool:
     """Return whether this failure only says that a peer or the collective went away."""
-    if code == PEER_LOST and classified:
+    if code == ExitCode.PEER_LOST and classified:
         return True
     if exception is None or _OWN_FAULT.search(message):
         return False

@@ -14,7 +14,6 @@ import signal
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-UNUSABLE = 68
 PROBE_SECONDS = 120.0
 _HIDDEN = ("", "-1", "NoDevFiles")
 # Devices of GPUs that have no /dev/nvidia<N>: WSL, ROCm, Jetson.

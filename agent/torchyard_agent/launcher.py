@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from torchyard_agent import evidence, failure, gpu_check, guard
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import try_write_json
 from torchyard_agent.forks import Forked, context_class
 from torchyard_agent.process import die_with_parent, stand_before_others
 
-SAVED = 75
-BAD_CONFIGURATION, NOT_FOUND = 64, 127
 _SAVE_SKEW_SECONDS = 10.0
 
 
@@ -54,7 +53,7 @@ def run(spec: Dict[str, Any], forks: Sequence[Forked] = ()) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return launch.refuse(NOT_FOUND, f"torchrun: {sys.executable} has no torch")
+        return launch.refuse(ExitCode.NOT_FOUND, f"torchrun: {sys.executable} has no torch")
 
 
 class Launch:
@@ -75,15 +74,15 @@ class Launch:
 
         lacking = gpu_check.check(self.spec["gpus"], torch_is_there=True)
         if lacking:
-            return self.refuse(gpu_check.UNUSABLE, lacking)
+            return self.refuse(ExitCode.HARDWARE, lacking)
         try:
             args = self._arguments()
             config, entrypoint, arguments = _config(args, warm=bool(self.forks))
         except ValueError as error:
-            return self.refuse(BAD_CONFIGURATION, f"torchrun: {error}")
+            return self.refuse(ExitCode.CONFIG, f"torchrun: {error}")
         refusal = _cannot_start(args)
         if refusal:
-            return self.refuse(NOT_FOUND, refusal)
+            return self.refuse(ExitCode.NOT_FOUND, refusal)
         cold = _why_cold(args, entrypoint) if self.forks else None
         if cold:
             self.notice(f"warm start is off: {cold}")
@@ -178,7 +177,7 @@ class Launch:
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
         """Return whether to leave the others alone for now: those that ended had saved; a save ends on all ranks."""
-        if set(ended.values()) != {SAVED} or len(ended) == len(self.pids):
+        if set(ended.values()) != {ExitCode.PREEMPTED} or len(ended) == len(self.pids):
             return False
         if not (self.run_dir / "preempt").exists() and not any(self.run_dir.glob("saved.*")):
             return False  # a program's own 75
@@ -196,7 +195,7 @@ class Launch:
 
     def stopped(self) -> None:
         """Last act of the guard after a SIGTERM."""
-        self._write(143, [])
+        self._write(ExitCode.TERMINATED, [])
 
     def refuse(self, code: int, message: str) -> int:
         """End the round before it starts: `message` says what is missing."""

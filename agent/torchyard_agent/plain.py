@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from torchyard_agent import evidence, failure, gpu_check, guard
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import is_whole, try_write_json
 from torchyard_agent.launcher import exec_arguments
 from torchyard_agent.process import die_with_parent, stand_before_others
@@ -42,9 +43,9 @@ def run(spec: Dict[str, Any]) -> int:
 
     lacking = gpu_check.check(spec["gpus"], torch_is_there=False)
     if lacking:
-        return refuse(gpu_check.UNUSABLE, lacking)
+        return refuse(ExitCode.HARDWARE, lacking)
     stand_before_others(0.5)
-    guard.watch(lambda: pids, lambda: write(143, []))
+    guard.watch(lambda: pids, lambda: write(ExitCode.TERMINATED, []))
     process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
     pids.append(process.pid)
     try_write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})

@@ -15,6 +15,7 @@ from torchyard_agent import dump, failure
 from torchyard_agent.command import Torchrun
 from torchyard_agent.curves import Axis, Curves
 from torchyard_agent.digest import digest
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import head, is_text, read_json, write_json
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
@@ -32,7 +33,6 @@ _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
 _NOTICES, _NOTICE_BYTES = 4, 400
 _SIGNALS = 128  # exit codes above it are those of signals
-HUNG, SAVED, ENDED_BY_REQUEST = 70, 75, 143
 
 
 def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: int, unset: List[str]) -> Dict[str, Any]:
@@ -251,14 +251,14 @@ class RoundRun:
         cause = written.get("failure")
         saved = self.saved()
         after = bool(self.signalled) and (cause is None or cause["time"] >= self.save_asked)
-        asked = saved or after or (self.asked and not (cause and cause["code"] != SAVED))
+        asked = saved or after or (self.asked and not (cause and cause["code"] != ExitCode.PREEMPTED))
         if self.hung is not None:
-            code, cause, asked = HUNG, self._record_of(self.hung), False
+            code, cause, asked = ExitCode.HUNG, self._record_of(self.hung), False
         elif code and saved:
-            code, cause = SAVED, None
+            code, cause = ExitCode.PREEMPTED, None
         elif asked and not saved:
             # Also with 0: a program that traps SIGTERM often ends with it, long before its work is done.
-            code, cause = ENDED_BY_REQUEST, None
+            code, cause = ExitCode.TERMINATED, None
         elif code and cause is None:
             cause = self._own_record(code, self._without_evidence(code))
         elif code == 0 and self._incomplete():
@@ -301,13 +301,15 @@ class RoundRun:
         rank, pid = hung.rank, self.workers().get(hung.rank, 0)
         local_rank = rank - self.ranks[0]
         found = {
-            "code": HUNG,
+            "code": ExitCode.HUNG,
             "exception": "Hung",
             "message": hung.message,
             "traceback": hung.stacks,
             "secondary": hung.secondary,
         }
-        return failure.record(rank=rank, local_rank=local_rank, pid=pid, code=HUNG, time=time.time(), found=found)
+        return failure.record(
+            rank=rank, local_rank=local_rank, pid=pid, code=ExitCode.HUNG, time=time.time(), found=found
+        )
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:
         # Below a plain command the cause may have a rank of a launcher's, and the pod has one report.

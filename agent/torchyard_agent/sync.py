@@ -167,7 +167,6 @@ class Sync:
                 "protocol": PROTOCOL,
                 "instance": self._instance,
                 "sequence": self._sequence,
-                "time": time.time(),
                 "wait": wait,
                 "revision": self._obeyed,
                 **self._state,

@@ -12,6 +12,7 @@ from torchyard_agent import failure
 from torchyard_agent.command import Plain, Torchrun
 from torchyard_agent.echo import Echo
 from torchyard_agent.environment import REMOVED_FROM_WORKERS
+from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.logs import bound_stderr
 from torchyard_agent.ports import ReservedPort
 from torchyard_agent.process import kill_descendants, reaped
@@ -71,7 +72,7 @@ class Workers:
         except OSError as error:
             logger.warning("round %d: %s", number, error)
             run.launcher = _NEVER_STARTED
-            self._statuses[_NEVER_STARTED] = 127
+            self._statuses[_NEVER_STARTED] = ExitCode.NOT_FOUND
         return True
 
     def tend(self, now: float) -> bool:

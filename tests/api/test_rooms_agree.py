@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 from torchyard.api.codec import read_job
-from torchyard.api.exit_codes import EXIT_REASONS, reason_of_exit
+from torchyard.api.exit_codes import EXIT_REASONS, ExitCode, reason_of_exit
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import agent_env, trainer_config
 from torchyard.api.reasons import Reason
+from torchyard.cli import errors
+from torchyard_agent.exit_codes import ExitCode as AgentExitCode
 from torchyard_trainers.core.config import load
 from torchyard_trainers.core.exits import Exit
 from torchyard_trainers.registry import WORKLOADS
@@ -46,9 +48,15 @@ def test_what_may_be_named_is_there():
     assert set(BUILT_IN) == set(WORKLOADS)
 
 
-def test_every_exit_code_of_a_trainer_has_its_own_meaning():
-    assert {int(code) for code in Exit} <= set(EXIT_REASONS)
-    assert all(reason_of_exit(int(code), classified=True) in set(Reason) for code in Exit)
+def test_operator_agent_trainers_and_command_line_have_the_same_exit_codes():
+    """Three programs that share no code, and a command line that starts without the table's imports."""
+    known = {code.name: code.value for code in ExitCode}
+    assert {code.name: code.value for code in AgentExitCode} == known
+    assert {code.name: code.value for code in Exit}.items() <= known.items()
+    line = (errors.SUCCEEDED, errors.FAILED, errors.INVALID, errors.STOPPED, errors.INTERRUPTED)
+    assert line == tuple(known[name] for name in ("DONE", "USER_ERROR", "CONFIG", "PREEMPTED", "INTERRUPTED"))
+    assert set(ExitCode) == set(EXIT_REASONS)
+    assert all(reason_of_exit(int(code), classified=True) in set(Reason) for code in ExitCode)
 
 
 def test_the_agent_knows_every_setting_it_is_given():

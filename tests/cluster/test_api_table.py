@@ -118,7 +118,8 @@ async def test_generated_objects_are_judged_alike(api, jobs, seed):
         if not found:
             assert answer.result() == "", f"only the API server rejects {document}"
         elif not answer.result() and not differs_by_design(document):
-            assert all(each.fix in UNKNOWN_TO_CEL for each in found), f"only validate rejects {document}: {found}"
+            unknown = (each.fix in UNKNOWN_TO_CEL or each.path.startswith("spec.trainer.params") for each in found)
+            assert all(unknown), f"only validate rejects {document}: {found}"
     accepted = sum(not found for found in problems)
     assert accepted > BATCH / 10, "a generator that makes no valid object compares nothing"
 

@@ -28,7 +28,6 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[ -~]*$")]
     sequence: Count
     state: AgentState
-    time: Seconds = 0.0
     wait: Seconds = 0.0
     revision: Count = 0
     round: Count = 0

@@ -98,7 +98,8 @@ class Intake:
 
     def state(self, pod):
         requests = self.requests.get(pod, [])
-        return max(requests, key=lambda request: (request["time"], request["sequence"])) if requests else {}
+        began = {request["instance"]: place for place, request in reversed([*enumerate(requests)])}
+        return max(requests, key=lambda request: (began[request["instance"]], request["sequence"]), default={})
 
     def wait_for(self, pod, condition, seconds=DEADLINE):
         """The first newest state that meets `condition`."""

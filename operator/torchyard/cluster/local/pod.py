@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api import launch
+from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.local import record
@@ -28,7 +29,6 @@ from torchyard.engine.view import Pod
 KEEPER = Path(__file__).with_name("keeper.py")
 SIGNALLED = 128
 KILLED = SIGNALLED + signal.SIGKILL
-BAD_CONFIGURATION = 64
 _ALL_IS_WELL = re.compile(r"[\d-]+ [\d:,]+ INFO ")
 _KEEPER_START_SECONDS = 10.0
 _KEEPER_END_SECONDS = 5.0
@@ -164,7 +164,7 @@ class LocalPod:
     async def adopt(self) -> None:
         """Take up a pod of a former controller: running, over, or lost between the two."""
         if self.record.never_started:
-            self.fail(BAD_CONFIGURATION, Reason.CONFIGURATION_INVALID, self.record.never_started)
+            self.fail(ExitCode.CONFIG, Reason.CONFIGURATION_INVALID, self.record.never_started)
         elif is_locked(self._lock):
             await self._started()
         else:
@@ -219,7 +219,7 @@ class LocalPod:
         if not isinstance(error, ValueError):
             self.fail(KILLED, Reason.POD_FAILED, f"The pod's processes could not be started: {error}.")
             return
-        self.fail(BAD_CONFIGURATION, Reason.CONFIGURATION_INVALID, str(error))
+        self.fail(ExitCode.CONFIG, Reason.CONFIGURATION_INVALID, str(error))
         with suppress(OSError):
             self.write(msgspec.structs.replace(self.record, never_started=str(error)))
 
