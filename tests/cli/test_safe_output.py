@@ -29,6 +29,7 @@ WORDS = {
     "explain": "explain cvrp -n team",
     "logs": "logs cvrp -n team",
     "events": "events cvrp -n team",
+    "diff": "diff cvrp cvrp -n team",
     "wait": "wait cvrp --timeout 1s -n team",
     "fetch": "fetch cvrp -n team",
     "stacks": "stacks cvrp -n team",

@@ -209,7 +209,7 @@ def _lines(found: Comparison) -> Iterator[str]:
             yield from (f"    {clean(line)}" for line in each.lines)
         else:
             yield f"  {clean(each.name)}: {_shown(each.left)} -> {_shown(each.right)}"
-    yield from (f"note: {note}" for note in found.notes)
+    yield from (f"note: {clean(note)}" for note in found.notes)
 
 
 def _shown(value: Value) -> str:
