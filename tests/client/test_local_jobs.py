@@ -1,10 +1,13 @@
 """Runs of this machine in Python, in a thread with a running event loop, as in a notebook."""
 
 import json
+import signal
+import subprocess
 import sys
 
 import msgspec
 import pytest
+from tests.cli.conftest import eventually
 
 import torchyard as ty
 
@@ -79,6 +82,28 @@ def test_a_run_in_the_background_is_stopped_and_goes_on(home):
     with pytest.raises(TimeoutError):
         job.wait(timeout=0.1)
     assert job.stop().state == "Suspended"
+    (home / "go").touch()
+    job.resume()
+    assert job.wait().state == "Succeeded"
+
+
+PROGRAMS = {
+    "the process ends": "job = ty.run(JOB, wait=False)\nnext(True for status in job.watch() if status.round)\n",
+    "Ctrl-C": "ty.run(JOB)\n",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_a_run_is_stopped_and_can_go_on_when_its_program_ends(home, program):
+    source = f"import torchyard as ty\nJOB = {job_of('bg', WAITS)!r}\n{program}"
+    running = subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True)
+    if "wait=False" not in program:
+        eventually(lambda: (home / "home/runs/bg").exists() and ty.get_job("bg").status.round)
+        running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=120)
+    assert ("KeyboardInterrupt" in said) == ("wait=False" not in program), said
+    job = ty.get_job("bg")
+    assert job.status.state == "Suspended"
     (home / "go").touch()
     job.resume()
     assert job.wait().state == "Succeeded"

@@ -1,8 +1,9 @@
 """Runs and sweeps of this machine that this process controls: until they are over or the process ends."""
 
 import asyncio
-import atexit
+import concurrent.futures.thread
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TimedOutError
@@ -104,8 +105,6 @@ def _key_of(sweep: str) -> str:
 def _controlled(key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> Controlled[T]:
     known = _CONTROLLED.get(key)
     if known is None:
-        atexit.unregister(_stop_all)
-        atexit.register(_stop_all)
         known = _CONTROLLED[key] = Controlled(key, work)
     return known
 
@@ -117,3 +116,9 @@ def _stop_all() -> None:
         each.stop()
     for each in left:
         each.wait(EXIT_SECONDS)
+
+
+# Stopping a run needs threads of executors. The module of `concurrent.futures` ends those before the functions of
+# `atexit` are called, by this very list, which is called from its end.
+assert concurrent.futures.thread
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # noqa: SLF001
