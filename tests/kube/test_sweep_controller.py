@@ -30,7 +30,8 @@ async def test_a_kill_between_any_two_writes_changes_no_decision():
         assert wild.decisions() == calm.decisions(), number
 
 
-async def test_trials_belong_to_the_sweep_and_report_their_rungs():
+async def test_trials_belong_to_the_sweep_and_report_their_rungs(caplog):
+    caplog.set_level("INFO", "torchyard.decisions")
     world = World()
     await world.visit()
     names = sorted(job["metadata"]["name"] for job in world.trials())
@@ -45,6 +46,12 @@ async def test_trials_belong_to_the_sweep_and_report_their_rungs():
     before = len(world.writes)
     await world.visit()
     assert len(world.writes) == before, "an unchanged sweep is not written to"
+    said = [record.getMessage() for record in caplog.records if record.name == "torchyard.decisions"]
+    assert said == [
+        "research/tune: created trial tune-0, unit 0",
+        "research/tune: created trial tune-1, unit 1",
+        "research/tune: Running, Searching: trials run, or are about to",
+    ]
 
 
 async def test_suspend_and_resume_change_no_decision():

@@ -19,7 +19,7 @@ from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.engine.queue import Closed, WorkQueue
-from torchyard.sweep.decide import Action, Create, Finish, Promote, Stop
+from torchyard.sweep.decide import Action, Create, Finish, Promote, Resume, Stop
 from torchyard.sweep.outcomes import Trial
 from torchyard.sweep.plan import Problem, Suspend, SweepView, invalid, plan
 from torchyard.sweep.received import InvalidSweep
@@ -34,6 +34,7 @@ SUGGEST_SECONDS = 120.0
 RESYNC_SECONDS = 300.0
 DEBOUNCE_SECONDS = 0.05
 _log = logging.getLogger(__name__)
+_decisions = logging.getLogger("torchyard.decisions")
 
 
 class SweepController:
@@ -111,6 +112,8 @@ class SweepController:
         for action in decided.actions:
             try:
                 await self._carry_out(sweep, action, jobs)
+                if not isinstance(action, Finish):
+                    _decisions.info("%s/%s: %s", *key, _told(sweep, action))
             except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
                 failed = error
                 break
@@ -174,6 +177,8 @@ class SweepController:
         except NotFound as error:
             self._sweeps.missed(sweep.key, sweep.metadata.uid, error)
             return
+        if (status.state, status.reason) != (sweep.status.state, sweep.status.reason):
+            _decisions.info("%s/%s: %s, %s: %s", *sweep.key, status.state, status.reason, status.message)
         self._sweeps.put(answer)
 
     async def _work(self) -> None:
@@ -203,6 +208,15 @@ class SweepController:
         else:
             if due is not None:
                 self._queue.add_after(key, due)
+
+
+_VERBS = {"Create": "created", "Promote": "continued", "Stop": "stopped", "Resume": "resumed", "Suspend": "suspended"}
+
+
+def _told(sweep: TrainingSweep, action: Create | Promote | Stop | Resume | Suspend) -> str:
+    """Return the line of the log for a write that was made."""
+    of = f", unit {action.unit.number}" if isinstance(action, Create | Promote) else ""
+    return f"{_VERBS[type(action).__name__]} trial {trial_name(sweep.metadata.name, action.number)}{of}"
 
 
 def _read(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob | InvalidJob]) -> list[Trial] | Problem:
