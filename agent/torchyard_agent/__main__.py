@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn
 
-from torchyard_agent import dump, environment, install, termination
+from torchyard_agent import environment, install, stacks, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.exit_codes import ExitCode
@@ -30,7 +30,7 @@ def main() -> None:
             install.install(sys.argv[2:], os.environ, Path(__file__).parents[1])
             return
         if sys.argv[1:2] == ["stacks"] and len(sys.argv) == _STACKS_ARGUMENTS:
-            print(json.dumps(dump.listed(Path(sys.argv[2]))))
+            print(json.dumps(stacks.listed(Path(sys.argv[2]))))
             return
         environment.unpack(os.environ)
         _enter_working_folder(os.environ)

@@ -13,10 +13,11 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import local_http, ownership, termination, told
+from torchyard_agent import local_http, ownership, status_report, termination
 from torchyard_agent.command import classify, interpreter_of, torchrun_interpreter
 from torchyard_agent.content import Content
 from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
+from torchyard_agent.event_loop import Wakeup
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
 from torchyard_agent.gpus import Gpus
@@ -29,9 +30,8 @@ from torchyard_agent.round_run import notices
 from torchyard_agent.rounds import Move, Standing, next_move
 from torchyard_agent.settings import Settings
 from torchyard_agent.sync import Sync
-from torchyard_agent.wakeup import Wakeup
-from torchyard_agent.warm import WarmStart
 from torchyard_agent.workers import Workers
+from torchyard_agent.zygote_client import WarmStart
 
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
@@ -222,11 +222,11 @@ class Agent:
         ended = (self.workers.exit or {}).get("time", 0.0)
         return time.monotonic() - (time.time() - ended) if ended else 0.0
 
-    # What is told
+    # What is reported
 
     def _document(self) -> Dict[str, Any]:
         document = {
-            "state": told.state(
+            "state": status_report.state(
                 self._standing(), leaving=self.leaving is not None or self.terminated, starting=self.warm.starting
             ),
             "round": self.standing.accepted,
@@ -249,7 +249,7 @@ class Agent:
 
     def _publish(self) -> None:
         document = self._document()
-        news = told.news(document)
+        news = status_report.news(document)
         self.sync.publish(document, obeyed=self.obeyed, urgent=news != self._published)
         self._published = news
 

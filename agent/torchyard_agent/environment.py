@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, MutableMapping
 
 from torchyard_agent.hooks import SITECUSTOMIZE
 from torchyard_agent.settings import Settings
-from torchyard_agent.warm import LOCATION
+from torchyard_agent.zygote_client import LOCATION
 
 # Set for the zygote alone, unless the user did: its import must start no thread and no CUDA.
 _ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from torchyard_agent.warm import python_code
+from torchyard_agent.zygote_client import python_code
 
 FILE = "environment.json"
 SCHEMA = 1

@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
-from torchyard_agent import dump, failure
+from torchyard_agent import failure, stacks
 from torchyard_agent.command import Torchrun
 from torchyard_agent.curves import Axis, Curves
 from torchyard_agent.digest import digest
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import head, is_text, read_json, write_json
+from torchyard_agent.hang_detector import Hung, Standstill, verdict
 from torchyard_agent.logs import RankLog
 from torchyard_agent.memory import Memory
 from torchyard_agent.output import LITTLE_SPACE, free_space
@@ -24,8 +25,7 @@ from torchyard_agent.process import is_alive
 from torchyard_agent.recipients import handlers
 from torchyard_agent.reports import Reports, from_patterns
 from torchyard_agent.settings import Settings
-from torchyard_agent.standstill import Hung, Standstill, verdict
-from torchyard_agent.warm import python_code
+from torchyard_agent.zygote_client import python_code
 
 KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
@@ -123,7 +123,7 @@ class RoundRun:
             OSError: the interpreter cannot be started.
         """
         program = [sys.executable, "-S"] if self.plain else [interpreter]
-        code = python_code("plain" if self.plain else "launcher")
+        code = python_code("plain_launcher" if self.plain else "launcher")
         # In a session of its own: a signal to the agent's process group must not take the guard of the workers away.
         process = subprocess.Popen(
             [*program, "-u", "-c", code, str(self.spec_path), str(os.getpid())],
@@ -217,9 +217,9 @@ class RoundRun:
         overdue = self.standstill.look(running, now)
         if not overdue:
             return False
-        written = dump.stacks(self.settings.run_dir)
-        stacks = {rank: written.get(pid, "") for rank, pid in pids.items()}
-        found = verdict(overdue, stacks, running, world=len(self.ranks) * int(self.spec["nodes"]))
+        written = stacks.collect(self.settings.run_dir)
+        found_stacks = {rank: written.get(pid, "") for rank, pid in pids.items()}
+        found = verdict(overdue, found_stacks, running, world=len(self.ranks) * int(self.spec["nodes"]))
         if found.secondary and self.standstill.wait_for_others():
             return False
         self.hung = found

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from torchyard_agent.body import fit
+from torchyard_agent.payload import fit
 from torchyard_agent.transport import base_path, connect
 
 PROTOCOL = 1

@@ -10,15 +10,15 @@ from typing import Any, Dict, List, Optional
 
 from torchyard_agent import failure
 from torchyard_agent.command import Plain, Torchrun
-from torchyard_agent.echo import Echo
 from torchyard_agent.environment import REMOVED_FROM_WORKERS
 from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.log_forwarder import Echo
 from torchyard_agent.logs import bound_stderr
 from torchyard_agent.ports import ReservedPort
 from torchyard_agent.process import kill_descendants, reaped
 from torchyard_agent.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.settings import Settings
-from torchyard_agent.warm import WarmStart
+from torchyard_agent.zygote_client import WarmStart
 
 _LEAVE_SECONDS = 5.0
 _NEVER_STARTED = -1  # stands for the process id of a launcher there never was

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from torchyard_agent import failure, termination
-from torchyard_agent.body import BODY_BYTES, fit
+from torchyard_agent.payload import BODY_BYTES, fit
 
 
 def cause(**facts):

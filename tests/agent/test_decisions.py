@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchyard_agent import gpus, reports, told
+from torchyard_agent import gpus, reports, status_report
 from torchyard_agent.metrics import render
 from torchyard_agent.rounds import Move, Standing, next_move
 
@@ -72,7 +72,7 @@ def test_a_report_of_any_program_costs_only_the_fields_that_are_wrong(tmp_path, 
     (report,) = read.all()
     assert {**report, name: right.get(name)} == {"phase": "step", "localRank": 0, **right, name: right.get(name)}
     assert report.get(name) != wrong
-    assert told.news({"state": "running", "round": 4, "notices": [], "reports": [report]})
+    assert status_report.news({"state": "running", "round": 4, "notices": [], "reports": [report]})
     assert "torchyard_step" in render({"reports": [report]})
     assert reports.trimmed([report])[0]["step"] == 7
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from torchyard_agent import echo
-from torchyard_agent.echo import Echo
+from torchyard_agent import log_forwarder
+from torchyard_agent.log_forwarder import Echo
 
 LINE = "x" * 1000
 
@@ -37,7 +37,7 @@ def pipe():
 
 
 def test_a_reader_that_stalls_costs_lines_and_neither_time_nor_memory(pipe, until, monkeypatch):
-    monkeypatch.setattr(echo, "WAITING_BYTES", 200_000)
+    monkeypatch.setattr(log_forwarder, "WAITING_BYTES", 200_000)
     stream, read = pipe
     one = Echo(stream)
     for _ in range(100):
@@ -60,7 +60,7 @@ def test_a_reader_that_stalls_costs_lines_and_neither_time_nor_memory(pipe, unti
 
 
 def test_the_end_does_not_wait_for_a_reader_that_never_comes(pipe, monkeypatch):
-    monkeypatch.setattr(echo, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(log_forwarder, "_CLOSE_SECONDS", 0.05)
     stream, read = pipe
     one = Echo(stream)
     one.say(0, [LINE] * 200)

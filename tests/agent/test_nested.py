@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent import evidence, failure
-from torchyard_agent.dump import listed
 from torchyard_agent.files import write_json
 from torchyard_agent.progress import ReportWriter
+from torchyard_agent.stacks import listed
 
 STEPS = """
 import os, sys, time

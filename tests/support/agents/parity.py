@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torchyard_agent.hooks import SITECUSTOMIZE
 from torchyard_agent.ports import ReservedPort
-from torchyard_agent.warm import LOCATION, Zygote
+from torchyard_agent.zygote_client import LOCATION, Zygote
 
 SECONDS = 300.0
 LEAVE_SECONDS = 60.0

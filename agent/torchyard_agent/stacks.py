@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from torchyard_agent.files import read_json
+from torchyard_agent.hang_detector import place
 from torchyard_agent.hooks import STACKS_SIGNAL
 from torchyard_agent.process import catches, is_alive
-from torchyard_agent.standstill import place
 
 _WAIT_SECONDS = 3.0
 _QUIET_SECONDS = 0.1
@@ -19,7 +19,7 @@ _QUIET_SECONDS = 0.1
 def listed(run_dir: Path) -> List[Dict[str, Any]]:
     """Where each worker of this pod stands: `rank`, `pid`, `stacks` (None: it has none to give), `at`, `waits`."""
     workers = (read_json(run_dir / "workers.json") or {}).get("pids", {})
-    found = stacks(run_dir)
+    found = collect(run_dir)
     rows = []
     for rank, pid in sorted((int(rank), int(pid)) for rank, pid in workers.items()):
         at, waits = place(found.get(pid, ""))
@@ -27,7 +27,7 @@ def listed(run_dir: Path) -> List[Dict[str, Any]]:
     return rows
 
 
-def stacks(run_dir: Path) -> Dict[int, str]:
+def collect(run_dir: Path) -> Dict[int, str]:
     """Ask every process that left `stacks.<pid>.txt` for its stacks; return what each wrote, by process id.
 
     A process without our handler is never signalled: the signal would end it.
