@@ -44,16 +44,23 @@ def test_a_gpu_without_bf16_is_planned_in_what_the_job_computes_in_there(job, ca
     assert "precision: bf16, but this GPU does not support it; use fp16 or fp32" in capsys.readouterr().err
 
 
-def test_an_evaluation_that_does_not_fit_is_told_with_what_to_change():
+@pytest.mark.parametrize(
+    ("moment", "advice"),
+    [
+        ("evaluation between steps", "evaluate less at once (trainer.params.evalBatch or evalEpisodes)"),
+        ("rollout before a step", "generate less at once (trainer.params.rolloutBatch or maxNewTokens)"),
+    ],
+)
+def test_what_does_not_fit_outside_of_a_step_is_told_with_what_to_change(moment, advice):
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "buffers", "host", "total"), 0)
     job = {
         "strategy": "ddp", "precision": "fp32", "microBatchSize": 4, "accumulation": 1,
         "activationCheckpointing": "none", "cpuOffload": False, "bytes": sizes,
-        "peak": "evaluation between steps", "fits": False,
+        "peak": moment, "fits": False,
     }  # fmt: skip
     said = plan.told({"job": job, "ranks": 2, "change": None, "room": 1 << 30}, "T4-16GB")
-    assert "the moment of most need, in the evaluation between steps." in said
-    assert "evaluate less at once (trainer.params.evalBatch or evalEpisodes)" in said
+    assert f"the moment of most need, in the {moment}." in said
+    assert advice in said
 
 
 def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeypatch):

@@ -32,6 +32,7 @@ WITHOUT_BF16 = {"T4-16GB", "V100-16GB", "V100-32GB"}
 
 # Parts that every forecast tells, even of nothing.
 EVALUATION = "evaluation between steps"
+ROLLOUT = "rollout before a step"
 ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
 
 
@@ -162,6 +163,9 @@ def told(found: dict[str, Any], gpu: str | None) -> str:
     elif not job["fits"] and job["peak"] == EVALUATION:
         less = "trainer.params.evalBatch or evalEpisodes"
         lines.append(f"No change of spec.parallelism makes its evaluation fit: evaluate less at once ({less}).")
+    elif not job["fits"] and job["peak"] == ROLLOUT:
+        less = "trainer.params.rolloutBatch or maxNewTokens"
+        lines.append(f"No change of spec.parallelism makes its rollouts fit: generate less at once ({less}).")
     elif not job["fits"]:
         lines.append("No change of spec.parallelism makes it fit: use more GPUs, larger ones, or a smaller model.")
     return "\n".join(lines)
@@ -188,7 +192,7 @@ def _table(sizes: dict[str, int]) -> list[str]:
 
 def _moment(job: dict[str, Any]) -> str:
     peak = f"That is the moment of most need, in the {job['peak']}"
-    if job["bytes"]["gradients"] or job["peak"] == EVALUATION:
+    if job["bytes"]["gradients"] or job["peak"] in (EVALUATION, ROLLOUT):
         return f"{peak}."
     return f"{peak}: there are no gradients yet, and later, when there are, less of the rest."
 

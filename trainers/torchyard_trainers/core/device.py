@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchyard_trainers.core.flag import Flag
 
 _GPU = Flag()
+_SHAPES = Flag()
 
 
 def can_sync(tensor: Tensor) -> bool:
@@ -18,6 +19,16 @@ def can_sync(tensor: Tensor) -> bool:
 def as_on_gpu(*, wanted: bool) -> AbstractContextManager[None]:
     """Treat CPU tensors as GPU tensors inside a `with` block: for the forecast of a step on a GPU."""
     return _GPU.set(on=wanted)
+
+
+def as_shapes(*, wanted: bool) -> AbstractContextManager[None]:
+    """Treat tensors as shapes without values inside a `with` block: for the forecast of a step."""
+    return _SHAPES.set(on=wanted)
+
+
+def only_shapes() -> bool:
+    """Whether tensors have no values: what depends on them is taken to be as large as it can be."""
+    return _SHAPES.on
 
 
 def works_on_cpu(tensor: Tensor) -> bool:

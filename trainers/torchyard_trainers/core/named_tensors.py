@@ -3,6 +3,7 @@
 from typing import cast
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.tensor import DTensor
 
 
@@ -17,7 +18,8 @@ def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
 
     if not isinstance(tensor, DTensor):
         return tensor.detach(), tuple(slice(0, size) for size in tensor.shape)
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    with unset_fake_temporarily():  # it computes numbers with tensors, also in a forecast
+        shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     local = tensor.to_local().detach()
     assert tuple(shape) == tuple(local.shape)
     return local, tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.losses import IGNORE
 
@@ -32,6 +33,11 @@ def documents(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[i
 
     The last token of a document has no successor, so it is no input.
     """
+    with unset_fake_temporarily():  # made of numbers, and so are the labels of a forecast
+        return _documents(prompts, completions, pad)
+
+
+def _documents(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad: int) -> Batch:
     width = max(len(prompt) + len(completion) for prompt, completion in zip(prompts, completions, strict=True)) - 1
     tokens = torch.full((len(prompts), width), pad)
     labels = torch.full((len(prompts), width), IGNORE)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
@@ -50,7 +51,8 @@ def score_answers(session: Session, made: Callable[[list[int]], Batch], count: i
         batch = made(positions)
         tokens, labels = batch.tokens.to(device), batch.labels.to(device)
         scores = model(tokens, labels, scores=True)
-        rows = (labels != IGNORE).nonzero()[:, 0]
+        with unset_fake_temporarily():  # the labels of a forecast have values
+            rows = (labels != IGNORE).nonzero()[:, 0]
         sums = torch.zeros(2, len(tokens), dtype=torch.float64, device=device)
         sums[0].index_add_(0, rows, -scores.log_probability.double())
         sums[1].index_add_(0, rows, (~scores.greedy).double())

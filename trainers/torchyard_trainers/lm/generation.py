@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from torchyard_trainers.core.device import can_sync
+from torchyard_trainers.core.device import can_sync, only_shapes
 from torchyard_trainers.rl.sampling import choose, draws_of, restrict
 
 # A check whether all completions have ended synchronises with the GPU, or with the other ranks.
@@ -105,7 +105,7 @@ class WeightsEngine:
         tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device=device)
         kept = torch.zeros_like(tokens, dtype=torch.bool)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-        for at in range(longest):
+        for at in _places(longest):
             end = width + at
             logits = self._model(
                 inputs,
@@ -117,13 +117,12 @@ class WeightsEngine:
             kept[:, at] = ~ended
             tokens[:, at] = chosen.masked_fill(ended, 0)
             ended = ended | torch.isin(chosen, ends)
-            if sampling.stop:
+            if sampling.stop and not only_shapes():
                 ended = ended | self._at_a_stop(tokens[:, : at + 1], ended, sampling.stop)
             if self._all_over(ended, at):
                 break
             inputs = chosen[:, None]
-        lengths = kept.sum(1)
-        used = max(int(lengths.max()), 1)
+        used = longest if only_shapes() else max(int(kept.sum(1).max()), 1)
         return Completions(tokens[:, :used], kept[:, :used], ended)
 
     @torch.no_grad()
@@ -147,6 +146,8 @@ class WeightsEngine:
             inputs = chosen[:, None]
 
     def _all_over(self, ended: Tensor, at: int) -> bool:
+        if only_shapes():
+            return False
         if (self._all_ranks is not None or not can_sync(ended)) and (at + 1) % STEPS_BETWEEN_CHECKS:
             return False
         over = bool(ended.all())
@@ -164,6 +165,11 @@ class WeightsEngine:
             )
         ]
         return torch.tensor(found, device=tokens.device)
+
+
+def _places(longest: int) -> Sequence[int]:
+    """Return the places of a completion that are computed: of shapes the first, after the prompt, and the last."""
+    return sorted({0, longest - 1}) if only_shapes() else range(longest)
 
 
 def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
 from torchyard_trainers.core.losses import CHUNK, IGNORE, linear_cross_entropy
@@ -123,8 +124,12 @@ class LanguageModel(nn.Module):
         assert labels.shape == tokens.shape, f"{tuple(labels.shape)}, {tuple(tokens.shape)}"
         if not scores:
             return linear_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten())
-        chosen = (labels.flatten() != IGNORE).nonzero()[:, 0]
-        hidden, labels = hidden.flatten(0, 1)[chosen], labels.flatten()[chosen]
+        # The labels of a forecast have values, as their number decides about most of the memory.
+        with unset_fake_temporarily():
+            labels = labels.flatten()
+            chosen = (labels != IGNORE).nonzero()[:, 0]
+            labels = labels[chosen]
+        hidden = hidden.flatten(0, 1)[chosen]
         if torch.is_grad_enabled():
             return self._scores(hidden, labels, head, temperature)
         # Nothing is kept for a backward pass, so that no more than a chunk of logits exists.

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
@@ -62,7 +63,11 @@ class Reinforcement:
         # A trial of a size of micro-batches has any step, and any rollout serves it.
         rollout, _ = self._held[number] if number in self._held else next(iter(self._held.values()))
         samples = batch.ids % settings.batch
-        own = rollout.take(rows_of_samples(settings, world.size, world.rank, index % settings.minibatches, samples))
+        if only_shapes():
+            own = rollout.first(len(samples))
+        else:
+            rows = rows_of_samples(settings, world.size, world.rank, index % settings.minibatches, samples)
+            own = rollout.take(rows)
         found = session.parallel.forward(own.tokens, own.labels, scores=True, temperature=settings.temperature)
         now, mask = scored(found, own.labels), own.labels != IGNORE
         policy = policy_loss(

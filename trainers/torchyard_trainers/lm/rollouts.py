@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.batches import documents
@@ -35,6 +37,11 @@ class Rollout(NamedTuple):
     def take(self, rows: Tensor) -> "Rollout":
         """Return some of the completions."""
         return Rollout(*(None if each is None else each[rows] for each in self))
+
+    def first(self, count: int) -> "Rollout":
+        """Return the first completions: in a forecast all are alike, and their labels keep their values."""
+        with unset_fake_temporarily():
+            return Rollout(*(None if each is None else each[:count] for each in self))
 
 
 Judge = Callable[[Sequence[Prompt], Completions], list[float]]
@@ -84,6 +91,8 @@ class Collector:
         with session.data_wait:
             prompts = self._prompts([each // settings.group for each in completion_ids])
         found = self._generate(session, prompts, torch.tensor(completion_ids))
+        if only_shapes():  # values are needed for what follows, but little memory
+            return self._of_shapes(session, self._documents(prompts, found, world.device), score, reference), {}
         rewards = torch.tensor(self._judge(prompts, found), dtype=torch.float64)
         own = [position for position, counts in zip(positions, real, strict=True) if counts]
         keep = torch.tensor(real)
@@ -122,14 +131,25 @@ class Collector:
         advantage = ((advantage - mean) / (deviation + 1e-8)).masked_fill(~mask, 0)
         return made._replace(advantage=advantage, acted=acted.log_probability, reference=known, target=target), metrics
 
+    def _of_shapes(self, session: Session, made: Rollout, score: Score | None, reference: Score | None) -> Rollout:
+        acted, frozen = (self._scored(session, each, made) for each in (score, reference))
+        return made._replace(
+            acted=None if acted is None else acted.log_probability,
+            reference=None if frozen is None else frozen.log_probability,
+            target=acted.value if acted is not None and self._settings.method == "ppo" else None,
+        )
+
     def _generate(self, session: Session, prompts: Sequence[Prompt], ids: Tensor) -> Completions:
         size = self._settings.rollout_batch or len(prompts)
         parts = []
-        for at in range(0, len(prompts), size):
+        starts = range(0, len(prompts), size)
+        for at in starts[:1] if only_shapes() else starts:
             with session.precision.forward(), session.parallel.gathered():
                 tokens = [prompt.tokens for prompt in prompts[at : at + size]]
                 parts.append(self._engine.generate(tokens, ids[at : at + size], self._sampling))
             session.reporter.goes_on()
+        if only_shapes():
+            return Completions(*(torch.cat([each] * len(starts))[: len(prompts)] for each in parts[0]))
         width = max(part.tokens.shape[1] for part in parts)
 
         def widened(tensor: Tensor) -> Tensor:
@@ -145,8 +165,11 @@ class Collector:
         return None if score is None else in_parts(score, made.tokens, made.labels, session.micro_batch)
 
     def _documents(self, prompts: Sequence[Prompt], found: Completions, device: torch.device) -> Rollout:
-        lengths = found.lengths.tolist()
-        completions = [row[:length] for row, length in zip(found.tokens.tolist(), lengths, strict=True)]
+        if only_shapes():
+            completions = [[0] * found.tokens.shape[1]] * len(prompts)
+        else:
+            lengths = found.lengths.tolist()
+            completions = [row[:length] for row, length in zip(found.tokens.tolist(), lengths, strict=True)]
         batch = documents([prompt.tokens for prompt in prompts], completions, pad=self._pad)
         tokens, labels = batch.tokens.to(device), batch.labels.to(device)
         return Rollout(tokens, labels, torch.zeros(tokens.shape, device=device), None, None, None)

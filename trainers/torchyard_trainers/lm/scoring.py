@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.companions import Companion
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.models import LanguageModel, Scores
@@ -37,7 +39,12 @@ def scored(scores: Scores, labels: Tensor) -> Scored:
 def in_parts(score: Score, tokens: Tensor, labels: Tensor, rows: int | None) -> Scored:
     """Score documents, at most `rows` of them at once."""
     size = rows or len(tokens)
-    parts = [score(some, few) for some, few in zip(tokens.split(size), labels.split(size), strict=True)]
+    with unset_fake_temporarily():
+        several = list(zip(tokens.split(size), labels.split(size), strict=True))
+    if only_shapes():  # each takes as much memory as the first
+        (first,) = [score(*each) for each in several[:1]]
+        return Scored(*(torch.cat([each] * len(several))[: len(tokens)] for each in first))
+    parts = [score(*each) for each in several]
     return Scored(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 

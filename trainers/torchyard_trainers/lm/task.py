@@ -266,10 +266,10 @@ class LanguageModeling(Workload):
             found = score_answers(session, self._task_answers, settings.eval_samples, at_once=settings.eval_batch)
         elif settings.method not in ("grpo", "ppo"):
             found = score_answers(session, data.answers, data.held_out_count, at_once=settings.eval_batch)
+        self._completed = self._complete(session)  # before any number is looked at: a forecast comes as far as that
         if found is not None:
             loss = float(found.loss.sum() / found.tokens.sum())
             metrics |= {"evalLoss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        self._completed = self._complete(session)
         metrics |= means(self._completed)
         if found is not None and (data is None or data.has_answers):
             metrics["exactMatch"] = float(found.exact.mean())

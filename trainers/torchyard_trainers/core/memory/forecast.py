@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.packing import packing_of
-from torchyard_trainers.core.device import as_on_gpu
+from torchyard_trainers.core.device import as_on_gpu, as_shapes
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
@@ -44,6 +44,9 @@ GIB = 1024**3
 # A CUDA context, and the buffers of a NCCL communicator (measured by others on H100; both are outside the allocator).
 CONTEXT_BYTES = GIB // 2
 COMMUNICATOR_BYTES = GIB // 2
+# Moments outside of a step.
+ROLLOUT = "rollout before a step"
+EVALUATION = "evaluation between steps"
 
 
 class Usage(NamedTuple):
@@ -56,7 +59,7 @@ class Usage(NamedTuple):
     buffers: int  # of collectives: gathered parameters, unreduced gradients, buckets
     average: int = 0  # a moving average of the weights
     host: int = 0  # parameters, gradients and optimizer state that are offloaded to host memory
-    peak: str = "forward pass"  # when that is: or `backward pass`, `update`, `evaluation between steps`
+    peak: str = "forward pass"  # when that is: or `backward pass`, `update`, `ROLLOUT`, `EVALUATION`
 
     @property
     def total(self) -> int:
@@ -123,7 +126,7 @@ def forecast(
     mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     mesh = mesh_of(strategy, world) if strategy in SHARDED else None
     try:
-        with mode, warnings.catch_warnings(action="ignore"):
+        with mode, as_shapes(wanted=not real), warnings.catch_warnings(action="ignore"):
             return _measure(
                 make(),
                 world,
@@ -206,15 +209,18 @@ def _measure(
     with tracking(tracker), as_on_gpu(wanted=on_gpu):
         _fill_with_zeros(model)
         optimizer.step()  # there is optimizer state from here on
-        if not (alike and accumulates):
-            optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         tracker.forget()
+        tracker.beside = ROLLOUT
         work.prepare(session, step)
+        tracker.beside = ""
+        if alike and accumulates:
+            _fill_with_zeros(model)
         sums = accumulate(work, session, ids, slots, step)
         half.clip(model, optimizer, work.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        tracker.beside = "evaluation between steps"
+        tracker.beside = EVALUATION
         _evaluate(work, session, [*sums.names, "gradNorm"], real=real)
     found = _usage(tracker.get_tracker_snapshot("peak")[CPU], offloads=settings.cpu_offload, peak=tracker.moment)
     return found if average is None else _told_apart(found, average.bytes, offloads=settings.cpu_offload)
