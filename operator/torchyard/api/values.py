@@ -9,6 +9,7 @@ import re
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Self
 
 import msgspec
@@ -114,7 +115,12 @@ def since(time: Time | None, otherwise: float) -> float:
 
 def rfc3339(unix: float) -> str:
     """Return unix seconds as text, rounded down to the second."""
-    return datetime.fromtimestamp(int(unix // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _rfc3339(int(unix // 1))
+
+
+@lru_cache(4096)  # the size of a status is measured in every plan, and its conditions share a few times
+def _rfc3339(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def amount(quantity: int | str) -> Decimal:
@@ -206,8 +212,10 @@ def decode(kind: type, value: Any) -> Any:
 
 def encode(value: Any) -> Any:
     """Convert for msgspec (`enc_hook`)."""
-    if isinstance(value, Duration | Time):
-        return str(value)
+    if isinstance(value, Time):
+        return rfc3339(value)
+    if isinstance(value, Duration):
+        return value.text
     if isinstance(value, Params):
         return value.decoded()
     raise NotImplementedError(type(value).__name__)
