@@ -47,6 +47,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it learned
 	@$(BIN)/torchyard demo
 
+demo-lm: $(INSTALLED) ## teach a real language model (SmolLM2, 135 M) with LoRA, and ask it with transformers and peft
+	@$(BIN)/python -m hack.demo_lm
+
 # Cluster tests mostly wait, so they run from the start to the end, beside the others; learning, which only computes,
 # fills what is left of the cores.
 test: check ## all that this machine can run; build/test-cluster.log and build/test-learning.log grow meanwhile
@@ -136,6 +139,7 @@ lock: ## resolve dependencies again into requirements.lock and the images' parts
 	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
 	$(COMPILE_PART) pyproject.toml --extra operator --extra sweep --output-file images/operator.lock
 	$(COMPILE_PART) pyproject.toml --extra trainers --output-file images/trainer.lock
+	$(COMPILE) --no-deps hack/smollm2.in --output-file hack/smollm2.lock
 	$(COMPILE_PART) images/build.in --output-file images/build.lock
 
 format: $(INSTALLED) ## format and mend what can be mended by machine
@@ -146,4 +150,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean

