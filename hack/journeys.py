@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GOALS = {"job event to pod": 25, "sync to status": 20, "torchyard status": 12}
 LIMITS = {"job event to pod": 52, "sync to status": 50, "torchyard status": 19}
 # What an operator does beside a journey, in its own time, is not in each of several runs.
-RUNS = 3
+RUNS, MOST_RUNS = 3, 12
 STEP = 3
 HANDLER = "operator/torchyard/app/job_watch.py"
 JOB: dict[str, Any] = {
@@ -210,9 +210,16 @@ def of_the_command_line() -> dict[str, set[str]]:
 
 
 def journeys() -> dict[str, set[str]]:
-    """Return the files of each journey: those that every one of several runs crosses."""
-    runs = [asyncio.run(of_the_operator()) for _ in range(RUNS)]
-    operator = {name: set.intersection(*(run[name] for run in runs)) for name in runs[0]}
+    """Return the files of each journey: those that every one of several runs crosses.
+
+    On a busy machine a periodic task may fall into each of them, so that more runs are needed to tell it apart.
+    """
+    operator = asyncio.run(of_the_operator())
+    for done in range(1, MOST_RUNS):
+        if done >= RUNS and all(len(crossed) <= LIMITS[name] for name, crossed in operator.items()):
+            break
+        again = asyncio.run(of_the_operator())
+        operator = {name: crossed & again[name] for name, crossed in operator.items()}
     return {**operator, **of_the_command_line()}
 
 

@@ -31,7 +31,8 @@ def former(tmp_path_factory) -> Path:
     """The sources of the version before, TORCHYARD_FORMER names another one."""
     folder = tmp_path_factory.mktemp("former")
     packed = subprocess.run(["git", "archive", FORMER, "operator", "agent"], cwd=ROOT, capture_output=True, check=False)
-    assert packed.returncode == 0, f"{packed.stderr.decode()}: fetch the history, or name a commit in TORCHYARD_FORMER"
+    if packed.returncode != 0:
+        pytest.skip("no commit before this one: fetch the history (git fetch --unshallow), or set TORCHYARD_FORMER")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as sources:
         sources.extractall(folder, filter="data")
     asked = [sys.executable, "-c", "import torchyard; print(torchyard.__file__)"]
