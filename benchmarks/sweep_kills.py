@@ -26,9 +26,9 @@ from tests.support.cluster.training import CLAIM
 from torchyard.api.received import received
 from torchyard.api.resource import TrainingJob
 from torchyard.cluster.kube.client import Api
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.outcomes import outcomes_of
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.outcomes import outcomes_of
+from torchyard.sweeps.trials import trial_of
 
 STEPS = 200
 LIMIT_SECONDS = 3000.0

@@ -11,8 +11,8 @@ from python_reference import python_markdown
 from torchyard.api.crd import crd_yaml
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.reference import reference_markdown
-from torchyard.sweep import reference as sweep_reference
-from torchyard.sweep.crd import sweep_crd_yaml
+from torchyard.sweeps import reference as sweep_reference
+from torchyard.sweeps.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 

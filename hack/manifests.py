@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from torchyard.api.crd import crd_yaml
-from torchyard.sweep.crd import sweep_crd_yaml
+from torchyard.sweeps.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = "torchyard-system"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torchyard
-from torchyard.client import sync
 
 HEAD = """\
 # Python API
@@ -29,8 +28,7 @@ KINDS = {
 
 def python_markdown() -> str:
     """Return the page: functions, classes with their public members, errors."""
-    # `torchyard.sweep` is a package that calls the function.
-    found = {name: getattr(sync, name, None) or getattr(torchyard, name) for name in torchyard.__all__}
+    found = {name: getattr(torchyard, name) for name in torchyard.__all__}
     lines = [HEAD]
     for title, belongs in KINDS.items():
         lines += [f"## {title}", ""]

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "torchyard.aio": ("aio",),
-    "torchyard.sweep": ("sweep",),
     "torchyard.api.resource": ("ObjectMeta", "TrainingJob"),
     "torchyard.api.spec": ("TrainingJobSpec",),
     "torchyard.api.status": ("TrainingJobStatus",),
@@ -40,7 +39,7 @@ _HOMES = {
     "torchyard.client.errors": ("InvalidJobError", "JobFailedError", "NotFoundError", "TorchYardError"),
     "torchyard.client.functions": ("JobFunction", "job"),
     "torchyard.client.metrics": ("MetricsTable",),
-    "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit"),
+    "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit", "sweep"),
     "torchyard.client.why": ("Explanation",),
     "torchyard.cluster.local.run": ("Event",),
 }
@@ -84,7 +83,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415 -- `import torchyard` imports nothing
 
     module = import_module(_HOME_OF[name])
-    value = module if name in {"aio", "sweep"} else getattr(module, name)
+    value = module if name == "aio" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -16,12 +16,12 @@ from torchyard.cluster.local.run import Event
 from torchyard.cluster.local.runs import run_folder
 from torchyard.cluster.local.sweeps import create_trial, edit_trial, trial_jobs
 from torchyard.laptop import run_job
-from torchyard.sweep.decide import Action, Create, Finish, Promote, Stop, decide
-from torchyard.sweep.outcomes import Trial
-from torchyard.sweep.resource import TrainingSweep, TrialRecord, trial_name
-from torchyard.sweep.sampler import Sampler
-from torchyard.sweep.sampling import Past
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.decide import Action, Create, Finish, Promote, Stop, decide
+from torchyard.sweeps.outcomes import Trial
+from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
+from torchyard.sweeps.sampler import Sampler
+from torchyard.sweeps.sampling import Past
+from torchyard.sweeps.trials import trial_of
 
 LOOK_SECONDS = 5.0
 

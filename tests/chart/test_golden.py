@@ -15,7 +15,7 @@ from tests.support.charts import CHART, ROOT, helm, needs_helm, one, rendered, t
 from torchyard.api.crd import crd
 from torchyard.cli.remote.intake_probe import LABELS as DOCTOR
 from torchyard.cluster.kube.manifest import names
-from torchyard.sweep.crd import sweep_crd
+from torchyard.sweeps.crd import sweep_crd
 
 pytestmark = needs_helm
 

@@ -11,7 +11,7 @@ from tests.chart.test_tls import agent, shake_hands
 from tests.support.charts import HELM, NAMESPACE, ROOT, needs_helm, rendered
 
 from torchyard.api.crd import crd
-from torchyard.sweep.crd import sweep_crd
+from torchyard.sweeps.crd import sweep_crd
 
 
 @pytest.fixture(scope="module")

@@ -68,14 +68,14 @@ def test_aio_has_the_same_functions_with_the_same_parameters():
 
 def test_the_call_for_sweeps_survives_imports_from_the_package_of_its_name():
     source = """
-import torchyard.sweep.spec
+import torchyard.sweeps.spec
 import torchyard as ty
 from torchyard import sweep
-import torchyard.sweep.decide as decide
+import torchyard.sweeps.decide as decide
 try:
     ty.sweep({"metadata": {"name": "a"}})
 except ty.InvalidJobError:
     print(sweep is ty.sweep, decide.__name__)
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert done.stdout == "True torchyard.sweep.decide\n", done.stderr
+    assert done.stdout == "True torchyard.sweeps.decide\n", done.stderr

@@ -6,11 +6,11 @@ import pytest
 from tests.support.cluster.operators import until
 
 from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.decide import Create, Finish, decide
-from torchyard.sweep.outcomes import Trial
-from torchyard.sweep.resource import TrialRecord
-from torchyard.sweep.sampling import Past, suggest
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.decide import Create, Finish, decide
+from torchyard.sweeps.outcomes import Trial
+from torchyard.sweeps.resource import TrialRecord
+from torchyard.sweeps.sampling import Past, suggest
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 

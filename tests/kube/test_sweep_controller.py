@@ -4,8 +4,8 @@ import pytest
 from tests.support.kube.sweep_world import KEY, NOW, World
 
 from torchyard.cluster.kube.errors import Details, Rejected
-from torchyard.sweep.sampler import Sampler
-from torchyard.sweep.sampling import MissingLibraryError
+from torchyard.sweeps.sampler import Sampler
+from torchyard.sweeps.sampling import MissingLibraryError
 
 MANY = {"parameters": [{"path": "trainer.params.lr", "float": {"min": 0.0, "max": 0.7, "step": 0.05}}], "maxTrials": 14}
 

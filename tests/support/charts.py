@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from torchyard.api.crd import crd
-from torchyard.sweep.crd import sweep_crd
+from torchyard.sweeps.crd import sweep_crd
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/torchyard"

@@ -21,7 +21,7 @@ from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.cluster.kube.client import Api, connected
 from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.engine.ports import Unavailable
-from torchyard.sweep.resource import PLURAL as SWEEPS
+from torchyard.sweeps.resource import PLURAL as SWEEPS
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]
 """Told the type of an event (None: an object of a list) and the object as JSON."""

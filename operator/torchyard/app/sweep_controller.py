@@ -1,7 +1,7 @@
 """The control loop of sweeps: take a key, read sweep and trials from the caches, plan, write.
 
 Nothing is kept between two visits but the last problem of a sweep. Parameters come from a process of their own
-(`sweep.sampler`); while it thinks, other sweeps and all jobs go on.
+(`sweeps.sampler`); while it thinks, other sweeps and all jobs go on.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
 from torchyard.cluster.kube.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
 from torchyard.engine.ports import Conflict, Key, Unavailable
 from torchyard.engine.queue import Closed, WorkQueue
-from torchyard.sweep.decide import Action, Create, Finish, Promote, Resume, Stop
-from torchyard.sweep.outcomes import Trial
-from torchyard.sweep.plan import Problem, Suspend, SweepView, invalid, plan
-from torchyard.sweep.received import InvalidSweep
-from torchyard.sweep.resource import TrainingSweep, TrialRecord, trial_name
-from torchyard.sweep.sampler import Sampler, SamplerError
-from torchyard.sweep.sampling import MissingLibraryError, Past
-from torchyard.sweep.status import SweepReason, TrainingSweepStatus
-from torchyard.sweep.trials import fingerprint, trial_of
+from torchyard.sweeps.decide import Action, Create, Finish, Promote, Resume, Stop
+from torchyard.sweeps.outcomes import Trial
+from torchyard.sweeps.plan import Problem, Suspend, SweepView, invalid, plan
+from torchyard.sweeps.received import InvalidSweep
+from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
+from torchyard.sweeps.sampler import Sampler, SamplerError
+from torchyard.sweeps.sampling import MissingLibraryError, Past
+from torchyard.sweeps.status import SweepReason, TrainingSweepStatus
+from torchyard.sweeps.trials import fingerprint, trial_of
 
 WORKERS = 16
 SUGGEST_SECONDS = 120.0

@@ -13,7 +13,7 @@ def arguments(parser: ArgumentParser) -> None:
 def command() -> int:
     """Print the CustomResourceDefinitions of TrainingJob and TrainingSweep, for `kubectl apply -f -`."""
     from torchyard.api.crd import crd_yaml
-    from torchyard.sweep.crd import sweep_crd_yaml
+    from torchyard.sweeps.crd import sweep_crd_yaml
 
     sys.stdout.write(f"{crd_yaml()}---\n{sweep_crd_yaml()}")
     return SUCCEEDED

@@ -161,7 +161,7 @@ def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
     from torchyard.api.validate import has_kind
     from torchyard.client.files import job_of, the_job
     from torchyard.client.start import RequestedJob
-    from torchyard.sweep.resource import KIND
+    from torchyard.sweeps.resource import KIND
 
     if has_kind(file, KIND):
         fix = f"use it with `torchyard run {file}` or `torchyard submit {file}`"

@@ -41,7 +41,7 @@ def command(*, name: str | None, quiet: bool, output: Format | None, **values: A
     from torchyard.cli.foreground import watch
     from torchyard.cli.job_options import requested, save
     from torchyard.client.start import start
-    from torchyard.sweep.resource import KIND
+    from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):

@@ -57,7 +57,7 @@ def command(
     from torchyard.client.backend import Backend, Place
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.jobs import creatable
-    from torchyard.sweep.resource import KIND
+    from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):

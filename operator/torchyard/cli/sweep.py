@@ -10,7 +10,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
-from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 
 
 def arguments(parser: common.Parser) -> None:
@@ -77,8 +77,8 @@ Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:
     """Return a sweep with its trials as JSON values."""
-    from torchyard.sweep.codec import sweep_document
-    from torchyard.sweep.results import results_of
+    from torchyard.sweeps.codec import sweep_document
+    from torchyard.sweeps.results import results_of
 
     return {**sweep_document(sweep), "trials": msgspec.to_builtins(results_of(sweep, jobs))}
 
@@ -96,7 +96,7 @@ def _show(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format 
 def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
     from torchyard.api.codec import job_document
     from torchyard.cli.sweep_table import line_of
-    from torchyard.sweep.results import best_job, results_of
+    from torchyard.sweeps.results import best_job, results_of
 
     results = results_of(sweep, jobs)
     job = best_job(sweep, results)
@@ -115,10 +115,10 @@ def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format 
 
 def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path) -> int:
     from torchyard.cli.sweep_page import page_of
-    from torchyard.sweep.outcomes import outcomes_of
-    from torchyard.sweep.results import csv_of, results_of
-    from torchyard.sweep.sampling import Past, importances
-    from torchyard.sweep.trials import trial_of
+    from torchyard.sweeps.outcomes import outcomes_of
+    from torchyard.sweeps.results import csv_of, results_of
+    from torchyard.sweeps.sampling import Past, importances
+    from torchyard.sweeps.trials import trial_of
 
     trials = [trial_of(job) for _, job in sorted(jobs.items())]
     past = [Past(number=each.record.number, parameters=each.record.parameters, basis=0) for each in trials]

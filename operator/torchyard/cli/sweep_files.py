@@ -3,7 +3,7 @@
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.job_options import JobOptions
 from torchyard.client.sweep_files import checked_sweep, the_sweep
-from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 
 
 def sweep_of(options: JobOptions) -> TrainingSweep:

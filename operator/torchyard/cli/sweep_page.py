@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 from torchyard.api.formatting import figure
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.results import Result, best_so_far
-from torchyard.sweep.spec import Parameter
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.results import Result, best_so_far
+from torchyard.sweeps.spec import Parameter
 
 WIDTH, HEIGHT, MARGIN = 860, 260, 44
 _STYLE = """

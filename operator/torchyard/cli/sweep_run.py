@@ -13,7 +13,7 @@ from torchyard.cli.output import Format, emit, say
 from torchyard.cli.sweep_files import sweep_of
 from torchyard.cli.sweep_table import line_of, table_of
 from torchyard.client.sweep_files import named
-from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -28,8 +28,8 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
     """
     from torchyard.cluster.local.sweeps import control_sweep, create_sweep
-    from torchyard.sweep.sampler import SamplerError
-    from torchyard.sweep.sampling import MissingLibraryError, require_libraries
+    from torchyard.sweeps.sampler import SamplerError
+    from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
 
     assert options.file is not None
     sweep = named(sweep_of(options), name)

@@ -5,7 +5,7 @@ from torchyard.cli.job_options import JobOptions
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.sweep_files import sweep_of
 from torchyard.client.sweep_files import named
-from torchyard.sweep.resource import TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 
 
 def submit(

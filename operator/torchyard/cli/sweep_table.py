@@ -10,8 +10,8 @@ from rich.text import Text
 from torchyard.api.formatting import figure
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.curve import draw
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.results import Result, best_so_far, results_of
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.results import Result, best_so_far, results_of
 
 SHOWN_TRIALS = 12
 CURVE_ROWS = 4

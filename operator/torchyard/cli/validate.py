@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchyard.api.validate import Validation
-    from torchyard.sweep.validate import SweepValidation
+    from torchyard.sweeps.validate import SweepValidation
 
 
 def arguments(parser: common.Parser) -> None:
@@ -65,7 +65,7 @@ def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int
     from torchyard.api.validate import has_kind
     from torchyard.client.files import checked
     from torchyard.client.sweep_files import checked_sweep
-    from torchyard.sweep.resource import KIND
+    from torchyard.sweeps.resource import KIND
 
     sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}
     jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps]

@@ -16,10 +16,10 @@ from torchyard.cluster.local.folder import RunFolder
 from torchyard.cluster.local.sweeps import control_sweep, sweeps_folder
 from torchyard.laptop import run_job
 from torchyard.laptop_sweep import run_sweep
-from torchyard.sweep.decide import Finish
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.sampler import SamplerError
-from torchyard.sweep.sampling import MissingLibraryError
+from torchyard.sweeps.decide import Finish
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.sampler import SamplerError
+from torchyard.sweeps.sampling import MissingLibraryError
 
 T = TypeVar("T")
 

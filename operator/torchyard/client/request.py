@@ -15,7 +15,7 @@ from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.files import job_of, the_job
 from torchyard.client.functions import JobFunction
 from torchyard.client.start import RequestedJob
-from torchyard.sweep.resource import KIND as SWEEP
+from torchyard.sweeps.resource import KIND as SWEEP
 
 Target = TrainingJob | Mapping[str, Any] | str | Path | JobFunction[..., Any]
 """What can be run: see `torchyard.run`."""

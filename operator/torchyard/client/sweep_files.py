@@ -14,9 +14,9 @@ from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.yaml_tree import MAX_BYTES
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.trainers import fault
-from torchyard.sweep.resource import MAX_SWEEP_NAME, TrainingSweep
-from torchyard.sweep.space import bound, trial_spec
-from torchyard.sweep.validate import SweepValidation, validate_sweep_bytes
+from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep
+from torchyard.sweeps.space import bound, trial_spec
+from torchyard.sweeps.validate import SweepValidation, validate_sweep_bytes
 
 
 def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:

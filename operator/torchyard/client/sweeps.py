@@ -14,9 +14,9 @@ from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, Torc
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
 from torchyard.cluster.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
-from torchyard.sweep.codec import sweep_document
-from torchyard.sweep.resource import KIND, TrainingSweep
-from torchyard.sweep.results import Result, best_job, results_of
+from torchyard.sweeps.codec import sweep_document
+from torchyard.sweeps.resource import KIND, TrainingSweep
+from torchyard.sweeps.results import Result, best_job, results_of
 
 LOOK_SECONDS = 2.0
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
@@ -266,7 +266,7 @@ def _json(value: Any, what: str) -> str:
 async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
     from torchyard.client.controlled import control_sweep_here
     from torchyard.cluster.local.sweeps import create_sweep
-    from torchyard.sweep.sampling import MissingLibraryError, require_libraries
+    from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
 
     if wanted.spec.suspend:
         raise TorchYardError("spec.suspend is true, which is for clusters", "leave it out, and stop with stop()")

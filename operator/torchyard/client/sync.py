@@ -16,8 +16,8 @@ from torchyard.client.portal import PORTAL
 from torchyard.client.request import Target
 from torchyard.client.why import Explanation
 from torchyard.cluster.local.run import Event
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.results import Result
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.results import Result
 
 
 class Job:

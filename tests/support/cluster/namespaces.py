@@ -10,7 +10,7 @@ from tests.support.cluster import operators
 from torchyard.api.crd import crd
 from torchyard.cluster.kube.client import APPLY_PATCH, Api
 from torchyard.cluster.kube.errors import NotFound
-from torchyard.sweep.crd import sweep_crd
+from torchyard.sweeps.crd import sweep_crd
 
 EVIDENCE = Path(__file__).parents[3] / "build" / "evidence"
 NAMESPACES = "/api/v1/namespaces"

@@ -11,12 +11,12 @@ from torchyard.app.sweep_controller import SweepController
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, Details, NotFound
 from torchyard.cluster.kube.jobs import Jobs
 from torchyard.cluster.kube.sweeps import Sweeps, Trials
-from torchyard.sweep.outcomes import outcomes_of, rungs
-from torchyard.sweep.received import received_sweep
-from torchyard.sweep.resource import TRIAL
-from torchyard.sweep.sampler import Sampler
-from torchyard.sweep.spec import EarlyStopping
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.outcomes import outcomes_of, rungs
+from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.resource import TRIAL
+from torchyard.sweeps.sampler import Sampler
+from torchyard.sweeps.spec import EarlyStopping
+from torchyard.sweeps.trials import trial_of
 
 NOW = 1_795_000_000.0
 CREATED = "2026-11-18T11:06:40Z"  # NOW

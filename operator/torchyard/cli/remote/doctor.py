@@ -17,7 +17,7 @@ from torchyard.client.words import addressed
 from torchyard.cluster.kube.errors import NotFound, Rejected
 from torchyard.cluster.kube.manifest.names import GPU
 from torchyard.cluster.kube.manifest.placement import GPU_PRODUCT
-from torchyard.sweep.resource import PLURAL as SWEEPS
+from torchyard.sweeps.resource import PLURAL as SWEEPS
 
 Document = dict[str, Any]
 LEADER = "torchyard.dev/leader"

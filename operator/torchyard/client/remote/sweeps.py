@@ -12,9 +12,9 @@ from torchyard.client.remote.jobs import jobs_path, typed
 from torchyard.client.remote.session import Remote
 from torchyard.cluster.kube.client import MERGE_PATCH
 from torchyard.cluster.kube.errors import NotFound
-from torchyard.sweep.received import InvalidSweep, received_sweep
-from torchyard.sweep.resource import PLURAL, SWEEP_UID, TrainingSweep
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
+from torchyard.sweeps.trials import trial_of
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 PAGE = "500"

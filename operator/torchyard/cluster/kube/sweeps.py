@@ -12,13 +12,13 @@ from torchyard.cluster.kube.client import MERGE_PATCH, UNCHECKED, Api
 from torchyard.cluster.kube.errors import AlreadyExists, Conflict, NotFound
 from torchyard.cluster.kube.jobs import Jobs, Objects, job_path, object_path
 from torchyard.engine.ports import Key, Unavailable
-from torchyard.sweep.codec import sweep_status_document
-from torchyard.sweep.received import InvalidSweep, received_sweep
-from torchyard.sweep.resource import KIND, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
-from torchyard.sweep.resource import PLURAL as SWEEPS
-from torchyard.sweep.spec import MAX_TRIALS
-from torchyard.sweep.status import TrainingSweepStatus
-from torchyard.sweep.trials import edited, trial_job
+from torchyard.sweeps.codec import sweep_status_document
+from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.resource import KIND, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import PLURAL as SWEEPS
+from torchyard.sweeps.spec import MAX_TRIALS
+from torchyard.sweeps.status import TrainingSweepStatus
+from torchyard.sweeps.trials import edited, trial_job
 
 
 class NameTakenError(Exception):

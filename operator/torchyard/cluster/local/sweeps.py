@@ -18,10 +18,10 @@ from torchyard.api.values import Duration, Time
 from torchyard.cluster.local.folder import RunFolder, take_lock, write_atomic
 from torchyard.cluster.local.run import edit_job, read_run
 from torchyard.cluster.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
-from torchyard.sweep.codec import read_sweep, sweep_document
-from torchyard.sweep.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
-from torchyard.sweep.spec import MAX_TRIALS, MAY_CHANGE
-from torchyard.sweep.trials import edited, trial_job
+from torchyard.sweeps.codec import read_sweep, sweep_document
+from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
+from torchyard.sweeps.trials import edited, trial_job
 
 MAX_BYTES = 4 * 1024 * 1024
 METRICS_INTERVAL = Duration("1s")

@@ -15,8 +15,8 @@ from torchyard.api.problems import nearest, shown
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.yaml_tree import At
-from torchyard.sweep.space import bound, grid_size, strange, trial_spec
-from torchyard.sweep.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
+from torchyard.sweeps.space import bound, grid_size, strange, trial_spec
+from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from torchyard.cli.main import main
-from torchyard.sweep.reference import reference_markdown
-from torchyard.sweep.rules import trainer_metrics
-from torchyard.sweep.validate import validate_sweep, validate_sweep_bytes
+from torchyard.sweeps.reference import reference_markdown
+from torchyard.sweeps.rules import trainer_metrics
+from torchyard.sweeps.validate import validate_sweep, validate_sweep_bytes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/sweep.yaml"

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.sweep.outcomes import best_of, better, outcomes_of
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.space import trial_spec
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.outcomes import best_of, better, outcomes_of
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.space import trial_spec
+from torchyard.sweeps.trials import trial_of
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
-from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME, PLURAL
-from torchyard.sweep.rules import NEVER_TUNED
-from torchyard.sweep.schema import spec_schema
-from torchyard.sweep.status import TrainingSweepStatus
+from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
+from torchyard.sweeps.rules import NEVER_TUNED
+from torchyard.sweeps.schema import spec_schema
+from torchyard.sweeps.status import TrainingSweepStatus
 
 _COLUMNS: tuple[Column, ...] = (
     ("State", ".status.state", "string", 0, "Where the sweep is in its life."),

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.decide import Create, Finish, Promote, Resume, Stop, decide
-from torchyard.sweep.outcomes import Trial, best_of, outcomes_of, rungs
-from torchyard.sweep.resource import TrialRecord
-from torchyard.sweep.spec import EarlyStopping
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.decide import Create, Finish, Promote, Resume, Stop, decide
+from torchyard.sweeps.outcomes import Trial, best_of, outcomes_of, rungs
+from torchyard.sweeps.resource import TrialRecord
+from torchyard.sweeps.spec import EarlyStopping
 
 
 def sweep(*, stopping="asha", trials=12, parallel=2, goal="maximize", failed=3, algorithm="random"):

@@ -7,8 +7,8 @@ import msgspec
 
 from torchyard.api import values
 from torchyard.api.codec import converted, sparse
-from torchyard.sweep.resource import TrainingSweep
-from torchyard.sweep.status import TrainingSweepStatus
+from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.status import TrainingSweepStatus
 
 
 def read_sweep(document: Mapping[str, Any]) -> TrainingSweep:

@@ -6,8 +6,8 @@ from msgspec import Struct, field
 
 from torchyard.api.forms import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
-from torchyard.sweep.spec import MAX_TRIALS, TrainingSweepSpec
-from torchyard.sweep.status import TrainingSweepStatus
+from torchyard.sweeps.spec import MAX_TRIALS, TrainingSweepSpec
+from torchyard.sweeps.status import TrainingSweepStatus
 
 KIND = "TrainingSweep"
 PLURAL = "trainingsweeps"

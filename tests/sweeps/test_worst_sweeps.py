@@ -8,10 +8,10 @@ import pytest
 from tests.support.effort import calls_of
 from tests.support.large_objects import largest
 
-from torchyard.sweep.outcomes import Trial, milestone, rungs
-from torchyard.sweep.plan import SweepView, plan
-from torchyard.sweep.received import InvalidSweep, received_sweep
-from torchyard.sweep.resource import TrainingSweep, TrialRecord, Unit
+from torchyard.sweeps.outcomes import Trial, milestone, rungs
+from torchyard.sweeps.plan import SweepView, plan
+from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit
 
 CALLS = 300_000
 KEPT_BYTES = 96 * 1024  # a number of one digit is two bytes of JSON, and eight in a list

@@ -5,10 +5,10 @@ from typing import Any
 from torchyard.api.reference import sections
 from torchyard.api.resource import API_VERSION
 from torchyard.api.schema import Schema, status_of
-from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
-from torchyard.sweep.rules import NEVER_TUNED
-from torchyard.sweep.schema import spec_schema
-from torchyard.sweep.status import TrainingSweepStatus
+from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
+from torchyard.sweeps.rules import NEVER_TUNED
+from torchyard.sweeps.schema import spec_schema
+from torchyard.sweeps.status import TrainingSweepStatus
 
 _INTRODUCTION = f"""\
 # TrainingSweep

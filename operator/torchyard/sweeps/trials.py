@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from torchyard.api.codec import sparse
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec_workload import Milestones
-from torchyard.sweep.outcomes import Trial, rungs
-from torchyard.sweep.resource import SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
-from torchyard.sweep.space import trial_spec
-from torchyard.sweep.spec import MAY_CHANGE, TrainingSweepSpec
+from torchyard.sweeps.outcomes import Trial, rungs
+from torchyard.sweeps.resource import SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.space import trial_spec
+from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
 
 
 def trial_of(job: TrainingJob) -> Trial:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from torchyard.api.formatting import figure
 from torchyard.api.status import Condition
 from torchyard.api.values import Time, since
-from torchyard.sweep.decide import Action, Finish, decide
-from torchyard.sweep.outcomes import Outcome, Trial, best_of, outcomes_of
-from torchyard.sweep.resource import TrainingSweep, trial_name
-from torchyard.sweep.space import grid_size
-from torchyard.sweep.spec import TrainingSweepSpec
-from torchyard.sweep.status import (
+from torchyard.sweeps.decide import Action, Finish, decide
+from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of
+from torchyard.sweeps.resource import TrainingSweep, trial_name
+from torchyard.sweeps.space import grid_size
+from torchyard.sweeps.spec import TrainingSweepSpec
+from torchyard.sweeps.status import (
     MAX_MESSAGE,
     Best,
     SweepColumns,
@@ -27,7 +27,7 @@ from torchyard.sweep.status import (
     TrainingSweepStatus,
     TrialCounts,
 )
-from torchyard.sweep.trials import fingerprint
+from torchyard.sweeps.trials import fingerprint
 
 SENTENCES = {
     SweepReason.SEARCHING: "trials run, or are about to",

@@ -11,7 +11,7 @@ import msgspec
 from torchyard.api.codec import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.values import decode
-from torchyard.sweep.spec import FloatRange, IntRange, Parameter, TrainingSweepSpec
+from torchyard.sweeps.spec import FloatRange, IntRange, Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]
 """Parameters of a trial by path."""

@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 from statistics import median
 
-from torchyard.sweep.outcomes import Outcome, better, rungs
-from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+from torchyard.sweeps.outcomes import Outcome, better, rungs
+from torchyard.sweeps.spec import EarlyStopping, TrainingSweepSpec
 
 _Entry = tuple[float, int]
 """A value, the better the smaller, and its trial."""

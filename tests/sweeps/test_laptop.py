@@ -12,8 +12,8 @@ import yaml
 from tests.support.waiting import until
 
 from torchyard.cluster.local.process import carrying
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.sampling import suggest
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.sampling import suggest
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")

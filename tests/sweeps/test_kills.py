@@ -13,9 +13,9 @@ from torchyard.api.values import Time
 from torchyard.cluster.local import sweeps
 from torchyard.cluster.local.run import read_run, write_status_file
 from torchyard.cluster.local.runs import control
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.outcomes import outcomes_of
-from torchyard.sweep.trials import trial_of
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.outcomes import outcomes_of
+from torchyard.sweeps.trials import trial_of
 
 WRITES = ("create_trial", "edit_trial")
 

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from torchyard.api import values
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.interpreter import own_environment, own_python
-from torchyard.sweep.outcomes import Outcome
-from torchyard.sweep.sampling import MissingLibraryError, Past, suggest
-from torchyard.sweep.space import grid_point
-from torchyard.sweep.spec import JobTemplate, TrainingSweepSpec
+from torchyard.sweeps.outcomes import Outcome
+from torchyard.sweeps.sampling import MissingLibraryError, Past, suggest
+from torchyard.sweeps.space import grid_point
+from torchyard.sweeps.spec import JobTemplate, TrainingSweepSpec
 
 SUGGEST_SECONDS = 300.0
 IDLE_SECONDS = 60.0
@@ -131,7 +131,7 @@ class Sampler:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *own_python("-m", "torchyard.sweep.sampler"),
+                *own_python("-m", "torchyard.sweeps.sampler"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

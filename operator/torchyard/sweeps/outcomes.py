@@ -5,8 +5,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from torchyard.sweep.resource import TrialRecord, Unit
-from torchyard.sweep.spec import EarlyStopping, TrainingSweepSpec
+from torchyard.sweeps.resource import TrialRecord, Unit
+from torchyard.sweeps.spec import EarlyStopping, TrainingSweepSpec
 
 Kind = Literal["complete", "stopped", "failed"]
 

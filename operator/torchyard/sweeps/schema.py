@@ -4,8 +4,8 @@ from functools import cache
 
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.schema import ANY, Schema, described, object_of, structural
-from torchyard.sweep.resource import KIND, MAX_SWEEP_NAME
-from torchyard.sweep.spec import TrainingSweepSpec
+from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
+from torchyard.sweeps.spec import TrainingSweepSpec
 
 _VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, "maxProperties": 0}
 

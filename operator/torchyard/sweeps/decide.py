@@ -13,12 +13,12 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from torchyard.sweep.outcomes import Outcome, Trial, outcomes_of, rung_values
-from torchyard.sweep.resource import Unit
-from torchyard.sweep.space import grid_size
-from torchyard.sweep.spec import TrainingSweepSpec
-from torchyard.sweep.standing import Standing
-from torchyard.sweep.status import SweepReason
+from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
+from torchyard.sweeps.resource import Unit
+from torchyard.sweeps.space import grid_size
+from torchyard.sweeps.spec import TrainingSweepSpec
+from torchyard.sweeps.standing import Standing
+from torchyard.sweeps.status import SweepReason
 
 
 class Create(Struct, frozen=True, kw_only=True):

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from torchyard.api.received import MAX_PROBLEM, metadata_of
 from torchyard.api.resource import ObjectMeta
-from torchyard.sweep.codec import read_sweep, read_sweep_status
-from torchyard.sweep.resource import MAX_SWEEP_NAME, TrainingSweep
-from torchyard.sweep.rules import first_fault
-from torchyard.sweep.status import TrainingSweepStatus
+from torchyard.sweeps.codec import read_sweep, read_sweep_status
+from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep
+from torchyard.sweeps.rules import first_fault
+from torchyard.sweeps.status import TrainingSweepStatus
 
 
 class InvalidSweep(Struct, frozen=True, kw_only=True):

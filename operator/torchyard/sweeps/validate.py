@@ -15,10 +15,10 @@ from torchyard.api.resource import API_VERSION
 from torchyard.api.resource import KIND as JOB_KIND
 from torchyard.api.validate import MAX_PROBLEMS, checked_tree, tree_of
 from torchyard.api.yaml_tree import MAX_BYTES, At
-from torchyard.sweep.codec import read_sweep, sweep_document
-from torchyard.sweep.resource import TrainingSweep, trial_name
-from torchyard.sweep.rules import at_the_bounds, faults
-from torchyard.sweep.schema import object_schema
+from torchyard.sweeps.codec import read_sweep, sweep_document
+from torchyard.sweeps.resource import TrainingSweep, trial_name
+from torchyard.sweeps.rules import at_the_bounds, faults
+from torchyard.sweeps.schema import object_schema
 
 TEMPLATE = "spec.jobTemplate.spec"
 

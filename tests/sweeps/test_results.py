@@ -12,9 +12,9 @@ from torchyard.api.states import State
 from torchyard.api.status import Progress, TrainingJobStatus
 from torchyard.cli.sweep_page import page_of
 from torchyard.cli.sweep_table import line_of, table_of
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.resource import TRIAL, TrialRecord, Unit
-from torchyard.sweep.results import best_so_far, csv_of, results_of
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.resource import TRIAL, TrialRecord, Unit
+from torchyard.sweeps.results import best_so_far, csv_of, results_of
 
 SWEEP = read_sweep(
     {

@@ -4,11 +4,11 @@ import importlib.util
 
 import pytest
 
-from torchyard.sweep.codec import read_sweep
-from torchyard.sweep.outcomes import Outcome
-from torchyard.sweep.sampler import Sampler, SamplerError
-from torchyard.sweep.sampling import MissingLibraryError, Past, importances, require_libraries, suggest
-from torchyard.sweep.space import strange, trial_spec
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.outcomes import Outcome
+from torchyard.sweeps.sampler import Sampler, SamplerError
+from torchyard.sweeps.sampling import MissingLibraryError, Past, importances, require_libraries, suggest
+from torchyard.sweeps.space import strange, trial_spec
 
 pytest.importorskip("optuna", reason="optuna is not installed: pip install torchyard[sweep]")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from torchyard.sweep.outcomes import Outcome
-from torchyard.sweep.space import applies, grid_point
-from torchyard.sweep.spec import Parameter, TrainingSweepSpec
+from torchyard.sweeps.outcomes import Outcome
+from torchyard.sweeps.space import applies, grid_point
+from torchyard.sweeps.spec import Parameter, TrainingSweepSpec
 
 STARTUP_TRIALS = 10
 """tpe draws its first trials at random."""

@@ -1,0 +1,1 @@
+"""Sweeps: many trials of one job, each with other parameters."""
