@@ -10,6 +10,9 @@ from tests.support.cli.cluster import cluster
 from tests.support.kube.api_server import refused
 from tests.support.kube.sweep_world import World
 
+from torchyard.cluster.local.sweeps import create_sweep
+from torchyard.sweeps.codec import read_sweep
+
 SWEEP = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingSweep",
@@ -102,7 +105,9 @@ async def test_a_sweep_is_submitted(torchyard, server):
     assert "did you mean evalReturn" in wrong.stderr
 
 
-def test_a_sweep_of_this_machine_is_stopped_by_hand(torchyard):
+def test_a_sweep_of_this_machine_is_stopped_by_hand(torchyard, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
+    create_sweep(read_sweep(SWEEP), tmp_path)
     done = torchyard("sweep", "suspend", "tune")
     assert done.returncode == 64
-    assert "Ctrl-C" in done.stderr
+    assert "sweep tune is one of this machine; stop it with Ctrl-C" in done.stderr
