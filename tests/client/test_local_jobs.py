@@ -95,7 +95,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_a_run_is_stopped_and_can_go_on_when_its_program_ends(home, program):
-    source = f"import torchyard as ty\nJOB = {job_of('bg', WAITS)!r}\n{program}"
+    # What runs in the background of a shell, as these tests may, begins with Ctrl-C ignored.
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    source = f"{heard}import torchyard as ty\nJOB = {job_of('bg', WAITS)!r}\n{program}"
     running = subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True)
     if "wait=False" not in program:
         eventually(lambda: (home / "home/runs/bg").exists() and ty.get_job("bg").status.round)

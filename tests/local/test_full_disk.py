@@ -130,7 +130,7 @@ async def test_the_controller_goes_on_says_so_and_catches_up(folder, full_disk, 
         assert is_controlled(folder)
     job = await asyncio.wait_for(task, 30)
     assert job.status.state == "Suspended"
-    assert job.spec.grace_period == "2s"
+    assert job.spec.grace_period == 2.0
     assert job.metadata.generation > 1, "an edit by hand is a new generation, alone or together with the stop"
     assert job.status.observed_generation == job.metadata.generation
     assert {"FolderNotWritable", "RoundOpened"} <= {event.reason for event in run.events(folder)}
