@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recording:
-    """Records the environment of rounds, each in a thread of its own.
+    """Records the environment of rounds, each in a separate thread.
 
     Attributes:
         digest: of the newest record; empty before the first.

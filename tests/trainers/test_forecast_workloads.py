@@ -153,7 +153,7 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
 def test_where_generation_takes_most_the_forecast_covers_it():
     """Keys and values of 64 completions of 200 tokens, beside one of them in a step. Prompts differ in length.
 
-    The forecast is higher by about the keys and values of one layer, repeated for all query heads.
+    The forecast is higher, by about what the keys and values of one layer take for all query heads; why is not known.
     """
     params = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNewTokens": 200, "sftSteps": 0}
     config = config_of("lm", params, {"precision": "fp32", "microBatchSize": 1})

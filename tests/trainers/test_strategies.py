@@ -127,12 +127,12 @@ def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
     assert gang.wait() == [0, 0], gang.output()
     told = json.loads(file.read_text())
     one, everything = max(told["sizes"]), sum(told["sizes"])
+    assert 3 * one < everything / 4
     shards = everything / 2
-    room = 3 * one  # a tensor, the shards that it is put together from, and one that is about to be freed
-    assert room < everything / 4
-    assert told["host"][1] < shards + room
-    assert max(told["copied"]) < shards + everything + room  # what is copied into is there as well
-    assert told["host"][0] < shards + everything + room  # of a GPU's it would take no more than that of the other
+    assert told["host"][1] < shards + 2 * one
+    # What is copied into is there as well. Once in many runs it was 1 KiB more than two tensors.
+    assert max(told["copied"]) < shards + everything + 3 * one
+    assert told["host"][0] < shards + everything + 2 * one  # of a GPU's it would take no more than that of the other
 
 
 @pytest.mark.e2e

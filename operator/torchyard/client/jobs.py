@@ -386,7 +386,7 @@ async def get_job(name: str, *, context: str | None = None, namespace: str | Non
         namespace: given, the job is on a cluster.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
     """
     place = place_of(name, context, namespace)
     async with opened(place) as backend:
@@ -394,7 +394,7 @@ async def get_job(name: str, *, context: str | None = None, namespace: str | Non
 
 
 async def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
-    """Return the jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's.
+    """Return the jobs, newest first: the runs of this machine; if there are none, or when asked to, a cluster's.
 
     Args:
         context: of the kubeconfig; given, the jobs are those of a cluster.

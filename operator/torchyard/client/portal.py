@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, on which everything asynchronous runs for synchronous callers.
+"""One event loop in a separate thread, on which everything asynchronous runs for synchronous callers.
 
 A notebook has a running loop in its main thread, where `asyncio.run` is an error; and a run that is controlled from a
 Python program must go on while that program does something else.

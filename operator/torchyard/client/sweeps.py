@@ -218,7 +218,7 @@ async def get_sweep(name: str, *, context: str | None = None, namespace: str | N
         namespace: given, the sweep is on a cluster.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
     """
     here = sweep_names()
     if context is None and namespace is None and (name in here or not is_configured()):

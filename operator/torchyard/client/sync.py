@@ -1,4 +1,4 @@
-"""Jobs in Python, synchronous: the same as `torchyard.client.jobs`, on an event loop in a thread of its own."""
+"""Jobs in Python, synchronous: the same as `torchyard.client.jobs`, on an event loop in a separate thread."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -205,13 +205,13 @@ def get_job(name: str, *, context: str | None = None, namespace: str | None = No
         namespace: given, the job is on a cluster.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
     """
     return Job(PORTAL.call(asynchronous.get_job(name, context=context, namespace=namespace)))
 
 
 def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
-    """Return the jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's.
+    """Return the jobs, newest first: the runs of this machine; if there are none, or when asked to, a cluster's.
 
     Args:
         context: of the kubeconfig; given, the jobs are those of a cluster.
@@ -345,6 +345,6 @@ def get_sweep(name: str, *, context: str | None = None, namespace: str | None = 
         namespace: given, the sweep is on a cluster.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
     """
     return Sweep(PORTAL.call(sweeps.get_sweep(name, context=context, namespace=namespace)))
