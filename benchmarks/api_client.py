@@ -23,9 +23,9 @@ def document(pods: int) -> bytes:
     import msgspec
 
     from torchyard.api.resource import TrainingJob
-    from torchyard.cluster.kube.manifest.pod import pod as pod_manifest
-    from torchyard.cluster.kube.manifest.site import Site
-    from torchyard.engine.actions import CreatePod
+    from torchyard.kubernetes.manifests.pod import pod as pod_manifest
+    from torchyard.kubernetes.manifests.site import Site
+    from torchyard.reconcile.actions import CreatePod
 
     job = msgspec.convert(
         {
@@ -70,9 +70,9 @@ def by_the_operator() -> Callable[[bytes], Any]:
     """Decode the fields that are read, and keep what the informer keeps."""
     import msgspec
 
-    from torchyard.cluster.kube.facts import read
-    from torchyard.cluster.kube.informer import Listed
-    from torchyard.cluster.kube.objects import KubePod
+    from torchyard.kubernetes.cache.informer import Listed
+    from torchyard.kubernetes.cache.pod_record import read
+    from torchyard.kubernetes.objects import KubePod
 
     decoder = msgspec.json.Decoder(Listed[KubePod])
     return lambda page: [read(pod) for pod in decoder.decode(page).items]

@@ -21,14 +21,14 @@ from plan import START, Memory, report
 from torchyard.api.codec import job_document
 from torchyard.api.resource import TrainingJob
 from torchyard.api.values import rfc3339
-from torchyard.app.garbage import leave_caches_alone
-from torchyard.cluster.kube import pods
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.cluster import KubeCluster
-from torchyard.cluster.kube.jobs import Jobs
-from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.controller import Controller, Settings
-from torchyard.engine.view import Agent
+from torchyard.app.memory_tuning import leave_caches_alone
+from torchyard.kubernetes.cache import pods
+from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.cluster import KubeCluster
+from torchyard.kubernetes.manifests.site import Site
+from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.view import Agent
 
 FEW, PODS = 10, 8
 START_SECONDS = 120.0

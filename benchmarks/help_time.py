@@ -17,8 +17,8 @@ import msgspec
 from torchyard.api.codec import read_job
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
-from torchyard.cluster.local.run import write_status_file
-from torchyard.cluster.local.runs import create_run, run_folder
+from torchyard.local.run import write_status_file
+from torchyard.local.runs import create_run, run_folder
 
 LIMITS_MS = {"torchyard --help": 150.0, "torchyard ps": 80.0}
 PROGRAM = str(Path(sys.executable).with_name("torchyard"))

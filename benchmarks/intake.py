@@ -34,15 +34,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def serve(folder: Path, port: int, server: str) -> None:
-    from torchyard.app.garbage import leave_caches_alone
-    from torchyard.engine.actions import CommandAgent
-    from torchyard.engine.ports import Unavailable
-    from torchyard.intake.admission import Limits
-    from torchyard.intake.registry import AgentRegistry
-    from torchyard.intake.server import application
-    from torchyard.intake.signatures import Signatures
-    from torchyard.intake.tls import server_context
-    from torchyard.intake.tokens import Member, Tokens
+    from torchyard.agents.auth.signatures import Signatures
+    from torchyard.agents.auth.tokens import Member, Tokens
+    from torchyard.agents.http.admission import Limits
+    from torchyard.agents.http.server import application
+    from torchyard.agents.http.tls import server_context
+    from torchyard.agents.registry import AgentRegistry
+    from torchyard.app.memory_tuning import leave_caches_alone
+    from torchyard.reconcile.actions import CommandAgent
+    from torchyard.reconcile.ports import Unavailable
 
     tls = server_context(folder)
 
@@ -86,7 +86,7 @@ async def serve(folder: Path, port: int, server: str) -> None:
 
 @asynccontextmanager
 async def our_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
-    from torchyard.intake.server import Intake
+    from torchyard.agents.http.server import Intake
 
     async with Intake(app, port=port, tls=tls) as intake:
         yield intake.port
@@ -97,8 +97,8 @@ async def aiohttp_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncItera
     """Serve the same handler with aiohttp, as its documentation advises, without the limits of ours."""
     from aiohttp import web
 
-    from torchyard.intake.connection import Request
-    from torchyard.intake.wire import MAX_BODY_BYTES
+    from torchyard.agents.http.connection import Request
+    from torchyard.agents.protocol import MAX_BODY_BYTES
 
     async def answer(http: web.Request) -> web.Response:
         token, body = http.headers.get("Authorization", ""), await http.read()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from torchyard.cluster.kube.client import Api
+from torchyard.kubernetes.client.api import Api
 
 FAKE = {"kwok.x-k8s.io/node": "fake"}
 NODES = 50

@@ -12,11 +12,11 @@ from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Time
-from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
-from torchyard.engine.controller import Controller, Settings
-from torchyard.engine.plan import plan
-from torchyard.engine.ports import Key
-from torchyard.engine.view import Agent, Pod, RankReport, View
+from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
+from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.plan import plan
+from torchyard.reconcile.ports import Key
+from torchyard.reconcile.view import Agent, Pod, RankReport, View
 
 NODES = 8
 START = 1_800_000_000.0

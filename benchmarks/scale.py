@@ -30,11 +30,11 @@ from whole_system import memory, processor, quiet
 
 from torchyard.api.crd import crd
 from torchyard.api.resource import TrainingJob
-from torchyard.cluster.kube.client import APPLY_PATCH, Api, connected
-from torchyard.cluster.kube.manifest.pod import pod
-from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.actions import CreatePod
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import APPLY_PATCH, Api, connected
+from torchyard.kubernetes.manifests.pod import pod
+from torchyard.kubernetes.manifests.site import Site
+from torchyard.reconcile.actions import CreatePod
+from torchyard.reconcile.ports import Unavailable
 
 AT_ONCE = 64
 COLD_STARTS = 3

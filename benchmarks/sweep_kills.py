@@ -23,9 +23,9 @@ from tests.support.cluster.operators import Operator, address_for_pods, make_cer
 from tests.support.cluster.patient_api import connected
 from tests.support.cluster.training import CLAIM
 
-from torchyard.api.received import received
 from torchyard.api.resource import TrainingJob
-from torchyard.cluster.kube.client import Api
+from torchyard.api.validation.parse import received
+from torchyard.kubernetes.client.api import Api
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.outcomes import outcomes_of
 from torchyard.sweeps.trials import trial_of

@@ -34,17 +34,17 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.kube.api_server import kubeconfig, serving, until
+from tests.support.kubernetes.api_server import kubeconfig, serving, until
 
+from torchyard.agents.auth.tokens import AUDIENCE
+from torchyard.agents.http import server
 from torchyard.api.codec import read_job
 from torchyard.api.values import rfc3339
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
 from torchyard.cli.main import main as torchyard
-from torchyard.cluster.kube.client import connected
-from torchyard.cluster.local.runs import create_run, run_folder
-from torchyard.intake import server
-from torchyard.intake.tokens import AUDIENCE
+from torchyard.kubernetes.client.api import connected
+from torchyard.local.runs import create_run, run_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 # Files that we want a reader to cross at most, and the files that are crossed now: a journey never gets longer. Every

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchyard.cli import drawing, foreground
-from torchyard.cli.job_options import RequestedJob
-from torchyard.cli.live import render
-from torchyard.cli.picture import Picture
+from torchyard.cli.command_table import foreground
+from torchyard.cli.commands.job_options import RequestedJob
+from torchyard.cli.views import terminal
+from torchyard.cli.views.live import render
+from torchyard.cli.views.snapshot import Picture
 from torchyard.client.files import job_of
-from torchyard.cluster.local.folder import RunFolder
+from torchyard.local.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs/images/run.svg"
@@ -63,7 +64,7 @@ def main() -> None:
         example = ROOT / "examples/cvrp.yaml"
         folder = foreground.start(RequestedJob(job_of(example, ()), example.parent, str(example), is_file=True))
         artist = Artist(folder)
-        drawing.view_for_this_terminal = lambda: artist
+        terminal.view_for_this_terminal = lambda: artist
         job = asyncio.run(foreground.Watching(folder).until_over())
     print(f"{TARGET.relative_to(ROOT)}: {job.status.state}, {job.status.restarts.total} restart")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.api.validate import validate_file
+from torchyard.api.validation.validate import validate_file
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lupa.lua54 import LuaRuntime
 from msgspec.structs import replace
-from tests.support.engine.world import World
+from tests.support.reconcile.world import World
 
 from torchyard.api.codec import job_document
 from torchyard.api.crd import NEVER_VISITED

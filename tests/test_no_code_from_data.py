@@ -10,7 +10,7 @@ OURS = ("operator", "agent", "trainers", "hack", "benchmarks", "examples", "char
 FILES = sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # The user's own script is what a worker is there to run.
-PROGRAMS = {("agent/torchyard_agent/worker.py", "exec")}
+PROGRAMS = {("agent/torchyard_agent/workers/worker.py", "exec")}
 
 
 LOADERS = {

@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn
 
-from torchyard_agent import environment, install, stacks, termination
+from torchyard_agent import install, termination
 from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
-from torchyard_agent.titles import name_process
+from torchyard_agent.telemetry import stacks
+from torchyard_agent.workers import environment
+from torchyard_agent.workers.titles import name_process
 
 _LOG_BYTES = 8 << 20
 _STACKS_ARGUMENTS = 3

@@ -13,25 +13,26 @@ import signal
 import time
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent import local_http, ownership, status_report, termination
-from torchyard_agent.command import classify, interpreter_of, torchrun_interpreter
-from torchyard_agent.content import Content
-from torchyard_agent.environment import worker_environment, write_hooks, zygote_environment
-from torchyard_agent.event_loop import Wakeup
+from torchyard_agent import termination
+from torchyard_agent.control import local_http, ownership, status_report
+from torchyard_agent.control.content import Content
+from torchyard_agent.control.event_loop import Wakeup
+from torchyard_agent.control.recording import Recording
+from torchyard_agent.control.rounds import Move, Standing, next_move
+from torchyard_agent.control.sync import Sync
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
-from torchyard_agent.gpus import Gpus
-from torchyard_agent.output import LITTLE_SPACE, free_space, full_disk_notice
-from torchyard_agent.process import become_subreaper
-from torchyard_agent.recipients import handlers
-from torchyard_agent.recording import Recording
-from torchyard_agent.reports import from_kubeflow, trimmed
-from torchyard_agent.round_run import notices
-from torchyard_agent.rounds import Move, Standing, next_move
 from torchyard_agent.settings import Settings
-from torchyard_agent.sync import Sync
-from torchyard_agent.workers import Workers
-from torchyard_agent.zygote_client import WarmStart
+from torchyard_agent.telemetry.gpus import Gpus
+from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space, full_disk_notice
+from torchyard_agent.telemetry.reports import from_kubeflow, trimmed
+from torchyard_agent.workers.command import classify, interpreter_of, torchrun_interpreter
+from torchyard_agent.workers.environment import worker_environment, write_hooks, zygote_environment
+from torchyard_agent.workers.process import become_subreaper
+from torchyard_agent.workers.recipients import handlers
+from torchyard_agent.workers.round_run import notices
+from torchyard_agent.workers.workers import Workers
+from torchyard_agent.workers.zygote_client import WarmStart
 
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0

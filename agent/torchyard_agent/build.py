@@ -27,10 +27,11 @@ def build(target: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        package = root / "torchyard_agent"
-        package.mkdir()
-        for source in sorted(Path(__file__).parent.glob("*.py")):
-            shutil.copyfile(source, package / source.name)
+        package = Path(__file__).parent
+        for source in sorted(package.rglob("*.py")):
+            target_file = root / package.name / source.relative_to(package)
+            target_file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target_file)
         shutil.copyfile(_pynvml(), root / "pynvml.py")
         (root / "__main__.py").write_text(_MAIN, encoding="utf-8")
         for path in root.rglob("*"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchyard.client.metrics import MetricsTable
     from torchyard.client.sync import Job, Sweep, diff, get_job, get_sweep, jobs, run, submit, sweep
     from torchyard.client.why import Explanation
-    from torchyard.cluster.local.run import Event
+    from torchyard.local.run import Event
 
 _HOMES = {
     "torchyard.aio": ("aio",),
@@ -41,7 +41,7 @@ _HOMES = {
     "torchyard.client.metrics": ("MetricsTable",),
     "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit", "sweep"),
     "torchyard.client.why": ("Explanation",),
-    "torchyard.cluster.local.run": ("Event",),
+    "torchyard.local.run": ("Event",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

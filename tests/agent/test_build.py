@@ -10,7 +10,8 @@ from pathlib import Path
 import torchyard_agent
 from torchyard_agent.build import build
 
-SOURCES = sorted(Path(torchyard_agent.__file__).parent.glob("*.py"))
+PACKAGE = Path(torchyard_agent.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_the_same_sources_give_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path):
@@ -26,8 +27,8 @@ def test_the_same_sources_give_the_same_bytes_wherever_and_whenever_it_is_built(
 def test_it_holds_the_agent_and_the_installed_pynvml_and_nothing_else(tmp_path):
     build(tmp_path / "agent.pyz")
     names = zipfile.ZipFile(tmp_path / "agent.pyz").namelist()
-    expected = {"__main__.py", "pynvml.py", "torchyard_agent/", *(f"torchyard_agent/{path.name}" for path in SOURCES)}
-    assert set(names) == expected
+    ours = {f"torchyard_agent/{path.relative_to(PACKAGE)}" for path in SOURCES}
+    assert {name for name in names if not name.endswith("/")} == {"__main__.py", "pynvml.py", *ours}
     assert not any(path.name == "pynvml.py" for path in SOURCES)
 
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from torchyard_agent import failure, termination
-from torchyard_agent.payload import BODY_BYTES, fit
+from torchyard_agent import termination
+from torchyard_agent.control.payload import BODY_BYTES, fit
+from torchyard_agent.workers import failure
 
 
 def cause(**facts):
@@ -117,7 +118,7 @@ def test_a_crash_is_told_by_the_frames_of_the_program():
         '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
         '  File "train.py", line 2 in f',
     ]
-    ours = ['  File "/x/torchyard_agent/worker.py", line 30 in run', '  File "<string>", line 1 in <module>']
+    ours = ['  File "/x/torchyard_agent/workers/worker.py", line 30 in run', '  File "<string>", line 1 in <module>']
     text = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1 (most recent call first):", *frames]
     assert failure.from_crash("\n".join([*text, *ours, "", "Extension modules: torch._C (total: 1)"])) == {
         "message": f"Fatal Python error: Segmentation fault, at {frames[0].strip()}",

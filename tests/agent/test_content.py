@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard_agent.content import Content
+from torchyard_agent.control.content import Content
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_variable_counts_with_the_value_that_this_container_got(mounted):
 
 def test_what_is_read_is_not_read_again_while_a_round_runs(mounted, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("torchyard_agent.content.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("torchyard_agent.control.content.time.monotonic", lambda: now[0])
     content = Content("uid", [mounted], [], {})
     before = content.latest(idle=True)
     edit(mounted, "0.2")

@@ -5,7 +5,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from torchyard_agent.curves import Axis, Curves
+from torchyard_agent.telemetry.curves import Axis, Curves
 
 
 def lines(folder):

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from torchyard_agent import gpus, reports, status_report
-from torchyard_agent.metrics import render
-from torchyard_agent.rounds import Move, Standing, next_move
+from torchyard_agent.control import status_report
+from torchyard_agent.control.rounds import Move, Standing, next_move
+from torchyard_agent.telemetry import gpus, reports
+from torchyard_agent.telemetry.metrics import render
 
 RUN_4 = {"verb": "run", "round": 4}
 NOTHING = Move("nothing")

@@ -1,6 +1,6 @@
 """What is shown of a failure first: the exception and the program's own frames, not those of libraries."""
 
-from torchyard_agent.digest import digest
+from torchyard_agent.telemetry.digest import digest
 
 LIBRARY = "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py"
 DEEP = [f'  File "{LIBRARY}", line {number}, in _call_impl\n    return forward_call(*args)' for number in range(30)]

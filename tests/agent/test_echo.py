@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from torchyard_agent import log_forwarder
-from torchyard_agent.log_forwarder import Echo
+from torchyard_agent.telemetry import log_forwarder
+from torchyard_agent.telemetry.log_forwarder import Echo
 
 LINE = "x" * 1000
 

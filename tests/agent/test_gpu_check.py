@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchyard_agent import gpu_check
+from torchyard_agent.workers import gpu_check
 
 
 def torch_of(cuda="12.8", *, devices=2, trouble=""):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from torchyard_agent.logs import RankLog, bound_stderr
+from torchyard_agent.telemetry.logs import RankLog, bound_stderr
 
 
 def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_the_round_starts(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_
     assert log.lines[-1].startswith("line 499 ")
     assert max(map(len, log.lines)) <= 1000
     assert sum(len(line) + 1 for line in log.last(20, 4096)) <= 4096
-    monkeypatch.setattr("torchyard_agent.logs.ROTATE_BYTES", 10)
+    monkeypatch.setattr("torchyard_agent.telemetry.logs.ROTATE_BYTES", 10)
     with path.open("ab") as file:
         file.write(b"last words\n")
         file.flush()
@@ -45,7 +45,7 @@ def test_a_program_that_floods_its_log_keeps_its_last_words_within_bounded_readi
 
 
 def test_a_log_written_faster_than_it_is_read_is_still_cut_and_what_is_skipped_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchyard_agent.logs.ROTATE_BYTES", 3 * MEBIBYTE)
+    monkeypatch.setattr("torchyard_agent.telemetry.logs.ROTATE_BYTES", 3 * MEBIBYTE)
     log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
     with path.open("ab", buffering=0) as file:
         for number in range(8):

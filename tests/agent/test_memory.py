@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from torchyard_agent import failure
-from torchyard_agent.memory import Memory
+from torchyard_agent.telemetry.memory import Memory
+from torchyard_agent.workers import failure
 
 GIB = 2**30
 V1_LINES = "9:name=systemd:/pod\n4:cpu,memory:/kubepods/pod1\n0::/\n"

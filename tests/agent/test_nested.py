@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent import evidence, failure
 from torchyard_agent.files import write_json
-from torchyard_agent.progress import ReportWriter
-from torchyard_agent.stacks import listed
+from torchyard_agent.telemetry.progress import ReportWriter
+from torchyard_agent.telemetry.stacks import listed
+from torchyard_agent.workers import evidence, failure
 
 STEPS = """
 import os, sys, time

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchyard_agent.ownership import OWNER_FILE, take
+from torchyard_agent.control.ownership import OWNER_FILE, take
 
 
 @pytest.fixture

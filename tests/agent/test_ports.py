@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from torchyard_agent.ports import ReservedPort
+from torchyard_agent.workers.ports import ReservedPort
 
 
 def taken(number, address):

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from torchyard_agent.progress import report
+from torchyard_agent.telemetry.progress import report
 
 pytestmark = pytest.mark.e2e
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent import command, settings
-from torchyard_agent.environment import KEEP_MEMORY, unpack, worker_environment
-from torchyard_agent.launcher import exec_arguments
+from torchyard_agent import settings
+from torchyard_agent.workers import command
+from torchyard_agent.workers.environment import KEEP_MEMORY, unpack, worker_environment
+from torchyard_agent.workers.launcher import exec_arguments
 
 REQUIRED = {
     "TORCHYARD_JOB": "job",

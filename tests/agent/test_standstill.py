@@ -3,7 +3,7 @@
 import pytest
 from tests.support import hanging_program
 
-from torchyard_agent.hang_detector import MEETING_SECONDS, Place, Standstill, place, verdict
+from torchyard_agent.telemetry.hang_detector import MEETING_SECONDS, Place, Standstill, place, verdict
 
 WAITING = """Thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.agents.small_intake import Intake
 
-from torchyard_agent.sync import Sync
+from torchyard_agent.control.sync import Sync
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ SHOW = "print(open('/proc/self/comm').read().strip(), open('/proc/self/cmdline')
 
 def shown(act: str, *words: str) -> str:
     """What a process is listed as after it did `act`."""
-    program = f"from torchyard_agent.titles import name_process\n{act}\n{SHOW}"
+    program = f"from torchyard_agent.workers.titles import name_process\n{act}\n{SHOW}"
     return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True).stdout
 
 

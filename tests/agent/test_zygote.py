@@ -22,7 +22,7 @@ class Served:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(120)
         code = (
-            "from torchyard_agent import zygote\n"
+            "from torchyard_agent.workers import zygote\n"
             f"zygote._IDLE_SECONDS, zygote._WHEN_IDLE = 0.0, {idle_module!r}\n"
             "zygote.main()"
         )

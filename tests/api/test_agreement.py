@@ -10,10 +10,10 @@ import pytest
 from tests.support.generated_objects import ODD, generated
 
 from torchyard.api import files
-from torchyard.api.received import received
-from torchyard.api.rules import RULES
 from torchyard.api.schema import spec_schema
-from torchyard.api.validate import validate_bytes, validate_file
+from torchyard.api.validation.parse import received
+from torchyard.api.validation.rules import RULES
+from torchyard.api.validation.validate import validate_bytes, validate_file
 
 
 def document(spec):

@@ -60,6 +60,6 @@ def test_operator_agent_trainers_and_command_line_have_the_same_exit_codes():
 
 
 def test_the_agent_knows_every_setting_it_is_given():
-    known = "".join(path.read_text() for path in (ROOT / "agent/torchyard_agent").glob("*.py"))
+    known = "".join(path.read_text() for path in (ROOT / "agent/torchyard_agent").rglob("*.py"))
     env = agent_env(job(preload=["numpy"], metrics={"patterns": ["(?P<loss>.)"]}).spec)
     assert [name for name in env if name not in known] == []

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.api.validate import validate_bytes, validate_file
+from torchyard.api.validation.validate import validate_bytes, validate_file
 
 GOOD = """\
 apiVersion: torchyard.dev/v1alpha1

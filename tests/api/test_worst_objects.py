@@ -8,10 +8,10 @@ import pytest
 from tests.support.effort import calls_of
 from tests.support.large_objects import PATTERNS, largest, too_large
 
-from torchyard.api.params import params_faults, params_schema
-from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import TrainingJob
-from torchyard.api.validate import validate_bytes
+from torchyard.api.validation.params import params_faults, params_schema
+from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.validate import validate_bytes
 from torchyard.api.values import MAX_BYTES, Params
 
 LARGEST = largest()

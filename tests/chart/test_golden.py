@@ -13,8 +13,8 @@ from kubernetes.client import models
 from tests.support.charts import CHART, ROOT, helm, needs_helm, one, rendered, told
 
 from torchyard.api.crd import crd
-from torchyard.cli.remote.intake_probe import LABELS as DOCTOR
-from torchyard.cluster.kube.manifest import names
+from torchyard.cli.commands.intake_probe import LABELS as DOCTOR
+from torchyard.kubernetes.manifests import names
 from torchyard.sweeps.crd import sweep_crd
 
 pytestmark = needs_helm

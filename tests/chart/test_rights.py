@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
-from torchyard.cli.remote.doctor import OPERATORS
+from torchyard.cli.commands.cluster_checks import OPERATORS
 
 pytestmark = needs_helm
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from tests.cli.conftest import EXAMPLES
 from tests.support.cli.cluster import JOB, cluster, objects
-from tests.support.kube.api_server import refused
+from tests.support.kubernetes.api_server import refused
 
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.jobs import job_path

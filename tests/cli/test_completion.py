@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
 
-from torchyard.cli.completion import candidates
+from torchyard.cli.commands.completion import candidates
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.cli.curve import BLANK, History, StoredCurve, draw
+from torchyard.cli.views.curve import BLANK, History, StoredCurve, draw
 
 
 def rows_of(lines: list[str]) -> list[set[int]]:
@@ -85,7 +85,7 @@ def test_a_stored_curve_has_every_point_as_it_is_appended_and_passes_over_other_
 
 
 def test_a_line_without_an_end_is_left_behind(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("torchyard.cli.curve.MAX_BYTES", 64)
+    monkeypatch.setattr("torchyard.cli.views.curve.MAX_BYTES", 64)
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 200 + '\n{"step": 1, "loss": 3}\n')
     curve = StoredCurve(path, "loss")

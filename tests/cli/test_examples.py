@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tests.cli.conftest import EXAMPLES, CommandLine
 
-from torchyard.api.validate import validate_file
-from torchyard.cli.demo import EXAMPLE
+from torchyard.api.validation.validate import validate_file
+from torchyard.cli.commands.demo import EXAMPLE
 
 # Sweeps have tests of their own (tests/sweep).
 JOBS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: TrainingJob" in path.read_text())

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from tests.support.cli.cluster import cluster, objects
 
-from torchyard.cluster.kube.manifest import names
+from torchyard.kubernetes.manifests import names
 
 WELL = b"\x03" + json.dumps({"status": "Success"}).encode()
 BADLY = b"\x03" + json.dumps({"status": "Failure", "message": "command terminated with non-zero exit code"}).encode()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchyard.cli.gpus import UNCOUNTED
+from torchyard.cli.commands.gpus import UNCOUNTED
 
 NVML = """
 class NVMLError(Exception): pass

@@ -11,7 +11,7 @@ from tests.cli.conftest import CommandLine, eventually
 from tests.support import hanging_program
 from tests.support.cli.cluster import cluster, objects
 
-from torchyard.cluster.kube.manifest import names
+from torchyard.kubernetes.manifests import names
 
 
 @pytest.mark.e2e

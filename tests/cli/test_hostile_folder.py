@@ -56,9 +56,9 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
     assert own_python("-m", "x")[1:] == ["-P", "-m", "x"]
     allowed = {
         "interpreter.py",
-        "cluster/local/pod.py",  # the keeper: -I -S
-        "cluster/local/pods.py",  # the agent by its path, in the folder of the program that it runs
-        "cluster/local/environment.py",  # the PATH of that program
+        "local/pod.py",  # the keeper: -I -S
+        "local/pods.py",  # the agent by its path, in the folder of the program that it runs
+        "local/environment.py",  # the PATH of that program
         "client/trainers.py",  # a workload of one's own, by its author's wish
     }
     package = ROOT / "operator/torchyard"

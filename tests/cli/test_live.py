@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from tests.support.cli.recorded import EVENTS, FAILED, LOSSES, NOW, PENDING, RANKS, RUNNING, SUCCEEDED, job
 
-from torchyard.cli.live import LiveView, render
-from torchyard.cli.picture import Picture
-from torchyard.cli.program_output import OutputLine
+from torchyard.cli.views.live import LiveView, render
+from torchyard.cli.views.program_output import OutputLine
+from torchyard.cli.views.snapshot import Picture
 from torchyard.client.ranks import Rank, Reported, ranks_of
-from torchyard.engine.view import RankReport
+from torchyard.reconcile.view import RankReport
 
 WHOLE = Picture(RUNNING, NOW, RANKS, LOSSES, EVENTS)
 

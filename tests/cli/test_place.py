@@ -3,10 +3,10 @@
 import pytest
 
 from torchyard.api.codec import read_job
-from torchyard.cli.commands import parser_of
+from torchyard.cli.command_table import parser_of
 from torchyard.cli.main import command_first
 from torchyard.client.backend import on_cluster
-from torchyard.cluster.local.runs import create_run, run_folder
+from torchyard.local.runs import create_run, run_folder
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from tests.support.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
 
 from torchyard.api.states import State
-from torchyard.cli.picture import Picture
-from torchyard.cli.plain import PlainView
-from torchyard.cluster.local.run import Event
+from torchyard.cli.views.plain import PlainView
+from torchyard.cli.views.snapshot import Picture
+from torchyard.local.run import Event
 
 
 @pytest.fixture(autouse=True)

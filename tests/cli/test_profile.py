@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from torchyard.client.profile_request import left_in
 from torchyard.client.remote.profile import LEFT
-from torchyard.client.wish import left_in
-from torchyard.cluster.local.folder import take_lock
+from torchyard.local.folder import take_lock
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.cli.program_output import READ_BYTES, OutputLine, OutputStream, ProgramOutput, several_ranks
+from torchyard.cli.views.program_output import READ_BYTES, OutputLine, OutputStream, ProgramOutput, several_ranks
 
 
 def log(pods: Path, rank: int, text: str | bytes, pod: str = "job-0-0") -> Path:

@@ -6,7 +6,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.api.status import CheckpointStatus, Progress, TrainingJobStatus
 from torchyard.client.ranks import Reported, freshen
-from torchyard.engine.view import RankReport
+from torchyard.reconcile.view import RankReport
 
 
 def shown(report_step, saved):

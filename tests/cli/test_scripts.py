@@ -10,13 +10,13 @@ from tests.support.cli.recorded import RUNNING
 from torchyard.api.codec import status_document
 from torchyard.api.forms import derived_name
 from torchyard.api.spec import MAX_SCRIPT_BYTES
-from torchyard.api.validate import validate_file
-from torchyard.cli.commands import parser_of
-from torchyard.cli.job_options import options_of, requested
+from torchyard.api.validation.validate import validate_file
+from torchyard.cli.command_table import parser_of
+from torchyard.cli.commands.job_options import options_of, requested
 from torchyard.cli.output import say
 from torchyard.client.errors import TorchYardError
 from torchyard.client.start import RequestedJob, start
-from torchyard.cluster.local.run import read_run
+from torchyard.local.run import read_run
 
 
 @pytest.fixture

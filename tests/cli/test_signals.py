@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.cli.foreground import SAME_PRESS_SECONDS, Watching
-from torchyard.cluster.local.folder import RunFolder
+from torchyard.cli.commands.foreground import SAME_PRESS_SECONDS, Watching
+from torchyard.local.folder import RunFolder
 
 
 @pytest.fixture

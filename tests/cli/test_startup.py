@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from torchyard.api.codec import read_job
-from torchyard.cli.commands import COMMANDS
-from torchyard.cluster.local.runs import create_run, run_folder
+from torchyard.cli.command_table import COMMANDS
+from torchyard.local.runs import create_run, run_folder
 
 HEAVY = {"torch", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}
 FOR_COMMANDS = {"typer", "click", "pydantic", "msgspec", "rich"}

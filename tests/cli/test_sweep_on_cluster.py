@@ -7,10 +7,10 @@ import pytest
 import yaml
 from aiohttp import web
 from tests.support.cli.cluster import cluster
-from tests.support.kube.api_server import refused
-from tests.support.kube.sweep_world import World
+from tests.support.kubernetes.api_server import refused
+from tests.support.kubernetes.sweep_world import World
 
-from torchyard.cluster.local.sweeps import create_sweep
+from torchyard.local.sweeps import create_sweep
 from torchyard.sweeps.codec import read_sweep
 
 SWEEP = {

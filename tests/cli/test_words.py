@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.api.formatting import figure, span
-from torchyard.client.words import addressed, clean, clip, measure, rate, size
+from torchyard.client.text import addressed, clean, clip, measure, rate, size
 
 
 @pytest.mark.parametrize(

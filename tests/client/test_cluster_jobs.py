@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 from tests.support.cli.cluster import JOB, pod
-from tests.support.kube.api_server import kubeconfig, refused, serving
+from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 
 import torchyard as ty
 

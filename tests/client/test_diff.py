@@ -5,7 +5,7 @@ import json
 import pytest
 from aiohttp import web
 from tests.support.cli.cluster import JOB
-from tests.support.kube.api_server import kubeconfig, serving
+from tests.support.kubernetes.api_server import kubeconfig, serving
 
 import torchyard as ty
 from torchyard.cli.main import main

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from aiohttp import web
-from tests.support.kube.api_server import kubeconfig, refused, serving
+from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 
 import torchyard as ty
 

@@ -15,7 +15,7 @@ from tests.support.cluster.evidence import collect
 from tests.support.cluster.namespaces import EVIDENCE, delete_namespace, fresh_namespace, install, make_namespace
 from tests.support.cluster.patient_api import connected
 
-from torchyard.cluster.kube.client import Api
+from torchyard.kubernetes.client.api import Api
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()

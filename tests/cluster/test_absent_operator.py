@@ -10,7 +10,7 @@ from tests.support.cluster.jobs import ENDED, SLEEPS, Jobs, python
 from tests.support.cluster.operators import until
 
 from torchyard.api.values import Time
-from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.kubernetes.client.api import MERGE_PATCH
 
 ONE = {"nodes": 1, "gracePeriod": "2s"}
 

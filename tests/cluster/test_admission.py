@@ -12,13 +12,13 @@ from tests.support.charts import CHART, helm, needs_helm
 from tests.support.cluster.operators import until
 
 from torchyard.api.codec import read_job
-from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH, connected
-from torchyard.cluster.kube.errors import Rejected
-from torchyard.cluster.kube.manifest.network_policy import network_policy
-from torchyard.cluster.kube.manifest.pod import pod
-from torchyard.cluster.kube.manifest.service import service
-from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.actions import CreatePod
+from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, connected
+from torchyard.kubernetes.client.errors import Rejected
+from torchyard.kubernetes.manifests.network_policy import network_policy
+from torchyard.kubernetes.manifests.pod import pod
+from torchyard.kubernetes.manifests.service import service
+from torchyard.kubernetes.manifests.site import Site
+from torchyard.reconcile.actions import CreatePod
 
 pytestmark = needs_helm
 

@@ -13,14 +13,14 @@ from tests.support.large_objects import largest, too_large
 
 from torchyard.api.codec import read_job, resolved
 from torchyard.api.crd import crd
-from torchyard.api.not_yet import GAPS, WHAT
-from torchyard.api.rules import RULES
-from torchyard.api.validate import validate_bytes
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.errors import Conflict, Rejected
-from torchyard.cluster.kube.manifest.pod import pod
-from torchyard.cluster.kube.manifest.site import Site
-from torchyard.engine.actions import CreatePod
+from torchyard.api.validation.rules import RULES
+from torchyard.api.validation.unimplemented import GAPS, WHAT
+from torchyard.api.validation.validate import validate_bytes
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.errors import Conflict, Rejected
+from torchyard.kubernetes.manifests.pod import pod
+from torchyard.kubernetes.manifests.site import Site
+from torchyard.reconcile.actions import CreatePod
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +31,7 @@ ACCEPTED, REJECTED, UPDATES = (
 ACCEPTED += [{"name": name, "spec": spec} for name, spec in largest().items()]
 REJECTED += too_large()
 BATCHES, BATCH = 10, 1000
-GOLDEN = sorted((TESTS / "kube/golden").glob("*.yaml"))
+GOLDEN = sorted((TESTS / "kubernetes/golden").glob("*.yaml"))
 SENTENCES = [*(f"{rule.what}: {rule.fix}" for rule in RULES), *(f"{WHAT}: {gap.fix}" for gap in GAPS)]
 UNKNOWN_TO_CEL = {rule.fix for rule in RULES if rule.cel is None}
 STRICT = {"fieldValidation": "Strict"}

@@ -10,8 +10,8 @@ from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.errors import NotFound
 
 STUBBORN = python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
 ONE = {"nodes": 1, "gracePeriod": "3s"}

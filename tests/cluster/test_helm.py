@@ -13,8 +13,8 @@ import yaml
 from tests.support.cluster.operators import AGENT_IMAGE, TRAINER_IMAGE, until
 
 from torchyard.api.crd import crd
-from torchyard.cluster.kube.client import APPLY_PATCH, MERGE_PATCH
-from torchyard.cluster.kube.errors import Rejected
+from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH
+from torchyard.kubernetes.client.errors import Rejected
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/torchyard"

@@ -7,9 +7,9 @@ import pytest
 from tests.support.cluster.hostile import NOWHERE, objects
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
-from torchyard.cluster.kube.errors import Conflict, NotFound, Rejected
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import MERGE_PATCH, Api
+from torchyard.kubernetes.client.errors import Conflict, NotFound, Rejected
+from torchyard.reconcile.ports import Unavailable
 
 HONEST = {
     "apiVersion": "torchyard.dev/v1alpha1",

@@ -9,8 +9,8 @@ from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.namespaces import fresh_namespace
 from tests.support.cluster.operators import AGENT_IMAGE, until
 
-from torchyard.cluster.kube.manifest import names
-from torchyard.cluster.kube.manifest.pod import container_security
+from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.manifests.pod import container_security
 
 FOREVER = """
 import os, torch, torch.distributed as dist

@@ -7,8 +7,8 @@ from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.operators import AGENT_IMAGE, until
 from tests.support.cluster.training import CLAIM
 
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.errors import NotFound
 
 PRINTS = python("import os, time; print(os.environ['LR'], flush=True); time.sleep(900)")
 

@@ -8,8 +8,8 @@ import pytest
 from tests.support.cluster.fault_proxy import FaultProxy
 from tests.support.cluster.operators import holder, until
 
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.errors import NotFound
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.torchyard.dev"
 # On no node, so that it stays as it is.

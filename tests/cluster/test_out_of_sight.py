@@ -6,7 +6,7 @@ import signal
 from tests.support.cluster.jobs import SLEEPS, Jobs
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
+from torchyard.kubernetes.client.api import MERGE_PATCH, Api
 
 TRAINS = {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"}
 UNLABEL = {"metadata": {"labels": {"torchyard.dev/job-uid": None}}}

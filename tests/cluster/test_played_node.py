@@ -8,8 +8,8 @@ from tests.cluster.plans.kubelet import STRATEGIC_PATCH, node, placement
 from tests.cluster.plans.lane import Lane, lane
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import Api
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api
+from torchyard.reconcile.ports import Unavailable
 
 GANG = {"command": ["torchrun", "train.py"], "nodes": 2, "gracePeriod": "1s"}
 LARGE = {"resources": {"memory": "400Gi"}}  # of which the node holds two

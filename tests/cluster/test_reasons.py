@@ -9,7 +9,7 @@ from tests.support.cluster.jobs import SLEEPS, Jobs, python
 from tests.support.cluster.operators import until
 from tests.support.cluster.registry import start_registry
 
-from torchyard.cluster.kube.errors import NotFound, Rejected
+from torchyard.kubernetes.client.errors import NotFound, Rejected
 
 HELLO = python("print('hello')")
 ONE = {"command": HELLO, "nodes": 1}

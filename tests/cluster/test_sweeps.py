@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import MERGE_PATCH
+from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, decide
 from torchyard.sweeps.outcomes import Trial

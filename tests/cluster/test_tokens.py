@@ -9,8 +9,8 @@ import pytest
 from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.errors import NotFound
-from torchyard.intake.tokens import AUDIENCE, REVIEW_PATH, Member, Tokens, review_document
+from torchyard.agents.auth.tokens import AUDIENCE, REVIEW_PATH, Member, Tokens, review_document
+from torchyard.kubernetes.client.errors import NotFound
 
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",

@@ -19,15 +19,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchyard.agents.auth.signatures import ISSUER_PATH, KEYS_PATH, Signatures
+from torchyard.agents.auth.tokens import AUDIENCE
+from torchyard.agents.auth.tokens import read as read_claims
+from torchyard.agents.http.admission import Slot
+from torchyard.agents.http.connection import Connection, Response
+from torchyard.agents.protocol import MAX_BODY_BYTES, decode
+from torchyard.agents.registry import AgentRegistry
 from torchyard.api.codec import read_job
-from torchyard.api.validate import validate_bytes
-from torchyard.intake.admission import Slot
-from torchyard.intake.connection import Connection, Response
-from torchyard.intake.registry import AgentRegistry
-from torchyard.intake.signatures import ISSUER_PATH, KEYS_PATH, Signatures
-from torchyard.intake.tokens import AUDIENCE
-from torchyard.intake.tokens import read as read_claims
-from torchyard.intake.wire import MAX_BODY_BYTES, decode
+from torchyard.api.validation.validate import validate_bytes
 from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints
 from torchyard_trainers.core.exits import CheckpointError

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
+from torchyard.agents.http.server import application
+from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.registry import AgentRegistry
 from torchyard.api.codec import read_job
-from torchyard.cluster.local import record
-from torchyard.cluster.local.cluster import LocalCluster
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.process import carrying
-from torchyard.cluster.local.record import Running
-from torchyard.cluster.local.run import read_run
-from torchyard.cluster.local.runs import create_run
-from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
-from torchyard.intake.registry import AgentRegistry
-from torchyard.intake.server import application
-from torchyard.intake.unix import unix_intake
-from torchyard.laptop import run_job
+from torchyard.local import record
+from torchyard.local.cluster import LocalCluster
+from torchyard.local.controller import run_job
+from torchyard.local.folder import RunFolder
+from torchyard.local.process import carrying
+from torchyard.local.record import Running
+from torchyard.local.run import read_run
+from torchyard.local.runs import create_run
+from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod
 
 SECONDS = 300.0
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.laptop import run_job
+from torchyard.local.folder import RunFolder
+from torchyard.local.controller import run_job
 asyncio.run(run_job(RunFolder(Path(sys.argv[1]))))
 """
 

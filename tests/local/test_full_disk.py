@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from torchyard import laptop
 from torchyard.api.codec import read_job
-from torchyard.cluster.local import events, record, run
-from torchyard.cluster.local.cluster import LocalCluster
-from torchyard.cluster.local.folder import write_atomic
-from torchyard.cluster.local.runs import create_run, is_controlled, remove_run
-from torchyard.engine.actions import EmitEvent
-from torchyard.laptop import run_job
+from torchyard.local import controller, events, record, run
+from torchyard.local.cluster import LocalCluster
+from torchyard.local.controller import run_job
+from torchyard.local.folder import write_atomic
+from torchyard.local.runs import create_run, is_controlled, remove_run
+from torchyard.reconcile.actions import EmitEvent
 
 SLEEP = {
     "command": [sys.executable, "-c", "import time; time.sleep(600)"],
@@ -148,7 +147,7 @@ async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder,
         with pytest.raises(OSError, match="No space left"):
             await asyncio.wait_for(task, 30)
     assert is_controlled(folder) is None
-    assert laptop.read_run(folder).spec.suspend is False
+    assert controller.read_run(folder).spec.suspend is False
 
 
 FILLS = """

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from torchyard.api.codec import read_job
-from torchyard.cluster.local.runs import create_run
-from torchyard.laptop import run_job
+from torchyard.local.controller import run_job
+from torchyard.local.runs import create_run
 
 pytestmark = pytest.mark.e2e
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from torchyard.cluster.local import gpus
-from torchyard.engine.actions import CreatePod
+from torchyard.local import gpus
+from torchyard.reconcile.actions import CreatePod
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ async def test_gpus_go_to_one_pod_at_a_time_and_come_back(bench, until):
 
 
 async def test_a_gang_takes_all_its_gpus_or_none_and_starts_once_they_are_free(bench, until, monkeypatch):
-    monkeypatch.setattr("torchyard.cluster.local.pods.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("torchyard.local.pods.RETRY_SECONDS", 0.05)
     bench.create(gpusPerNode=1, nodes=2)
     folder = bench.folder.home / "gpus"
     other = gpus.take(folder, ("GPU-2",), 1)

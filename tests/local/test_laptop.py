@@ -9,11 +9,11 @@ import threading
 import msgspec
 import pytest
 
-from torchyard.cluster.local import record
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.process import carrying
-from torchyard.cluster.local.run import events, read_run
-from torchyard.cluster.local.runs import is_controlled
+from torchyard.local import record
+from torchyard.local.folder import RunFolder
+from torchyard.local.process import carrying
+from torchyard.local.run import events, read_run
+from torchyard.local.runs import is_controlled
 
 pytestmark = pytest.mark.e2e
 

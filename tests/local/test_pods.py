@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from torchyard.agents.registry import AgentRegistry
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
-from torchyard.cluster.local import record
-from torchyard.cluster.local.pod import LocalPod
-from torchyard.engine.actions import CommandAgent, CreatePod, DeletePod
-from torchyard.engine.ports import Unavailable
-from torchyard.intake.registry import AgentRegistry
+from torchyard.local import record
+from torchyard.local.pod import LocalPod
+from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod
+from torchyard.reconcile.ports import Unavailable
 
 pytestmark = pytest.mark.e2e
 

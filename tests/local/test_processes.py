@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from torchyard.cluster.local.process import ProcessId, identify
+from torchyard.local.process import ProcessId, identify
 
 
 def test_a_recycled_pid_is_never_hit(until):

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from torchyard.api.codec import read_job
-from torchyard.cluster.local import run
-from torchyard.cluster.local.folder import RunFolder, take_lock
-from torchyard.cluster.local.runs import control, create_run, discard_run, list_runs, run_folder
+from torchyard.local import run
+from torchyard.local.folder import RunFolder, take_lock
+from torchyard.local.runs import control, create_run, discard_run, list_runs, run_folder
 
 TERMINALS = 4
 ROUNDS = 12
@@ -19,7 +19,7 @@ TERMINAL = """
 import json, sys
 from pathlib import Path
 from torchyard.api.codec import read_job
-from torchyard.cluster.local.runs import RunBusyError, create_run, run_folder
+from torchyard.local.runs import RunBusyError, create_run, run_folder
 
 job = read_job({"metadata": {"name": "any"}, "spec": {"script": "pass"}})
 print(json.dumps("here"), flush=True)

@@ -15,11 +15,11 @@ from torchyard.api.codec import read_job
 from torchyard.api.states import State
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Time, rfc3339
-from torchyard.cluster.local import run
-from torchyard.cluster.local.aside import KEPT_ASIDE
-from torchyard.cluster.local.folder import RunFolder, take_lock
-from torchyard.cluster.local.record import POD_MARK, PodRecord, loopback_address, write
-from torchyard.cluster.local.runs import (
+from torchyard.local import run
+from torchyard.local.finished_runs import KEPT_ASIDE
+from torchyard.local.folder import RunFolder, take_lock
+from torchyard.local.record import POD_MARK, PodRecord, loopback_address, write
+from torchyard.local.runs import (
     SOURCE_FOLDER,
     RunBusyError,
     RunExistsError,

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from torchyard import laptop as laptop_module
-from torchyard.cluster.local.runs import RunBusyError, remove_run, suspend_run
-from torchyard.laptop import run_job
+from torchyard.local import controller as laptop_module
+from torchyard.local.controller import run_job
+from torchyard.local.runs import RunBusyError, remove_run, suspend_run
 
 pytestmark = pytest.mark.e2e
 

@@ -6,13 +6,12 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from torchyard import laptop_sweep
 from torchyard.api.states import State
 from torchyard.api.status import CheckpointStatus
 from torchyard.api.values import Time
-from torchyard.cluster.local import sweeps
-from torchyard.cluster.local.run import read_run, write_status_file
-from torchyard.cluster.local.runs import control
+from torchyard.local import sweep_controller, sweeps
+from torchyard.local.run import read_run, write_status_file
+from torchyard.local.runs import control
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.outcomes import outcomes_of
 from torchyard.sweeps.trials import trial_of
@@ -28,7 +27,7 @@ class Killed(BaseException):
 def sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(laptop_sweep, "run_job", train)
+    monkeypatch.setattr(sweep_controller, "run_job", train)
     spec = {
         "objective": {"metric": "score", "goal": "maximize"},
         "algorithm": {"name": "grid"},
@@ -88,10 +87,10 @@ def life(sweep, monkeypatch, kill_at=None, *, after=False):
 
     with monkeypatch.context() as patched:
         for name in WRITES:
-            patched.setattr(laptop_sweep, name, dying(getattr(sweeps, name)))
-        patched.setattr(laptop_sweep._Sweep, "close", lambda self: asyncio.sleep(0))  # the killed save nothing
+            patched.setattr(sweep_controller, name, dying(getattr(sweeps, name)))
+        patched.setattr(sweep_controller._Sweep, "close", lambda self: asyncio.sleep(0))  # the killed save nothing
         try:
-            return asyncio.run(laptop_sweep.run_sweep(sweep))
+            return asyncio.run(sweep_controller.run_sweep(sweep))
         except Killed:
             return None
 

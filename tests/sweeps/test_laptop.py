@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.support.waiting import until
 
-from torchyard.cluster.local.process import carrying
+from torchyard.local.process import carrying
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.sampling import suggest
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.states import State
 from torchyard.api.status import Progress, TrainingJobStatus
-from torchyard.cli.sweep_page import page_of
-from torchyard.cli.sweep_table import line_of, table_of
+from torchyard.cli.views.sweep_page import page_of
+from torchyard.cli.views.sweep_table import line_of, table_of
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.resource import TRIAL, TrialRecord, Unit
 from torchyard.sweeps.results import best_so_far, csv_of, results_of

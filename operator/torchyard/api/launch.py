@@ -6,11 +6,11 @@ from typing import Any
 
 from torchyard.api.codec import resolved
 from torchyard.api.resource import TrainingJob
-from torchyard.api.rules_program import HOOKS_ENV
-from torchyard.api.rules_training import batch_of
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Health
 from torchyard.api.torchrun import asked_procs
+from torchyard.api.validation.rules_program import HOOKS_ENV
+from torchyard.api.validation.rules_training import batch_of
 
 CONFIG_SCHEMA = 1
 

@@ -18,9 +18,9 @@ from typing import Any
 import kopf
 
 from torchyard.api.resource import GROUP, PLURAL, VERSION
-from torchyard.cluster.kube.client import Api, connected
-from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api, connected
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.reconcile.ports import Unavailable
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]

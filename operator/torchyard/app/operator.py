@@ -11,32 +11,32 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from torchyard.agents.auth.signatures import MEDIA_TYPES, Signatures
+from torchyard.agents.auth.tokens import REVIEW_PATH, Member, MemberOf, Tokens, review_document
+from torchyard.agents.http import server, tls
+from torchyard.agents.http.admission import raise_descriptor_limit
+from torchyard.agents.registry import AgentRegistry
 from torchyard.api.states import State
 from torchyard.app import probes
-from torchyard.app.garbage import leave_caches_alone
 from torchyard.app.job_watch import JobWatch
+from torchyard.app.memory_tuning import leave_caches_alone
 from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
-from torchyard.cluster.kube.budget import Budget
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.cluster import KubeCluster
-from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.cluster.kube.facts import Facts
-from torchyard.cluster.kube.invalid_jobs import InvalidJobs
-from torchyard.cluster.kube.jobs import Jobs
-from torchyard.cluster.kube.leader_label import LeaderLabel
-from torchyard.cluster.kube.lease import Lease, Unelected
-from torchyard.cluster.kube.provenance import Provenance
-from torchyard.cluster.kube.sweeps import Sweeps, Trials
-from torchyard.engine.controller import Controller, Settings
-from torchyard.engine.ports import Conflict, Key, Unavailable
-from torchyard.intake import server, tls
-from torchyard.intake.admission import raise_descriptor_limit
-from torchyard.intake.registry import AgentRegistry
-from torchyard.intake.signatures import MEDIA_TYPES, Signatures
-from torchyard.intake.tokens import REVIEW_PATH, Member, MemberOf, Tokens, review_document
+from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.client.write_budget import Budget
+from torchyard.kubernetes.cluster import KubeCluster
+from torchyard.kubernetes.election.leader_label import LeaderLabel
+from torchyard.kubernetes.election.lease import Lease, Unelected
+from torchyard.kubernetes.invalid_jobs import InvalidJobs
+from torchyard.kubernetes.provenance import Provenance
+from torchyard.kubernetes.sweeps import Sweeps, Trials
+from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.ports import Conflict, Key, Unavailable
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0

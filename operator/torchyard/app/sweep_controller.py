@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from torchyard.api.received import InvalidJob
 from torchyard.api.resource import TrainingJob
+from torchyard.api.validation.parse import InvalidJob
 from torchyard.api.values import Time
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.cluster.kube.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
-from torchyard.engine.ports import Conflict, Key, Unavailable
-from torchyard.engine.queue import Closed, WorkQueue
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
+from torchyard.reconcile.loop.workqueue import Closed, WorkQueue
+from torchyard.reconcile.ports import Conflict, Key, Unavailable
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Resume, Stop
 from torchyard.sweeps.outcomes import Trial
 from torchyard.sweeps.plan import Problem, Suspend, SweepView, invalid, plan

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torchyard.cli.commands import COMMANDS, PROGRAM, module_of, parser_of
+from torchyard.cli.command_table import COMMANDS, PROGRAM, module_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import filter_streams, let_go, say
 from torchyard.client.errors import InvalidJobError, TorchYardError
@@ -82,7 +82,7 @@ def dispatch(words: list[str]) -> int:
         print(__version__)
         return SUCCEEDED
     if name == "__complete":
-        from torchyard.cli.completion import candidates
+        from torchyard.cli.commands.completion import candidates
 
         print("\n".join(candidates(rest)))
         return SUCCEEDED

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
     from torchyard.client.artifacts import Artifact
     from torchyard.client.inside import Inside
+    from torchyard.client.rank_stacks import Standing
     from torchyard.client.remote.unpack import Allowance
-    from torchyard.client.standing import Standing
     from torchyard.client.why import Explanation
-    from torchyard.cluster.local.run import Event
+    from torchyard.local.run import Event
 
 Document = dict[str, Any]
 Notice = Callable[[str], None]

@@ -10,15 +10,15 @@ from torchyard.client.artifacts import Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.inside import Inside
+from torchyard.client.rank_stacks import Standing
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.remote.unpack import Allowance
-from torchyard.client.standing import Standing
 from torchyard.client.why import Explanation, explanation
-from torchyard.cluster.kube.errors import AlreadyExists
-from torchyard.cluster.local.run import Event
+from torchyard.kubernetes.client.errors import AlreadyExists
+from torchyard.local.run import Event
 
 
 class ClusterBackend:

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.portal import PORTAL
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.sweeps import control_sweep, sweeps_folder
-from torchyard.laptop import run_job
-from torchyard.laptop_sweep import run_sweep
+from torchyard.local.controller import run_job
+from torchyard.local.folder import RunFolder
+from torchyard.local.sweep_controller import run_sweep
+from torchyard.local.sweeps import control_sweep, sweeps_folder
 from torchyard.sweeps.decide import Finish
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.sampler import SamplerError

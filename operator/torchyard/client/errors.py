@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from torchyard.api.problems import Problem
     from torchyard.api.status import TrainingJobStatus
+    from torchyard.api.validation.problems import Problem
 
 FAILED: Final = 1
 INVALID: Final = 64  # EX_USAGE: the input or the command line is wrong

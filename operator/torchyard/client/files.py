@@ -9,7 +9,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import InvalidJobError, TorchYardError
 
 if TYPE_CHECKING:
-    from torchyard.api.validate import Validation
+    from torchyard.api.validation.validate import Validation
 
 
 def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
@@ -38,8 +38,8 @@ def the_job(result: "Validation", source: str) -> TrainingJob:
 
 def checked(file: Path, sets: Sequence[str]) -> "Validation":
     """What a job file holds after applying `sets`, or all that is wrong with it, also in the eyes of its trainer."""
-    from torchyard.api.problems import Problem
-    from torchyard.api.validate import Validation, validate_file
+    from torchyard.api.validation.problems import Problem
+    from torchyard.api.validation.validate import Validation, validate_file
     from torchyard.client.trainers import fault
 
     if file.suffix == ".py":

@@ -16,9 +16,9 @@ import msgspec
 
 from torchyard.api.backends import Backend
 from torchyard.api.forms import derived_name
-from torchyard.api.problems import nearest
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import MAX_SCRIPT_BYTES, TrainingJobSpec
+from torchyard.api.validation.problems import nearest
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 

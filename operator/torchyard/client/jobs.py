@@ -31,10 +31,10 @@ from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardErro
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Target, requested
+from torchyard.client.text import addressed, clean
 from torchyard.client.why import Explanation, last_lines
-from torchyard.client.words import addressed, clean
-from torchyard.cluster.local.run import Event
-from torchyard.cluster.local.runs import run_folder
+from torchyard.local.run import Event
+from torchyard.local.runs import run_folder
 
 STOPPING_SECONDS = 0.1
 OF_USERS = ("name", "namespace", "labels", "annotations")

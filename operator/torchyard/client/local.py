@@ -26,17 +26,17 @@ from torchyard.client.backend import (
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
 from torchyard.client.ranks import failing_rank, freshen, ranks_of, read_reports
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.keeper import stat_fields
-from torchyard.cluster.local.record import Running, read
-from torchyard.cluster.local.run import Event, events, read_run
-from torchyard.cluster.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
+from torchyard.local.folder import RunFolder
+from torchyard.local.keeper import stat_fields
+from torchyard.local.record import Running, read
+from torchyard.local.run import Event, events, read_run
+from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Artifact
     from torchyard.client.inside import Inside
+    from torchyard.client.rank_stacks import Standing
     from torchyard.client.remote.unpack import Allowance
-    from torchyard.client.standing import Standing
     from torchyard.client.why import Explanation
 
 LOOK_SECONDS = 1.0

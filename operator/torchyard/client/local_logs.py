@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchyard.client.backend import LogLine
-from torchyard.client.words import clean
+from torchyard.client.text import clean
 
 MAX_LINE_BYTES = 64 * 1024
 NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")

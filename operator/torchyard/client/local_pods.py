@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.local import Run, find, load
-from torchyard.client.standing import Standing, read
-from torchyard.client.wish import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
-from torchyard.cluster.local.folder import is_locked, write_atomic
-from torchyard.cluster.local.zipapp import agent_zipapp
+from torchyard.client.profile_request import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
+from torchyard.client.rank_stacks import Standing, read
 from torchyard.interpreter import own_environment, own_python
+from torchyard.local.folder import is_locked, write_atomic
+from torchyard.local.zipapp import agent_zipapp
 
 
 def stacks(name: str) -> list[Standing]:

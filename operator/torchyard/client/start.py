@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard.api.backends import ignored, on_this_machine
-from torchyard.api.changes import can_go_on_from
 from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
+from torchyard.api.validation.changes import can_go_on_from
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
-from torchyard.cluster.local.aside import KEPT_ASIDE, Aside
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.run import read_run
-from torchyard.cluster.local.runs import SOURCE_FOLDER, create_run, expire_runs
+from torchyard.local.finished_runs import KEPT_ASIDE, Aside
+from torchyard.local.folder import RunFolder
+from torchyard.local.run import read_run
+from torchyard.local.runs import SOURCE_FOLDER, create_run, expire_runs
 
 
 class RequestedJob(NamedTuple):
@@ -71,7 +71,7 @@ def require_gpus(job: TrainingJob) -> None:
     Raises:
         TorchYardError: it has not.
     """
-    from torchyard.cluster.local.gpus import inventory, shortage
+    from torchyard.local.gpus import inventory, shortage
 
     lacking = shortage(job.spec, inventory()) if job.spec.gpus_per_node else None
     if lacking is not None:

@@ -6,9 +6,9 @@ import contextlib
 from torchyard.api.states import State
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.local import Run, find, load
-from torchyard.cluster.local.folder import RunFolder
-from torchyard.cluster.local.runs import RunBusyError, suspend_run
-from torchyard.laptop import run_job
+from torchyard.local.controller import run_job
+from torchyard.local.folder import RunFolder
+from torchyard.local.runs import RunBusyError, suspend_run
 
 POLL_SECONDS = 0.1
 
@@ -49,7 +49,7 @@ def settled(run: Run) -> bool:
 
 
 async def _stop_here(folder: RunFolder) -> None:
-    from torchyard.client.journal import journal
+    from torchyard.client.run_log import journal
 
     try:
         with journal(folder), contextlib.suppress(RunBusyError):  # somebody else may have taken it over

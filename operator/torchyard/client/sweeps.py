@@ -13,7 +13,7 @@ from torchyard.client.backend import HERE, Place, is_configured
 from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
-from torchyard.cluster.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
+from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
 from torchyard.sweeps.codec import sweep_document
 from torchyard.sweeps.resource import KIND, TrainingSweep
 from torchyard.sweeps.results import Result, best_job, results_of
@@ -265,7 +265,7 @@ def _json(value: Any, what: str) -> str:
 
 async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
     from torchyard.client.controlled import control_sweep_here
-    from torchyard.cluster.local.sweeps import create_sweep
+    from torchyard.local.sweeps import create_sweep
     from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
 
     if wanted.spec.suspend:
@@ -313,7 +313,7 @@ async def create(remote: Any, document: Mapping[str, Any]) -> dict[str, Any]:
         TorchYardError: there is one of its name, or sweeps are not installed.
     """
     from torchyard.client.remote import sweeps
-    from torchyard.cluster.kube.errors import AlreadyExists, NotFound
+    from torchyard.kubernetes.client.errors import AlreadyExists, NotFound
 
     name = document["metadata"]["name"]
     body = {**document, "metadata": {**document["metadata"], "namespace": remote.namespace}}

@@ -15,7 +15,7 @@ from torchyard.client.metrics import MetricsTable
 from torchyard.client.portal import PORTAL
 from torchyard.client.request import Target
 from torchyard.client.why import Explanation
-from torchyard.cluster.local.run import Event
+from torchyard.local.run import Event
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result
 

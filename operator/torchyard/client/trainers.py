@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import trainer_config
-from torchyard.api.problems import Problem
 from torchyard.api.resource import TrainingJob
+from torchyard.api.validation.problems import Problem
 from torchyard.client.errors import FAILED, INVALID, TorchYardError
 from torchyard.interpreter import own_environment, own_python
 

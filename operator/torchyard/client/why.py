@@ -9,9 +9,9 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.states import State
 from torchyard.api.status import Attempt
-from torchyard.client.words import addressed, clean, clip
-from torchyard.cluster.local.run import Event
-from torchyard.engine.view import Pod
+from torchyard.client.text import addressed, clean, clip
+from torchyard.local.run import Event
+from torchyard.reconcile.view import Pod
 
 MAX_PODS = 32
 MAX_EVENTS = 10

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.received import MAX_PROBLEM, metadata_of
 from torchyard.api.resource import ObjectMeta
+from torchyard.api.validation.parse import MAX_PROBLEM, metadata_of
 from torchyard.sweeps.codec import read_sweep, read_sweep_status
 from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep
 from torchyard.sweeps.rules import first_fault

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.check import check
 from torchyard.api.files import read_bounded
-from torchyard.api.overrides import override
-from torchyard.api.problems import Problem
 from torchyard.api.resource import API_VERSION
 from torchyard.api.resource import KIND as JOB_KIND
-from torchyard.api.validate import MAX_PROBLEMS, checked_tree, tree_of
-from torchyard.api.yaml_tree import MAX_BYTES, At
+from torchyard.api.validation.check import check
+from torchyard.api.validation.overrides import override
+from torchyard.api.validation.problems import Problem
+from torchyard.api.validation.validate import MAX_PROBLEMS, checked_tree, tree_of
+from torchyard.api.validation.yaml_tree import MAX_BYTES, At
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import TrainingSweep, trial_name
 from torchyard.sweeps.rules import at_the_bounds, faults

@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 from tests.cluster.plans.agent import ASKED_TO_STOP, Agent, Send
 
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import Conflict, NotFound
-from torchyard.intake.tokens import AUDIENCE
+from torchyard.agents.auth.tokens import AUDIENCE
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Conflict, NotFound
 
 LABEL = "torchyard.dev/plans"
 BEAT_SECONDS = 5.0

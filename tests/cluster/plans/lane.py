@@ -15,8 +15,8 @@ from tests.support.cluster.fault_proxy import Answer, FaultProxy, Request
 from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.namespaces import fresh_namespace
 
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.leader_label import LABEL
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.election.leader_label import LABEL
 
 if TYPE_CHECKING:
     from tests.cluster.plans.stage import Stage

@@ -9,7 +9,7 @@ from tests.cluster.plans.lane import Lane, lane
 from tests.cluster.plans.plan import KINDS, Plan, after
 from tests.cluster.plans.suite import Result, Suite
 
-from torchyard.cluster.kube.client import Api
+from torchyard.kubernetes.client.api import Api
 
 TRIES = 2  # to reach a call or event: two that come at once may come in another order, or be told by a list
 LOOK_SECONDS = 0.1

@@ -9,7 +9,7 @@ import msgspec
 
 from torchyard.api.states import State
 from torchyard.api.status import MAX_STATUS_BYTES
-from torchyard.engine.ports import Unavailable
+from torchyard.reconcile.ports import Unavailable
 
 ENDED = {"Succeeded", "Failed"}
 IDLE = {state for state in State if state.at_rest}

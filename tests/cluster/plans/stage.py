@@ -12,7 +12,7 @@ from tests.cluster.plans.lane import Lane
 from tests.cluster.plans.record import Record
 
 from torchyard.api.states import State
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.errors import NotFound
 
 LOOK_SECONDS = 0.02
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchyard_agent.hooks import SITECUSTOMIZE
-from torchyard_agent.ports import ReservedPort
-from torchyard_agent.zygote_client import LOCATION, Zygote
+from torchyard_agent.workers.hooks import SITECUSTOMIZE
+from torchyard_agent.workers.ports import ReservedPort
+from torchyard_agent.workers.zygote_client import LOCATION, Zygote
 
 SECONDS = 300.0
 LEAVE_SECONDS = 60.0

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 from tests.cli.conftest import CommandLine
-from tests.support.kube.api_server import Answer, kubeconfig, serving
+from tests.support.kubernetes.api_server import Answer, kubeconfig, serving
 
 JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",

@@ -5,7 +5,7 @@ from typing import Any
 from torchyard.api.codec import read_job
 from torchyard.api.resource import TrainingJob
 from torchyard.client.ranks import Rank
-from torchyard.cluster.local.run import Event
+from torchyard.local.run import Event
 
 NOW = 1_795_244_400.0  # 2026-11-21T07:00:00Z
 START = "2026-11-21T06:55:50Z"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import NotFound, Rejected
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import NotFound, Rejected
+from torchyard.reconcile.ports import Unavailable
 
 OBJECTS = {
     "trainingjobs": "/apis/torchyard.dev/v1alpha1/namespaces/{}/trainingjobs",

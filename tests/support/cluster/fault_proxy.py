@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from aiohttp import ClientError, ClientTimeout, web
 
-from torchyard.cluster.kube.client import Api
+from torchyard.kubernetes.client.api import Api
 
 QUIET_SECONDS = 1.0
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "authorization"}

@@ -8,8 +8,8 @@ from kubernetes import client, config, stream
 from tests.support.cluster import testbed
 from tests.support.cluster.jobs import Jobs
 
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.manifest import names
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.manifests import names
 
 KILL = """
 import json, os, signal, time

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import MERGE_PATCH, Api
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import MERGE_PATCH, Api
+from torchyard.kubernetes.client.errors import NotFound
 
 ENDED = {"Succeeded", "Failed"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.support.cluster import operators
 
 from torchyard.api.crd import crd
-from torchyard.cluster.kube.client import APPLY_PATCH, Api
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import APPLY_PATCH, Api
+from torchyard.kubernetes.client.errors import NotFound
 from torchyard.sweeps.crd import sweep_crd
 
 EVIDENCE = Path(__file__).parents[3] / "build" / "evidence"

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from torchyard.cluster.kube.client import Api
-from torchyard_agent.ports import ReservedPort
+from torchyard.kubernetes.client.api import Api
+from torchyard_agent.workers.ports import ReservedPort
 
 ENDS_WITHIN = 180.0
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")

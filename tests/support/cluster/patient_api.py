@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.client import connected as connected_once
-from torchyard.cluster.kube.errors import AlreadyExists, NotFound
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.api import connected as connected_once
+from torchyard.kubernetes.client.errors import AlreadyExists, NotFound
+from torchyard.reconcile.ports import Unavailable
 
 PATIENCE_SECONDS = 90.0
 PAUSE_SECONDS = 0.25

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import Api
+from torchyard.kubernetes.client.api import Api
 
 GOLDEN = Path(__file__).parents[2] / "chart/golden/two-namespaces.yaml"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from tests.support.cluster.operators import until
 
-from torchyard.cluster.kube.client import Api
-from torchyard.cluster.kube.errors import Rejected
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Rejected
+from torchyard.reconcile.ports import Unavailable
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 NOBODY = 9  # a port on which nobody listens

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_agent.ports import ReservedPort
+from torchyard_agent.workers.ports import ReservedPort
 
 TINY = {
     "steps": 12,

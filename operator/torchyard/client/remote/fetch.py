@@ -15,13 +15,13 @@ from torchyard.api.resource import TrainingJob
 from torchyard.client.artifacts import Artifact, remove
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.remote import jobs
-from torchyard.client.remote.inside import python
+from torchyard.client.remote.pod_exec import python
 from torchyard.client.remote.session import Remote
 from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
-from torchyard.cluster.kube.errors import Gone, NotFound
-from torchyard.cluster.kube.manifest import names, placement
-from torchyard.cluster.kube.manifest.pod import container_security, pod_security
-from torchyard.cluster.kube.manifest.site import NON_ROOT
+from torchyard.kubernetes.client.errors import Gone, NotFound
+from torchyard.kubernetes.manifests import names, placement
+from torchyard.kubernetes.manifests.pod import container_security, pod_security
+from torchyard.kubernetes.manifests.site import NON_ROOT
 
 Document = dict[str, Any]
 READER_SECONDS = 900

@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.received import InvalidJob, received
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.validation.parse import InvalidJob, received
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.session import Remote
-from torchyard.cluster.kube import facts
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.manifest import names
-from torchyard.cluster.kube.objects import KubePod, Listed
-from torchyard.cluster.local.run import Event
-from torchyard.engine.view import Pod
+from torchyard.kubernetes.cache import pod_record
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.objects import KubePod, Listed
+from torchyard.local.run import Event
+from torchyard.reconcile.view import Pod
 
 Document = dict[str, Any]
 PAGE = "500"
@@ -112,7 +112,7 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
     known = [
         seen.pod
         for pod in listed
-        if (seen := facts.read(pod)) is not None
+        if (seen := pod_record.read(pod)) is not None
         and (seen.job_name, seen.job_uid) == (job.metadata.name, job.metadata.uid)
         and (not meet.open or seen.uid in meet.members)
     ]

@@ -12,11 +12,11 @@ from torchyard.client.errors import TorchYardError
 from torchyard.client.ranks import failing_rank
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
-from torchyard.client.words import clean
-from torchyard.cluster.kube.errors import Gone, NotFound, Rejected
-from torchyard.cluster.kube.manifest.names import TRAINER
-from torchyard.engine.ports import Unavailable
-from torchyard.engine.view import Pod
+from torchyard.client.text import clean
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.manifests.names import TRAINER
+from torchyard.reconcile.ports import Unavailable
+from torchyard.reconcile.view import Pod
 
 FORBIDDEN = 403
 POLL_SECONDS = 1.0

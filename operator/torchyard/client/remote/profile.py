@@ -3,11 +3,11 @@
 import json
 
 from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.profile_request import FILE, Left, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.client.remote import jobs
-from torchyard.client.remote.inside import python
+from torchyard.client.remote.pod_exec import python
 from torchyard.client.remote.session import Remote
-from torchyard.client.wish import FILE, Left, refuse_deaf, refuse_no_such_rank, refuse_overwriting
-from torchyard.cluster.kube.manifest import names
+from torchyard.kubernetes.manifests import names
 
 # What `wish.left_in` reads on this machine.
 LEFT = """

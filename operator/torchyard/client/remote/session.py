@@ -11,9 +11,9 @@ from aiohttp import ClientConnectorCertificateError
 from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.client.backend import place_flags
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
-from torchyard.cluster.kube.client import Api, connected
-from torchyard.cluster.kube.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.api import Api, connected
+from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
+from torchyard.reconcile.ports import Unavailable
 
 T = TypeVar("T")
 

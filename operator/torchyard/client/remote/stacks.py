@@ -1,11 +1,11 @@
 """Where the ranks of a job stand, asked of the agents' own program in each of its pods."""
 
 from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.rank_stacks import Standing, read
 from torchyard.client.remote import jobs
-from torchyard.client.remote.inside import program
+from torchyard.client.remote.pod_exec import program
 from torchyard.client.remote.session import Remote
-from torchyard.client.standing import Standing, read
-from torchyard.cluster.kube.manifest import names
+from torchyard.kubernetes.manifests import names
 
 
 async def standing(remote: Remote, name: str) -> list[Standing]:

@@ -10,8 +10,8 @@ from torchyard.api.resource import GROUP, VERSION, TrainingJob
 from torchyard.client.errors import NotFoundError, TorchYardError
 from torchyard.client.remote.jobs import jobs_path, typed
 from torchyard.client.remote.session import Remote
-from torchyard.cluster.kube.client import MERGE_PATCH
-from torchyard.cluster.kube.errors import NotFound
+from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.errors import NotFound
 from torchyard.sweeps.received import InvalidSweep, received_sweep
 from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
 from torchyard.sweeps.trials import trial_of

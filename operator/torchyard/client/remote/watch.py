@@ -12,8 +12,8 @@ from torchyard.api.resource import TrainingJob
 from torchyard.client.backend import Away
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
-from torchyard.cluster.kube.errors import Gone
-from torchyard.engine.ports import Unavailable
+from torchyard.kubernetes.client.errors import Gone
+from torchyard.reconcile.ports import Unavailable
 
 AGAIN_SECONDS = 1.0
 WATCH = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}

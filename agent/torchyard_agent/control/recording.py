@@ -1,0 +1,168 @@
+"""What a round runs with, for comparisons of runs: Python, packages, code; never the values of variables.
+
+The agent of node rank 0 starts this file in the interpreter of the workers, at the lowest priority, writes what it
+prints into `environment.json` of the checkpoint folder, and reports its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+from torchyard_agent.workers.zygote_client import python_code
+
+FILE = "environment.json"
+SCHEMA = 1
+SECONDS = 120.0
+MAX_BYTES = 512 * 1024
+MAX_PACKAGES = 2000
+MAX_FILES, MAX_ENTRIES, MAX_FILE_BYTES = 500, 20_000, 1 << 20
+"""Source files that are read, folder entries that are looked at, and bytes of a file."""
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "build", "dist"})
+
+logger = logging.getLogger(__name__)
+
+
+class Recording:
+    """Records the environment of rounds, each in a separate thread.
+
+    Attributes:
+        digest: of the newest record; empty before the first.
+    """
+
+    def __init__(self, folder: Optional[Path]) -> None:
+        self.digest = ""
+        self._folder = folder
+
+    def start(self, interpreter: str, number: int) -> None:
+        """Record the environment of a round; a failure is logged and changes nothing else.
+
+        Args:
+            interpreter: of the workers.
+            number: of the round.
+        """
+        if self._folder is None:
+            return
+        arguments = (self._folder, [interpreter, "-c", python_code("control.recording")], number)
+        threading.Thread(target=self._record, args=arguments, name="recording", daemon=True).start()
+
+    def _record(self, folder: Path, command: List[str], number: int) -> None:
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+            record = json.loads(done.stdout[:MAX_BYTES])  # one that is cut is no JSON
+            digest = digest_of(record)
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{FILE}.{os.getpid()}"
+            temporary.write_text(json.dumps({**record, "round": number, "digest": digest}, indent=1), encoding="utf-8")
+            temporary.replace(folder / FILE)
+            self.digest = digest
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            # One that ended at once takes the recorder with it.
+            logger.info("the environment of round %d is not recorded: %s", number, error)
+
+
+def digest_of(record: Dict[str, Any]) -> str:
+    """Return a digest of Python, packages and code: two runs with the same one differ in nothing of these."""
+    compared = {name: record.get(name) for name in ("python", "packages", "code")}
+    return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def main() -> None:
+    """Print the record as JSON."""
+    if hasattr(os, "nice"):
+        os.nice(19)
+    json.dump(
+        {
+            "schema": SCHEMA,
+            "python": platform.python_version(),
+            "packages": packages(),
+            "code": code_of(Path.cwd()),
+            "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "driver": driver()},
+        },
+        sys.stdout,
+    )
+
+
+def packages() -> Dict[str, str]:
+    """Return the installed distributions by normalised name, with their versions."""
+    from importlib.metadata import distributions
+
+    found: Dict[str, str] = {}
+    for each in distributions():
+        name = each.metadata["Name"]
+        if name and len(found) < MAX_PACKAGES:
+            # The first one on the path is the one that is imported.
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), each.version)
+    return dict(sorted(found.items()))
+
+
+def code_of(folder: Path) -> Dict[str, Any]:
+    """Return the commit of a folder, if it is of a git repository, and the digests of its Python files."""
+    digests = ((path, _digest_of_file(path)) for path in _sources(folder))
+    files = {path.relative_to(folder).as_posix(): digest for path, digest in digests if digest is not None}
+    return {"commit": commit(folder), "files": files}
+
+
+def _digest_of_file(path: Path) -> Optional[str]:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.stat().st_size <= MAX_FILE_BYTES else None
+    except OSError:  # it was just deleted, or may not be read
+        return None
+
+
+def commit(folder: Path) -> Optional[str]:
+    """Return what HEAD of the repository around a folder is, read from its files."""
+    git = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git" / "HEAD").is_file()), None)
+    if git is None:
+        return None
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head[:64]
+        name = head[len("ref: ") :]
+        if (git / name).is_file():
+            return (git / name).read_text(encoding="utf-8").strip()[:64]
+        packed = (git / "packed-refs").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = re.search(rf"^([0-9a-f]+) {re.escape(name)}$", packed, re.MULTILINE)
+    return found[1] if found else None
+
+
+def driver() -> Optional[str]:
+    """Return the version of NVIDIA's driver, if there is one."""
+    try:
+        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([0-9.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Yield Python files below a folder in order, within the limits; nothing of the root of a file system."""
+    if folder == folder.parent:
+        return
+    looked = found = 0
+    runs = Path(os.environ.get("TORCHYARD_CHECKPOINT_DIR", "")).parent.parent  # of this machine, if it is below
+    for root, folders, names in os.walk(folder):
+        wanted = (name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in wanted if Path(root, name) != runs)
+        for name in sorted(names):
+            looked += 1
+            if name.endswith(".py"):
+                found += 1
+                yield Path(root, name)
+            if found >= MAX_FILES:
+                return
+        looked += len(folders)
+        if looked > MAX_ENTRIES:
+            return

@@ -1,0 +1,48 @@
+"""What the operator is told of this pod, and which of it is news that cannot wait for the next poll (pure)."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from torchyard_agent.control.rounds import Standing
+
+_BEFORE_STEPS = ("init", "compile", "restore")
+
+
+def state(standing: Standing, *, leaving: bool, starting: bool) -> str:
+    """`state` of the protocol. `leaving`: the pod is to end; `starting`: torch is still being imported."""
+    if leaving:
+        return "exiting" if standing.running is None else "stopping"
+    if standing.running is not None:
+        return "stopping" if standing.ending else "running"
+    return "starting" if starting else "ready"
+
+
+def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
+    """What is sent at once when it differs from what was sent before."""
+    ended = document.get("exit") or {}
+    return (
+        document["state"],
+        document["round"],
+        (ended.get("round"), ended.get("time")),
+        len(document["notices"]),
+        _milestones(document["reports"]),
+    )
+
+
+def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
+    """Return what in the reports is news at once: that training began, each checkpoint, each value at a rung."""
+    return [
+        (
+            report.get("step", 0) > 0,
+            report.get("phase") in _BEFORE_STEPS,
+            (report.get("checkpoint") or {}).get("step"),
+            _rungs(report.get("metrics")),
+        )
+        for report in reports
+    ]
+
+
+def _rungs(metrics: Any) -> int:
+    """Return how many values at rungs are among the metrics, by which a sweep decides."""
+    return sum("@" in str(name) for name in metrics) if isinstance(metrics, dict) else 0

@@ -1,0 +1,1 @@
+"""What is observed of workers: logs, reports, GPUs, memory, hangs, stacks."""

@@ -1,0 +1,174 @@
+"""`report.<local_rank>.json`, the file a worker shows its progress with: `torchyard_agent.report(step=3, loss=0.7)`.
+
+One thread writes at most once a second, and `report` itself when it brings a new checkpoint, which must be known even
+if the program is killed right after. `counter` moves only when the training thread does something. The file has one
+owner at a time: a program that writes it itself, or calls `report`, silences the zero-code step counter for good.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+from torchyard_agent.files import read_json, write_json
+from torchyard_agent.telemetry import observation
+
+INTERVAL = 1.0
+_RATE_WINDOW = 30.0
+
+
+class ReportWriter:
+    """Owns the report file of this process."""
+
+    def __init__(self, run_dir: Path, env: Dict[str, str], *, yields: bool) -> None:
+        """`yields`: give the file up as soon as another writer has written it."""
+        self.local_rank = int(env.get("LOCAL_RANK") or 0)
+        self.path = run_dir / f"report.{self.local_rank}.json"
+        self.yields = yields
+        self.pid = os.getpid()
+        self.document: Dict[str, Any] = {
+            "round": int(env.get("TORCHYARD_ROUND") or 0),
+            "rank": int(env.get("RANK") or env.get("NODE_RANK") or 0),
+            "localRank": self.local_rank,
+            "pid": self.pid,
+            "counter": 0,
+            "step": 0,
+            "phase": "init",
+            "phaseSince": time.time(),
+        }
+        self._steps: Deque[Tuple[float, int]] = deque()
+        self._written: Optional[Tuple[int, int]] = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Start writing, and write once more when the process ends."""
+        threading.Thread(target=self._run, name="torchyard-report", daemon=True).start()
+        atexit.register(self.write)
+
+    def stop(self) -> None:
+        """Never write again."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.write()
+            self._stop.wait(INTERVAL)
+
+    def write(self) -> None:
+        """Write the file now, unless this process is a fork of its owner or the file has another owner."""
+        with self._lock:
+            if self._stop.is_set() or os.getpid() != self.pid:
+                return
+            if self.yields and _identity(self.path) != self._written and not self._inherits():
+                self._stop.set()
+                return
+            now = time.time()
+            document = dict({**observation.observed().facts(now), **self.document}, time=now)
+            rate = self._rate(now, int(document["step"]))
+            if rate is not None and "throughput" not in document:
+                document["throughput"] = {"stepsPerSecond": rate}
+            try:
+                write_json(self.path, document)
+            except OSError:
+                return  # a full scratch volume must not end a training run
+            self._written = _identity(self.path)
+
+    def _inherits(self) -> bool:
+        """Return whether the file belongs to a process that has ended: a driver may start programs one by one."""
+        if self._written is not None:
+            return False
+        pid = (read_json(self.path) or {}).get("pid")
+        return isinstance(pid, int) and pid > 0 and not Path(f"/proc/{pid}").exists()
+
+    def _rate(self, now: float, step: int) -> Optional[float]:
+        steps = self._steps
+        if not steps or step != steps[-1][1]:
+            steps.append((now, step))
+        while len(steps) > 2 and now - steps[0][0] > _RATE_WINDOW:
+            steps.popleft()
+        (start, first), (_, last) = steps[0], steps[-1]
+        if now - start < INTERVAL / 2 or last <= first:
+            return None
+        return round((last - first) / (now - start), 4)
+
+
+def _identity(path: Path) -> Optional[Tuple[int, int]]:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+_writer: Optional[ReportWriter] = None
+_silence: List[Callable[[], None]] = []  # what `report` stops before it takes the file over
+
+
+def report(
+    step: int,
+    *,
+    total_steps: Optional[int] = None,
+    epoch: Optional[float] = None,
+    phase: str = "step",
+    checkpoint_step: Optional[int] = None,
+    **metrics: float,
+) -> None:
+    """Report to TorchYard how far the training is. Cheap enough for every step; outside TorchYard it does nothing.
+
+    Args:
+        step: optimizer steps done so far, over all rounds.
+        total_steps: steps the whole run will take, if known.
+        epoch: passes over the data, fractions allowed.
+        phase: `init`, `compile`, `restore`, `rollout`, `step`, `eval`, `save`, `export` or `drain`.
+        checkpoint_step: step of the newest durable checkpoint.
+        metrics: finite numbers, such as `loss=0.7`; others are left out.
+    """
+    global _writer  # noqa: PLW0603 - one report file a process
+    if "TORCHYARD_ROUND" not in os.environ or "TORCHYARD_RUN_DIR" not in os.environ:
+        return
+    numbers = {name: _number(name, value) for name, value in metrics.items()}
+    writer = _writer
+    fresh = writer is None or writer.pid != os.getpid()
+    if writer is None or fresh:
+        for stop in _silence:
+            stop()
+        _writer = writer = ReportWriter(Path(os.environ["TORCHYARD_RUN_DIR"]), dict(os.environ), yields=False)
+    document = dict(writer.document, step=int(step), counter=writer.document["counter"] + 1, phase=phase)
+    if phase != writer.document["phase"]:
+        document["phaseSince"] = time.time()
+    if total_steps is not None:
+        document["totalSteps"] = int(total_steps)
+    if epoch is not None:
+        document["epoch"] = float(epoch)
+    known = writer.document.get("checkpoint", {}).get("step")
+    if checkpoint_step is not None:
+        document["checkpoint"] = {"step": int(checkpoint_step), "time": time.time()}
+    document["metrics"] = {
+        **document.get("metrics", {}),
+        **{name: value for name, value in numbers.items() if math.isfinite(value)},
+    }
+    writer.document = document  # one assignment: the writing thread sees the old document or the new one
+    if fresh:
+        writer.start()
+    if checkpoint_step is not None and checkpoint_step != known:
+        writer.write()
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last one: a tensor of several elements
+        fix = "give each metric a keyword and one number: report(step=3, loss=0.7)"
+        raise TypeError(f"report(): {name} is no number but {type(value).__name__} ({error}); {fix}") from error
+
+
+def silence_with(stop: Callable[[], None]) -> None:
+    """Have `stop` called when the program starts reporting by itself."""
+    _silence.append(stop)

@@ -1,0 +1,66 @@
+"""Stacks of every thread of every worker, on demand, while the workers hang."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from torchyard_agent.files import read_json
+from torchyard_agent.telemetry.hang_detector import place
+from torchyard_agent.workers.hooks import STACKS_SIGNAL
+from torchyard_agent.workers.process import catches, is_alive
+
+_WAIT_SECONDS = 3.0
+_QUIET_SECONDS = 0.1
+
+
+def listed(run_dir: Path) -> List[Dict[str, Any]]:
+    """Where each worker of this pod stands: `rank`, `pid`, `stacks` (None: it has none to give), `at`, `waits`."""
+    workers = (read_json(run_dir / "workers.json") or {}).get("pids", {})
+    found = collect(run_dir)
+    rows = []
+    for rank, pid in sorted((int(rank), int(pid)) for rank, pid in workers.items()):
+        at, waits = place(found.get(pid, ""))
+        rows.append({"rank": rank, "pid": pid, "stacks": found.get(pid), "at": at, "waits": waits})
+    return rows
+
+
+def collect(run_dir: Path) -> Dict[int, str]:
+    """Ask every process that left `stacks.<pid>.txt` for its stacks; return what each wrote, by process id.
+
+    A process without our handler is never signalled: the signal would end it.
+    """
+    files = {int(path.name.split(".")[1]): path for path in run_dir.glob("stacks.*.txt")}
+    asked: Dict[int, int] = {}
+    for pid, path in files.items():
+        if is_alive(pid) and catches(pid, STACKS_SIGNAL):
+            asked[pid] = path.stat().st_size
+            os.kill(pid, STACKS_SIGNAL)
+    _await({files[pid]: size for pid, size in asked.items()})
+    written = {pid: files[pid].read_bytes()[size:].decode("utf-8", "replace") for pid, size in asked.items()}
+    return {pid: _without_our_frames(text) for pid, text in written.items()}
+
+
+def _without_our_frames(text: str) -> str:
+    """Cut each stack where the user's program begins, below is how a warm worker starts; our own thread is left out."""
+    threads = (thread for thread in text.split("\n\n") if "torchyard_agent/telemetry/progress.py" not in thread)
+    kept, cut = [], False
+    for line in "\n\n".join(threads).splitlines():
+        cut = line.startswith("  ") and (cut or "torchyard_agent/workers/worker.py" in line)
+        if not cut:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _await(files: Dict[Path, int]) -> None:
+    """Wait until each file has grown beyond its size and rests, or time is up."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    sizes: Dict[Path, int] = {}
+    while time.monotonic() < deadline:
+        now = {path: path.stat().st_size for path in files}
+        if now == sizes and all(now[path] > size for path, size in files.items()):
+            return
+        sizes = now
+        time.sleep(_QUIET_SECONDS)

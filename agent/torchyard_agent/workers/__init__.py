@@ -1,0 +1,1 @@
+"""Worker processes: launchers, zygote, hooks, signals, and how a round ended."""

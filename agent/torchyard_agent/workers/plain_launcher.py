@@ -1,0 +1,61 @@
+"""One round of a plain command: started once, as given, in a session of its own, by a small guarded launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.files import is_whole, try_write_json
+from torchyard_agent.workers import evidence, failure, gpu_check, guard
+from torchyard_agent.workers.launcher import exec_arguments
+from torchyard_agent.workers.process import die_with_parent, stand_before_others
+
+
+def main() -> None:
+    """Run the round described in the file given as the first argument; the second is the agent's process id."""
+    die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    sys.exit(run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+
+
+def run(spec: Dict[str, Any]) -> int:
+    """Run the round `spec` to its end; the exit code of the command, or 128 + signal."""
+    os.environ.update(spec["env"])
+    run_dir, rank = Path(spec["runDir"]), int(spec["nodeRank"])
+    pids: List[int] = []
+
+    def refuse(code: int, message: str) -> int:
+        print(message, file=sys.stderr, flush=True)
+        found = {"code": code, "message": message, "secondary": False}
+        write(code, [failure.record(rank=rank, local_rank=0, pid=0, code=code, time=time.time(), found=found)])
+        return code
+
+    def write(code: int, failures: List[Dict[str, Any]]) -> None:
+        cause = failure.first_cause(failures)
+        document = {"round": spec["round"], "code": code, "failure": cause, "failures": failures}
+        try_write_json(run_dir / "failure.json", document)
+
+    lacking = gpu_check.check(spec["gpus"], torch_is_there=False)
+    if lacking:
+        return refuse(ExitCode.HARDWARE, lacking)
+    stand_before_others(0.5)
+    guard.watch(lambda: pids, lambda: write(ExitCode.TERMINATED, []))
+    process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
+    pids.append(process.pid)
+    try_write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
+    code = failure.exit_code(process.wait())
+    guard.give_way()
+    failures = []
+    if code:
+        now = time.time()
+        found = evidence.found(run_dir, rank, process.pid, now, alone=True)
+        cause = found["rank"] if found is not None and is_whole(found.get("rank")) else rank
+        failures.append(failure.record(rank=cause, local_rank=0, pid=process.pid, code=code, time=now, found=found))
+    write(code, failures)
+    return code

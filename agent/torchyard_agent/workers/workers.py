@@ -1,0 +1,168 @@
+"""The workers of this pod: at most one round of them at a time; started, followed, stopped, and how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import Any, Dict, List, Optional
+
+from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.settings import Settings
+from torchyard_agent.telemetry.log_forwarder import Echo
+from torchyard_agent.telemetry.logs import bound_stderr
+from torchyard_agent.workers import failure
+from torchyard_agent.workers.command import Plain, Torchrun
+from torchyard_agent.workers.environment import REMOVED_FROM_WORKERS
+from torchyard_agent.workers.ports import ReservedPort
+from torchyard_agent.workers.process import kill_descendants, reaped
+from torchyard_agent.workers.round_run import KILL_SECONDS, RoundRun, round_spec
+from torchyard_agent.workers.zygote_client import WarmStart
+
+_LEAVE_SECONDS = 5.0
+_NEVER_STARTED = -1  # stands for the process id of a launcher there never was
+
+logger = logging.getLogger(__name__)
+
+
+class Workers:
+    """Everything below this agent that trains.
+
+    Args:
+        settings: of the agent.
+        kind: what `COMMAND` is, from `classify`.
+        env: of the workers.
+        procs: local world size where a command does not say it.
+        warm: the zygote, or why there is none.
+
+    Attributes:
+        round: the round that runs; None between rounds. The HTTP thread reads it, too.
+        exit: how the newest round ended here, as docs/protocol.md has it; None before the first.
+    """
+
+    def __init__(self, settings: Settings, kind: Any, env: Dict[str, str], procs: int, warm: WarmStart) -> None:
+        self.settings, self.kind, self.env, self.procs, self.warm = settings, kind, env, procs, warm
+        self.round: Optional[RoundRun] = None
+        self.exit: Optional[Dict[str, Any]] = None
+        self.port = ReservedPort()
+        self._echo = Echo(sys.stdout.buffer)
+        self._last_reports: List[Dict[str, Any]] = []
+        self._statuses: Dict[int, int] = {}
+
+    def start(self, command: Dict[str, Any], number: int) -> bool:
+        """Start the round of a `run` command; False: not yet, torch is still being imported.
+
+        Raises:
+            ValueError: a field is missing or of the wrong kind.
+        """
+        if self.warm.starting:
+            return False
+        spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
+        self.port.lend()
+        run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
+        self.round = run
+        logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
+        run.cold = self.warm.zygote is None
+        try:
+            if self.warm.zygote is not None:
+                self.warm.zygote.ask(run.spec_path)
+            else:
+                run.start_cold(self.kind.interpreter if isinstance(self.kind, Torchrun) else sys.executable, self.env)
+        except OSError as error:
+            logger.warning("round %d: %s", number, error)
+            run.launcher = _NEVER_STARTED
+            self._statuses[_NEVER_STARTED] = ExitCode.NOT_FOUND
+        return True
+
+    def tend(self, now: float) -> bool:
+        """Follow the round and see that what was asked of it happens; whether it has just ended."""
+        run = self.round
+        if run is None:
+            return False
+        for rank, lines in run.follow().items():
+            self._echo.say(rank, lines)
+        if run.launcher in self._statuses:
+            self._ended(run, self._statuses.pop(run.launcher))
+            return True
+        if run.hangs(now):
+            logger.warning("round %d: %s", run.number, run.hung.message if run.hung else "")
+            self.stop(now)
+        if run.save_deadline is not None and run.kill_deadline is None:
+            run.ask_by_signal()
+            if run.saved():
+                run.save_deadline = min(run.save_deadline, now + _LEAVE_SECONDS)  # they leave by themselves
+                if not run.still_leaving():
+                    run.save_deadline = now
+            if now >= run.save_deadline:
+                self.stop(now)
+        if run.kill_deadline is not None and now >= run.kill_deadline:
+            logger.warning("round %d: killed what was left of the workers", run.number)
+            kill_descendants(os.getpid(), self.warm.pids())
+        return False
+
+    def stop(self, now: float) -> None:
+        """SIGTERM to the launcher of the round; SIGKILL follows to what is left."""
+        run = self.round
+        assert run is not None
+        run.asked = True
+        if run.kill_deadline is None and run.launcher > 0:
+            run.kill_deadline = now + KILL_SECONDS + 0.5
+            try:
+                os.kill(run.launcher, signal.SIGTERM)
+            except ProcessLookupError:
+                return
+
+    def pids(self) -> Dict[int, int]:
+        """Process ids of the workers by global rank, as far as they are known."""
+        return self.round.workers() if self.round else {}
+
+    def reports(self) -> List[Dict[str, Any]]:
+        """The newest reports of the round that runs, or of the last one."""
+        return self.round.told() if self.round else self._last_reports
+
+    def hear_zygote(self) -> None:
+        """Take in what the zygote says, and its end."""
+        zygote = self.warm.zygote
+        if zygote is None:
+            return
+        for message in zygote.receive():
+            if "started" in message and self.round is not None and not self.round.launcher:
+                self.round.launcher = message["started"]
+            elif "ended" in message:
+                self._statuses[message["ended"]] = message["status"]
+            elif "ready" in message:
+                logger.info("warm: %s has torch imported", message["ready"])
+        if zygote.state == "failed":
+            self._zygote_failed(zygote.reason)
+
+    def reap(self) -> None:
+        """Wait for children that have ended, ours and those we inherited."""
+        for pid, code in reaped():
+            if pid in self.warm.pids():
+                self._zygote_failed(failure.describe(failure.exit_code(code)))
+            elif self.round is not None and pid == self.round.launcher:
+                self._statuses[pid] = code
+
+    def close(self) -> None:
+        """Report what is left to report, and end everything."""
+        self._echo.close()
+        self.warm.close()
+        kill_descendants(os.getpid())
+
+    def _zygote_failed(self, reason: str) -> None:
+        self.warm.failed(reason)
+        if self.round is not None and not self.round.cold:
+            self.round.launcher = self.round.launcher or _NEVER_STARTED
+            self._statuses.setdefault(self.round.launcher, -signal.SIGKILL)
+
+    def _ended(self, run: RoundRun, status: int) -> None:
+        left = kill_descendants(os.getpid(), self.warm.pids())
+        for rank, lines in run.follow(last=True).items():
+            self._echo.say(rank, lines)
+        self.exit = run.ended(status)
+        self._last_reports = run.reports.all()
+        self.round = None
+        self.reap()
+        bound_stderr()
+        logger.info("round %d ended: code %d%s", run.number, self.exit["code"], f", {left} killed" if left else "")

@@ -1,0 +1,164 @@
+"""The agent's hold on its zygote: start it, ask it for a launcher, hear how that ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from torchyard_agent.workers.command import Plain, Torchrun
+
+logger = logging.getLogger(__name__)
+
+_DIED = "the zygote died"
+_MOST = 3  # zygotes an agent starts; one that dies that often is of no use
+
+# Where this package was imported from: the zipapp, or the folder above it.
+LOCATION = str(Path(__file__).parents[2])
+
+
+def python_code(module: str) -> str:
+    """Code for `python -c` that runs `main()` of a module of this package, from the zipapp too."""
+    # The first entry is the working directory, "", but for PYTHONSAFEPATH.
+    path = f"sys.path[: not sys.path[0]] = [{LOCATION!r}]"
+    return f"import sys; {path}; from torchyard_agent.{module} import main; main()"
+
+
+class Zygote:
+    """One zygote process.
+
+    Attributes:
+        state: `starting`, `ready`, or `failed` with a `reason`.
+        importing: the module it imports while `starting`.
+        since: when it began to import it, monotonic seconds.
+        pid: its process id.
+        socket: becomes readable when `receive` has something to tell.
+    """
+
+    def __init__(self, interpreter: str, env: Dict[str, str], preload: Tuple[str, ...]) -> None:
+        self.state = "starting"
+        self.reason = ""
+        self.importing = ""
+        self.since = time.monotonic()
+        self.socket, theirs = socket.socketpair()
+        self._pending = b""
+        arguments = [str(theirs.fileno()), str(os.getpid()), *preload]
+        try:
+            self._process: Optional[subprocess.Popen[bytes]] = subprocess.Popen(
+                [interpreter, "-u", "-c", python_code("workers.zygote"), *arguments],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+            self.pid = self._process.pid
+        except OSError as error:
+            self._process = None
+            self.pid = 0
+            self.state, self.reason = "failed", f"{interpreter}: {error.strerror}"
+        theirs.close()
+
+    def ask(self, spec: Path) -> None:
+        """Ask for a launcher that runs the round in the file `spec`; `started` or an end will follow.
+
+        Raises:
+            OSError: the zygote is gone.
+        """
+        self.socket.sendall(json.dumps({"spec": str(spec)}).encode() + b"\n")
+
+    def receive(self) -> List[Dict[str, Any]]:
+        """Messages that arrived; call when `socket` is readable. A zygote that died becomes `failed`."""
+        try:
+            data = self.socket.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            if self.state != "failed":
+                self.state, self.reason = "failed", _DIED
+            return []
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            if "ready" in message:
+                self.state = "ready"
+            elif "importing" in message:
+                self.importing = message["importing"]
+                self.since = time.monotonic()
+            elif "failed" in message:
+                self.state, self.reason = "failed", message["failed"]
+        return messages
+
+    def close(self, status: int = 0) -> None:
+        """Forget the process; it ends when it sees its socket closed. `status`: how it ended, if it was reaped."""
+        self.socket.close()
+        if self._process is not None:
+            self._process.returncode = status  # reaped by the agent's own loop, not by Popen
+            self._process = None
+
+
+class WarmStart:
+    """Keeps a zygote for as long as that works, and says why when it does not.
+
+    Attributes:
+        zygote: the one there is now, `starting` or `ready`; None: rounds start cold.
+        notice: why warm start is off for good, once it is.
+    """
+
+    def __init__(self, kind: Torchrun | Plain, env: Dict[str, str], preload: Tuple[str, ...], *, wanted: bool) -> None:
+        self.zygote: Optional[Zygote] = None
+        self.notice: Optional[str] = None
+        self._kind, self._env, self._preload = kind, env, preload
+        self._started = 0
+        if wanted:
+            self._start()
+
+    def _start(self) -> None:
+        if isinstance(self._kind, Torchrun):
+            self._started += 1
+            self.zygote = Zygote(self._kind.interpreter, self._env, self._preload)
+            if self.zygote.state == "failed":
+                self.failed(self.zygote.reason)
+
+    @property
+    def starting(self) -> bool:
+        """Whether torch is being imported: a round should wait for it."""
+        return self.zygote is not None and self.zygote.state == "starting"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next round starts warm."""
+        return self.zygote is not None and self.zygote.state == "ready"
+
+    def pids(self) -> List[int]:
+        """The zygote's process id, for who must spare it."""
+        return [] if self.zygote is None else [self.zygote.pid]
+
+    def failed(self, reason: str) -> None:
+        """The zygote ended: start another one if it was only killed, give up if its imports cannot work."""
+        if self.zygote is None:
+            return
+        logger.warning("zygote %d: %s", self.zygote.pid, reason)
+        self.zygote.close()
+        self.zygote = None
+        killed = reason == _DIED or reason.startswith("killed by")
+        if killed and self._started < _MOST:
+            self._start()
+        else:
+            self.notice = f"warm start is off: {reason}"
+
+    def give_up_after(self, seconds: float) -> None:
+        """Kill a zygote that imports one module for longer: it may hang (a dead file server), and rounds wait."""
+        if self.zygote is None or not self.starting or time.monotonic() - self.zygote.since < seconds:
+            return
+        os.kill(self.zygote.pid, signal.SIGKILL)
+        self.failed(f"importing {self.zygote.importing} took longer than {seconds:g} s (TORCHYARD_WARM_SECONDS)")
+
+    def close(self) -> None:
+        """End the zygote."""
+        if self.zygote is not None:
+            self.zygote.close()

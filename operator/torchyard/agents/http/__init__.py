@@ -1,0 +1,1 @@
+"""The HTTP server for agents: connections, TLS, limits, Unix sockets."""

@@ -1,0 +1,231 @@
+"""The listening server: HTTP for agents, over TLS on a cluster."""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from torchyard.agents.http.admission import Admission, Limits, Slot
+from torchyard.agents.http.connection import Connection, Handle
+from torchyard.agents.protocol import MAX_BODY_BYTES
+from torchyard.agents.registry import AgentRegistry, Counters
+from torchyard.agents.sync import ELSEWHERE, Authenticate, Sync
+
+SWEEP_SECONDS = 2.0
+END_SECONDS = 2.0
+HANDSHAKE_SECONDS = 3.0
+SHORTAGE_SECONDS = 0.5  # between two attempts to accept while the system lacks descriptors or memory
+BUFFER_BYTES = 64 * 1024
+BACKLOG = 4096
+"""Agents of many jobs come back at once after a restart."""
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Application:
+    """The handler of requests, its counters, and the limits of connections."""
+
+    handle: Handle
+    counters: Counters
+    limits: Limits
+
+
+def application(
+    registry: AgentRegistry,
+    authenticate: Authenticate,
+    *,
+    serving: Callable[[], bool] = lambda: True,
+    limits: Limits | None = None,
+) -> Application:
+    """Return the application of one registry.
+
+    Args:
+        registry: state and commands of the agents.
+        authenticate: returns the pod of a token; nothing else identifies an agent.
+        serving: whether this process leads and knows its pods; otherwise agents are redirected.
+        limits: None: the default limits.
+    """
+    limits = limits or Limits()
+    return Application(Sync(registry, authenticate, serving, limits).handle, registry.counters, limits)
+
+
+class Intake:
+    """A listening server: `async with Intake(app, ...) as intake: intake.port`.
+
+    Args:
+        app: from `application`.
+        host: address to listen on.
+        port: 0: any free one.
+        tls: server context; None only for loopback addresses.
+        listener: a bound socket, instead of host and port.
+
+    Raises:
+        OSError: on entering, when the port is taken.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._app, self._host, self._tls, self._listener = app, host, tls, listener
+        self._admission = Admission(app.limits)
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._connections: set[Connection] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self.port = port
+
+    @property
+    def connections(self) -> int:
+        """Return the number of open connections."""
+        return len(self._connections)
+
+    @property
+    def url(self) -> str:
+        """Return the base URL for agents."""
+        return f"{'https' if self._tls else 'http'}://{self._host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        """Start listening."""
+        if self._listener is None:
+            self._listener = _bound(self._host, self.port)
+            self.port = self._listener.getsockname()[1]
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._acceptor = asyncio.create_task(self._accept(self._listener))
+        self._sweeper = asyncio.create_task(self._sweep())
+        await asyncio.sleep(0)  # both have started
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `close`."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening, redirect all agents, and wait briefly for open connections."""
+        for task in (self._sweeper, self._acceptor, *self._handshakes):
+            task.cancel()
+        await asyncio.gather(self._sweeper, self._acceptor, *self._handshakes, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self.dismiss()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                while self._connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def dismiss(self) -> None:
+        """End every connection, long polls with 503: this process no longer leads, and agents will find the leader."""
+        for connection in tuple(self._connections):
+            connection.end(ELSEWHERE)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept connections; those that are not admitted are closed at once."""
+        loop = asyncio.get_running_loop()
+        short = False
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    if not short:
+                        _log.warning("no connection can be accepted: %s", error)
+                    short = True
+                    await asyncio.sleep(SHORTAGE_SECONDS)
+                continue
+            short = False
+            peer = str(address[0]) if isinstance(address, tuple) else ""
+            slot = await self._admission.enter(peer, functools.partial(_cut, accepted), seconds=HANDSHAKE_SECONDS)
+            if slot is None:
+                self._app.counters.turned_away += 1
+                accepted.close()
+                continue
+            task = loop.create_task(self._open(accepted, slot))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _open(self, accepted: socket.socket, slot: Slot) -> None:
+        """Start TLS and then HTTP on an accepted connection."""
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                functools.partial(Connection, self._app.handle, self, slot, max_body=MAX_BODY_BYTES),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+                ssl_shutdown_timeout=END_SECONDS if self._tls else None,
+            )
+        except OSError:  # also of TLS: an error of the peer
+            self._app.counters.failed_handshakes += 1
+            self._admission.leave(slot)
+            accepted.close()
+        except asyncio.CancelledError:
+            self._admission.leave(slot)
+            accepted.close()
+            raise
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection that has completed its handshake."""
+        connection.slot.close = connection.abort
+        self._connections.add(connection)
+
+    def proven(self, connection: Connection) -> None:
+        """Record a valid token."""
+        self._admission.prove(connection.slot)
+
+    def refused(self, status: int) -> None:
+        """Count a request that was rejected before it was complete."""
+        if status == 413:
+            self._app.counters.too_large += 1
+        else:
+            self._app.counters.malformed += 1
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a closed connection."""
+        self._connections.discard(connection)
+        self._admission.leave(connection.slot)
+        self._empty.set()
+
+    async def _sweep(self) -> None:
+        """Close connections that are too slow or idle; one periodic check is cheaper than a timer for each."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = clock()
+            for connection in tuple(self._connections):
+                if connection.deadline < now:
+                    connection.abort()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address; without a host, to all addresses of both families."""
+    if not host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def _cut(accepted: socket.socket) -> None:
+    """Close a connection during its handshake."""
+    with contextlib.suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,212 @@
+"""Sanitizes what users' programs wrote: finite numbers, bounded texts without control characters, bounded lists."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.formatting import ESCAPES
+from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact
+from torchyard.reconcile.view import Failure, GpuReport, RankReport, RoundExit
+
+MAX_REPORTS = 256
+MAX_GPUS = 64
+MAX_NOTICES = 16
+MAX_LINES = 20
+MAX_LINES_CHARACTERS = 4096
+MAX_LINE = 512
+MAX_WORD = 128
+MAX_DEVICE = 64
+MAX_TRACEBACK = 4096
+MAX_ARTIFACTS = 16
+# Python integers are unbounded; a status field has 64 bits.
+MAX_INTEGER = 2**63 - 1
+
+_TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase", "device")
+
+S = TypeVar("S", bound=Struct)
+
+_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029))
+_CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not in {0x09, 0x0A}}
+
+
+def line(text: object, limit: int = MAX_LINE) -> str:
+    """Return one line of at most `limit` characters without colours and control characters."""
+    if isinstance(text, str) and len(text) <= limit and text.isprintable():
+        return text
+    return ESCAPES.sub("", text[: 4 * limit]).translate(_CONTROL)[:limit] if isinstance(text, str) else ""
+
+
+def lines(text: object, limit: int) -> str:
+    """Return several lines with tabs and line feeds; the end is kept, where tracebacks have the error."""
+    return ESCAPES.sub("", text).translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
+
+
+def numbers(values: object) -> dict[str, float]:
+    """Return the first `MAX_METRICS` finite numbers, by name."""
+    if not isinstance(values, dict):
+        return {}
+    kept: dict[str, float] = {}
+    for name, value in values.items():
+        if len(kept) == MAX_METRICS:
+            break
+        clean = line(name, 64)
+        if clean and _finite(value):
+            kept[clean] = float(value)
+    return kept
+
+
+def report(raw: object) -> RankReport | None:
+    """Return one rank's report; None if round, rank or step is missing."""
+    if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "rank", "step")):
+        return None
+    read = _fields(raw, RankReport, without=_TEXTS_AND_LISTS)
+    return msgspec.structs.replace(
+        read,
+        phase=line(raw.get("phase"), 32),
+        device=line(raw.get("device"), MAX_DEVICE),
+        metrics=numbers(raw.get("metrics")),
+        throughput=numbers(raw.get("throughput")),
+        checkpoint=checkpoint(raw.get("checkpoint")),
+        warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
+        artifacts=artifacts(raw.get("artifacts")),
+    )
+
+
+def checkpoint(raw: object) -> dict[str, Any] | None:
+    """Return the newest checkpoint of a report; None if its step is missing."""
+    if not isinstance(raw, dict) or not _whole(raw.get("step")):
+        return None
+    known = {name: raw[name] for name in ("step", "bytes") if _whole(raw.get(name))}
+    known |= {name: raw[name] for name in ("time", "saveSeconds") if _finite(raw.get(name))}
+    return known | {"path": line(raw.get("path"), 1024)}
+
+
+def artifacts(raw: object) -> tuple[Artifact, ...]:
+    """Return the artifacts of a report; those without a name or with a repeated name are dropped."""
+    named: dict[str, Artifact] = {}
+    for each in raw[:MAX_ARTIFACTS] if isinstance(raw, list) else ():
+        if isinstance(each, dict) and (name := line(each.get("name"), MAX_WORD)):
+            size = each.get("bytes")
+            named[name] = Artifact(
+                name=name,
+                uri=line(each.get("uri"), 1024),
+                sha256=line(each.get("sha256"), 64),
+                bytes=int(size) if isinstance(size, int) and _whole(size) else None,
+                verified=verified if isinstance(verified := each.get("verified"), bool) else None,
+            )
+    return tuple(named.values())
+
+
+def round_exit(raw: object) -> RoundExit | None:
+    """Return how a round ended; None if round or code is missing."""
+    if not isinstance(raw, dict) or not all(_whole(raw.get(name)) for name in ("round", "code")):
+        return None
+    read = _fields(raw, RoundExit, without=("failure", "lines", "answer"))
+    answer = line(raw.get("answer"), 32)
+    failure, lines_ = _failure(raw.get("failure")), _last_lines(raw.get("lines"))
+    return msgspec.structs.replace(read, failure=failure, lines=lines_, answer=answer)
+
+
+def gpu(raw: object) -> GpuReport | None:
+    """Return one GPU of a pod."""
+    if not isinstance(raw, dict):
+        return None
+    read = _fields(raw, GpuReport, without=("uuid", "product"))
+    names = {"uuid": line(raw.get("uuid"), MAX_WORD), "product": line(raw.get("product"), MAX_WORD)}
+    return msgspec.structs.replace(read, **names)
+
+
+def notices(raw: Iterable[object]) -> tuple[str, ...]:
+    """Return the notices of the agent."""
+    return _texts(list(raw), MAX_NOTICES)
+
+
+def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
+    """Return the struct with every readable plain field; the others keep their default."""
+    known = {
+        encoded: value
+        for name, encoded, _ in _table(type_)
+        if name not in without and (value := raw.get(encoded)) is not None
+    }
+    if all(map(_plain, known.values())):
+        # Well-formed input is converted at once: the other path costs ten times as much.
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(known, type_)
+    return type_(
+        **{
+            name: value
+            for name, encoded, kind in _table(type_)
+            if (value := _read(known.get(encoded), kind)) is not None
+        }
+    )
+
+
+@functools.cache
+def _table(type_: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Return name, encoded name and type of each field."""
+    return tuple((field.name, field.encode_name, field.type) for field in msgspec.structs.fields(type_))
+
+
+def _plain(value: object) -> bool:
+    return _finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else isinstance(value, bool)
+
+
+def _read(value: object, kind: Any) -> Any:
+    """Return the value in the type of its field; None if it cannot be converted."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    try:
+        read = msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        return None
+    if isinstance(read, str):
+        return line(read)
+    return read if isinstance(read, bool) or _finite(read) else None
+
+
+def _failure(raw: object) -> Failure | None:
+    if not isinstance(raw, dict):
+        return None
+    read = _fields(raw, Failure, without=("exception", "message", "traceback", "phase"))
+    return msgspec.structs.replace(
+        read,
+        exception=line(raw.get("exception"), MAX_WORD),
+        message=line(raw.get("message"), 2 * MAX_LINE),
+        traceback=lines(raw.get("traceback"), MAX_TRACEBACK),
+        phase=line(raw.get("phase"), 32),
+    )
+
+
+def _last_lines(raw: object) -> tuple[str, ...]:
+    """Return the newest lines whose total length is within the limit, in order."""
+    kept: list[str] = []
+    room = MAX_LINES_CHARACTERS
+    for text in reversed(raw[-MAX_LINES:] if isinstance(raw, list) else []):
+        clean = line(text)
+        room -= len(clean)
+        if room < 0:
+            break
+        kept.append(clean)
+    return tuple(reversed(kept))
+
+
+def _texts(raw: object, most: int) -> tuple[str, ...]:
+    return tuple(clean for text in (raw[:most] if isinstance(raw, list) else []) if (clean := line(text)))
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+
+
+def _whole(value: object) -> bool:
+    """Return whether it is a whole number that fits a status field; floats only in the range where they are exact."""
+    if isinstance(value, float):
+        return value.is_integer() and 0 <= value <= 2**53
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INTEGER

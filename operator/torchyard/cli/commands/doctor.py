@@ -1,0 +1,44 @@
+"""`torchyard doctor`."""
+
+from argparse import ArgumentParser
+from typing import Literal
+
+from torchyard.cli import arguments as common
+from torchyard.cli.arguments import place
+from torchyard.cli.errors import FAILED, SUCCEEDED
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    place(parser)
+    parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to try the intake from")
+    common.output(parser, "json", "yaml", help="print what was found as a list")
+
+
+def command(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
+    """Look at a cluster: resource, operator, rights, GPUs, and whether pods reach the operator.
+
+    The last starts a pod in the namespace for a few seconds. Exit codes: 0 all is well, 1 something is not.
+    """
+    from torchyard.cli.commands.cluster_checks import examine
+    from torchyard.cli.commands.findings import Finding
+    from torchyard.cli.output import emit
+    from torchyard.client.remote.session import Remote, ask
+
+    marks = {"ok": "ok  ", "note": "note", "wrong": "FAIL"}
+
+    def tell(finding: Finding) -> None:
+        if output is None:
+            print(f"{marks[finding.verdict]}  {finding.what}" + (f": {finding.fix}" if finding.fix else ""), flush=True)
+
+    async def look(remote: Remote) -> list[Finding]:
+        found = []
+        async for finding in examine(remote, pod=pod):
+            tell(finding)
+            found.append(finding)
+        return found
+
+    found = ask(look, context, namespace)
+    if output is not None:
+        emit([finding._asdict() for finding in found], output)
+    return FAILED if any(finding.verdict == "wrong" for finding in found) else SUCCEEDED

@@ -1,0 +1,152 @@
+"""Controlling a run from this terminal: start it, show it, and let Ctrl-C save and stop it."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
+from torchyard.cli.output import Format, emit, say
+from torchyard.cli.views.curve import History, StoredCurve
+from torchyard.cli.views.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
+from torchyard.cli.views.snapshot import Picture, curve_metric, record
+from torchyard.cli.views.terminal import drawn
+from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
+from torchyard.local.folder import RunFolder
+from torchyard.local.run import Event
+
+KEPT_EVENTS = 50
+SAME_PRESS_SECONDS = 0.5
+"""One Ctrl-C may signal this process twice: as a member of its process group, and again by the leader of that group."""
+
+
+def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:
+    """Control a run until it is over; returns the exit code that says how it ended.
+
+    Raises:
+        RefusalError: another process controls it, or it cannot be controlled here.
+    """
+    from torchyard.cli.views.outcome import ending, exit_code
+    from torchyard.client.run_log import journal
+
+    watching = Watching(folder, quiet=quiet)
+    try:
+        with journal(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
+            job = asyncio.run(watching.until_over())
+    except ValueError as error:
+        raise RefusalError(str(error).rstrip(".")) from error
+    except OSError as error:
+        trouble = f"the run {folder.name!r} cannot be controlled any more: {error}"
+        raise RefusalError(trouble, f"correct that, then `torchyard resume {folder.name}` goes on", FAILED) from error
+    if output is not None:
+        from torchyard.api.codec import job_document
+
+        emit(job_document(job), output)
+    for line in ending(job, folder):
+        say(line)
+    killed = watching.kill.is_set() and job.status.state != State.SUCCEEDED
+    return INTERRUPTED if killed else exit_code(job)
+
+
+@contextlib.contextmanager
+def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
+    """Copy the output of the program while the block runs, but where the live view shows it already."""
+    from torchyard.cli.views.terminal import is_live
+    from torchyard.local.run import read_run
+
+    job = None if quiet or (is_live() and to.isatty()) else read_run(folder)
+    if job is None:
+        yield
+        return
+    stream = OutputStream(ProgramOutput(folder.pods, folder.name), to.fileno(), prefixed=several_ranks(job.spec))
+    try:
+        yield
+    finally:
+        stream.close()
+
+
+class Watching:
+    """What is known of a run while it is controlled from here."""
+
+    def __init__(self, folder: RunFolder, *, quiet: bool = False) -> None:
+        self.folder = folder
+        self.output = None if quiet else ProgramOutput(folder.pods, folder.name)
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+        self.pressed: float | None = None
+        self.job: TrainingJob | None = None
+        self.notice = ""
+        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self.losses = History()
+        self.stored = StoredCurve(folder.checkpoints / "metrics.jsonl", "loss")
+        self.ranks: tuple[Rank, ...] = ()
+
+    async def until_over(self) -> TrainingJob:
+        """Control and show the run until it is over."""
+        from torchyard.local.controller import run_job
+
+        async with drawn(self._picture):
+            with self._signals():
+                job = await run_job(self.folder, on_change=self._changed, stop=self.stop, kill=self.kill)
+            self._changed(job, [])
+            return job
+
+    def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
+        self.job = job
+        self.events.extend(events)
+
+    def _picture(self) -> Picture | None:
+        """The run now; None before anything is known of it."""
+        if self.job is None:
+            return None
+        reports = read_reports(self.folder.pods, self.job.status.round)
+        self.ranks = ranks_of(reports) or self.ranks  # pods that are gone leave what they said last
+        job = freshen(self.job, reports)
+        record(self.losses, job)
+        if self.stored.metric != curve_metric(job):
+            self.stored = StoredCurve(self.folder.checkpoints / "metrics.jsonl", curve_metric(job))
+        curve = self.stored.history if self.stored.follow() else self.losses
+        return Picture(job, time.time(), self.ranks, curve.points, list(self.events), self.notice, self._tail())
+
+    def _tail(self) -> list[OutputLine]:
+        if self.output is None:
+            return []
+        self.output.look()
+        return self.output.tail()
+
+    def _asked(self) -> None:
+        """Save and stop, however often it is asked."""
+        if not self.stop.is_set():
+            self.stop.set()
+            self.notice = "saving and stopping"
+
+    def _interrupted(self) -> None:
+        """The first Ctrl-C saves and stops, a second one stops now."""
+        now = time.monotonic()
+        if self.pressed is None:
+            self.pressed = now
+            self._asked()
+            most = f" (it takes at most {self.job.spec.grace_period})" if self.job else ""
+            self.notice = f"saving and stopping; press Ctrl-C again to stop now{most}"
+        elif now - self.pressed >= SAME_PRESS_SECONDS:
+            self.kill.set()
+            self.notice = "stopping now"
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Only a person at the keyboard can mean "now": a closed terminal is told of by shell and kernel both."""
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._asked, signal.SIGHUP: self._asked}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,159 @@
+"""`torchyard gpus`."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any, Literal
+
+from torchyard.api.formatting import plural
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import SUCCEEDED, RefusalError
+
+GIB = 2**30
+# Arithmetic on a number of parameters: what else a step takes depends on the model, its batch and how it is spread.
+UNCOUNTED = (
+    "Not counted: activations, and whole gradients where fsdp accumulates micro-batches; "
+    "`torchyard plan FILE` counts all of a built-in workload's step."
+)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("--select", metavar="N", type=common.natural, help="only the N best that meet every condition")
+    parser.add_argument("--min-free-memory", metavar="SIZE", type=size, help="with --select: unused memory, 40Gi")
+    parser.add_argument("--min-total-memory", metavar="SIZE", type=size, help="with --select: memory they have")
+    parser.add_argument("--max-utilization", metavar="PERCENT", type=common.natural, help="with --select: how busy")
+    parser.add_argument(
+        "--min-compute-capability", metavar="X.Y", type=capability, help="with --select: 8.0 and later has bf16"
+    )
+    parser.add_argument(
+        "--product", metavar="REGEX", type=expression, help="with --select: found in the product's name"
+    )
+    parser.add_argument(
+        "--order", choices=("free-memory", "utilization", "index"), help="with --select: what comes first"
+    )
+    parser.add_argument(
+        "--fit",
+        metavar="PARAMETERS",
+        type=parameters,
+        help="how many of them hold weights, gradients and AdamW's state of a model of that size, 7B for example; "
+        "activations are not counted",
+    )
+    common.output(parser, "json", help="print them as one document")
+
+
+def command(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
+    """List the GPUs of this machine that this user may use, as NVML sees them: with what all processes use.
+
+    With --select, give the UUIDs to put into CUDA_VISIBLE_DEVICES or spec.gpu.ids.
+    """
+    given = {name: value for name, value in conditions.items() if value is not None}
+    if given and select is None:
+        first = next(iter(given)).replace("_", "-")
+        raise RefusalError(f"--{first} is a condition of --select", "say how many with --select N")
+    wishes = {**given, "select": select, "fit": fit}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in wishes.items() if value is not None]
+    found = ask(words)
+    if output is not None:
+        from torchyard.cli.output import emit
+
+        emit(found, output)
+        return SUCCEEDED
+    for line in shown(found):
+        print(line)
+    return SUCCEEDED
+
+
+def ask(words: list[str]) -> dict[str, Any]:
+    """Ask the trainers' room: it knows GPUs, and has its own interpreter's libraries.
+
+    Raises:
+        RefusalError: trainers are not installed here, or no GPU is as asked for.
+    """
+    import json
+    import os
+    import subprocess
+
+    from torchyard.interpreter import own_environment, own_python
+
+    command, environment = own_python("-m", "torchyard_trainers", "gpus", *words), own_environment(os.environ)
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if asked.returncode == 0:
+        answer: dict[str, Any] = json.loads(asked.stdout)
+        return answer
+    said = (asked.stderr.strip() or "it says nothing").splitlines()[-1]
+    if "No module named" in said:
+        raise RefusalError("trainers are not installed here", "pip install 'torchyard[trainers]'")
+    what, _, fix = said.removeprefix("torchyard_trainers: ").partition("; ")
+    raise RefusalError(what, fix, asked.returncode)
+
+
+def shown(found: dict[str, Any]) -> list[str]:
+    """The answer as lines."""
+    from torchyard.cli.views.table import lines
+    from torchyard.client.text import clean
+
+    if not found["gpus"]:
+        return ["no GPU" + ("" if found["driver"] else ": there is no NVIDIA driver")]
+    rows = [
+        [
+            str(gpu["index"]),
+            clean(gpu["product"]),
+            f"{gpu['memoryUsedBytes'] / GIB:.1f}/{gpu['memoryTotalBytes'] / GIB:.1f} GiB",
+            f"{gpu['utilization']} %" if gpu["utilization"] is not None else "",
+            gpu["computeCapability"],
+            clean(gpu["uuid"]),
+        ]
+        for gpu in found["gpus"]
+    ]
+    table = lines(("GPU", "PRODUCT", "MEMORY", "BUSY", "CC", "UUID"), rows)
+    fit = found["fit"]
+    if fit is not None:
+        what = f"{plural(fit['gpus'], 'GPU')} with strategy {fit['strategy']}"
+        table += [f"{what}: {fit['state_bytes'] / GIB:.1f} GiB of weights, gradients and optimizer state", UNCOUNTED]
+    return table
+
+
+def capability(text: str) -> str:
+    """A compute capability such as 8.0."""
+    import re
+
+    from torchyard.api.forms import COMPUTE_CAPABILITY_PATTERN
+
+    if not re.fullmatch(COMPUTE_CAPABILITY_PATTERN, text):
+        raise ArgumentTypeError(f"{text!r} is not a compute capability; write it like 8.0")
+    return text
+
+
+def expression(text: str) -> str:
+    """A regular expression."""
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
+    return text
+
+
+def size(text: str) -> int:
+    """Bytes of a quantity such as 40Gi."""
+    import re
+
+    from torchyard.api.forms import QUANTITY_PATTERN
+    from torchyard.api.values import amount
+
+    if not re.fullmatch(QUANTITY_PATTERN, text):
+        raise ArgumentTypeError(f"{text!r} is not a size; write it like 40Gi")
+    return int(amount(text))
+
+
+def parameters(text: str) -> int:
+    """A number of parameters such as 350M or 7B."""
+    units = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1.0)
+    try:
+        found = int(float(number) * unit)
+    except (ValueError, OverflowError):
+        found = 0
+    if found < 1:
+        raise ArgumentTypeError(f"{text!r} is not a number of parameters; write it like 350M or 7B")
+    return found

@@ -1,0 +1,134 @@
+"""Whether pods of a namespace reach the operator's intake: tried from a pod that is taken away again."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.cli.commands.findings import Finding, Leader
+from torchyard.client.remote.session import Remote
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.manifests.pod import container_security
+from torchyard.kubernetes.manifests.site import NON_ROOT
+
+Document = dict[str, Any]
+LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # by which a NetworkPolicy of the chart lets it in
+POD_SECONDS = 90.0
+SLOW_LOOKUP_SECONDS = 2.0
+
+# Runs in a pod as a training pod would: finds the intake by its name, and is turned away for want of a token.
+_PROBE = """
+import json, socket, ssl, sys, time, urllib.error, urllib.parse, urllib.request
+url, found = sys.argv[1], {}
+def timed(name, work):
+    begun = time.monotonic()
+    try: work(); found[name] = [time.monotonic() - begun, ""]
+    except Exception as error: found[name] = [time.monotonic() - begun, f"{type(error).__name__}: {error}"]
+def call():
+    trust = ssl.create_default_context(); trust.check_hostname = False; trust.verify_mode = ssl.CERT_NONE
+    request = urllib.request.Request(url + "/v1/sync", data=b"{}", method="POST")
+    try: status = urllib.request.urlopen(request, timeout=10, context=trust).status
+    except urllib.error.HTTPError as error: status = error.code
+    if status not in (401, 403): raise ValueError(f"answered {status} to a caller without a token")
+def back():
+    try: socket.gethostbyaddr(socket.gethostbyname(socket.gethostname()))
+    except socket.herror: pass
+timed("name", lambda: socket.getaddrinfo(urllib.parse.urlsplit(url).hostname, 443))
+timed("call", call)
+timed("back", back)
+open("/dev/termination-log", "w").write(json.dumps(found))
+"""
+
+
+async def reach(remote: Remote, leader: Leader) -> list[Finding]:
+    """Try it: a pod in the namespace, for some seconds."""
+    name = f"torchyard-doctor-{secrets.token_hex(4)}"
+    path = f"/api/v1/namespaces/{remote.namespace}/pods"
+    try:
+        await remote.api.request("POST", path, body=_probe(name, leader))
+    except (Rejected, NotFound) as error:
+        return [Finding("note", f"no pod could be started in {remote.where} to try the intake from: {error}")]
+    try:
+        status = await _ended(remote, f"{path}/{name}")
+    finally:
+        with contextlib.suppress(NotFound, Gone):  # somebody else took it away
+            await remote.api.request("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})
+    return _seen(status, leader)
+
+
+async def _ended(remote: Remote, path: str) -> Document:
+    deadline = time.monotonic() + POD_SECONDS
+    while True:
+        status: Document = msgspec.json.decode(await remote.api.request("GET", path)).get("status", {})
+        if status.get("phase") in {"Succeeded", "Failed"} or time.monotonic() > deadline:
+            return status
+        await asyncio.sleep(0.5)
+
+
+def _seen(status: Mapping[str, Any], leader: Leader) -> list[Finding]:
+    """What the pod found out (pure)."""
+    states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
+    ended = next((state["terminated"] for state in states if "terminated" in state), None)
+    if ended is None:
+        why = next((state["waiting"].get("reason", "") for state in states if "waiting" in state), "")
+        why = why or next(
+            (each.get("message", "") for each in status.get("conditions") or () if each.get("message")), ""
+        )
+        return [Finding("note", f"the pod that tries the intake did not run in {POD_SECONDS:.0f} s", why)]
+    try:
+        found: dict[str, tuple[float, str]] = msgspec.json.decode(
+            ended.get("message", ""), type=dict[str, tuple[float, str]]
+        )
+    except msgspec.DecodeError:
+        return [Finding("wrong", "the pod that tries the intake failed", ended.get("message", "")[:300])]
+    seconds, fault = found["name"]
+    if fault:
+        return [Finding("wrong", f"pods do not find {leader.intake} by name ({fault})", "look at the cluster's DNS")]
+    findings = []
+    seconds, fault = found["call"]
+    if fault:
+        fix = "look for a NetworkPolicy, or a service mesh, between pods and the operator"
+        findings.append(Finding("wrong", f"pods do not reach {leader.intake} ({fault})", fix))
+    else:
+        findings.append(Finding("ok", f"pods reach {leader.intake} in {seconds * 1000:.0f} ms"))
+    seconds, _ = found["back"]
+    if seconds > SLOW_LOOKUP_SECONDS:
+        what = f"a pod waits {seconds:.0f} s for the name of its own address"
+        findings.append(Finding("wrong", what, "repair reverse DNS: every start of a round waits as long"))
+    return findings
+
+
+def _probe(name: str, leader: Leader) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": LABELS},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "activeDeadlineSeconds": int(POD_SECONDS),
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": NON_ROOT,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "doctor",
+                    "image": leader.image,
+                    "imagePullPolicy": leader.pull_policy,
+                    "command": ["python3", "-c", _PROBE.replace("$", "$$"), leader.intake],
+                    "resources": {
+                        "requests": {"cpu": "50m", "memory": "64Mi"},
+                        "limits": {"cpu": "500m", "memory": "128Mi"},
+                    },
+                    "securityContext": container_security(),
+                }
+            ],
+        },
+    }

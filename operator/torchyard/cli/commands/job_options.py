@@ -1,0 +1,280 @@
+"""The job of a command line: a job file, or a script, module or command with its options and no file."""
+
+import os
+import re
+import shlex
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from torchyard.api.forms import derived_name
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import RefusalError
+from torchyard.cli.output import say
+
+if TYPE_CHECKING:
+    from torchyard.api.validation.validate import Validation
+    from torchyard.client.start import RequestedJob
+
+Backend = Literal["cluster", "local"]
+SCRIPT_SUFFIX = ".py"
+_PLAIN = re.compile(r"[A-Za-z]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
+_SHELL_SUFFIXES = {".sh", ".bash"}
+
+
+class JobOptions(NamedTuple):
+    """What the command line says about a job."""
+
+    file: Path | None
+    module: str | None
+    words: list[str]  # after `--`
+    nodes: int | None
+    procs: int | str | None
+    gpus: int | None
+    env: list[dict[str, str]]
+    image: str | None
+    sets: list[str]
+    save: Path | None
+
+
+def declare(parser: common.Parser, backend: Backend) -> None:
+    """Declare FILE, -m, the common fields of a job, --set, --save and the words after `--`."""
+    parser.trailing = "words"
+    parser.usage = f"{parser.prog} [FILE | -m MODULE] [OPTIONS] [-- ARGUMENT...]"
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        type=Path,
+        help="job file (YAML or JSON) with one TrainingJob"
+        + ("; - is stdin" if backend == "cluster" else "")
+        + ", or a Python script (.py), started with torchrun; its own arguments come after --",
+    )
+    declare_program(parser, backend)
+    parser.add_argument(
+        "--save", metavar="JOBFILE", type=Path, help="write the job file that this means, and do not start it"
+    )
+
+
+def declare_program(parser: common.Parser, backend: Backend) -> None:
+    """Declare -m, the common fields of a job and --set."""
+    parser.add_argument("-m", "--module", metavar="MODULE", help="start a Python module instead: package.module")
+    parser.add_argument("--nodes", "--nnodes", dest="nodes", metavar="N", type=common.counted, help="pods of the gang")
+    parser.add_argument(
+        "--procs-per-node",
+        "--nproc-per-node",
+        dest="procs",
+        metavar="N",
+        type=_procs,
+        help="processes on each node; auto, the default: one for each GPU, else one",
+    )
+    parser.add_argument(
+        "--gpus-per-node", dest="gpus", metavar="N", type=common.natural, help="GPUs that each node gets"
+    )
+    parser.add_argument(
+        "--env",
+        metavar="NAME=VALUE",
+        type=_variable,
+        action="append",
+        default=[],
+        help="set a variable of the program; NAME alone takes its value from here",
+    )
+    if backend == "cluster":
+        parser.add_argument("--image", metavar="IMAGE", help="container image that the program runs in")
+    common.sets(parser)
+
+
+def options_of(values: dict[str, Any]) -> JobOptions:
+    """Take the options that `declare` declared out of the values of a command line."""
+    return JobOptions(**{name: values.pop(name, None) for name in JobOptions._fields})
+
+
+def requested(options: JobOptions, backend: Backend, name: str | None = None) -> "RequestedJob":
+    """Build and check the job that a command line means.
+
+    Args:
+        options: of the command line.
+        backend: where it will run: a cluster gets the script itself, this machine its path.
+        name: of the job; by default that of the job file, or one derived from the program.
+
+    Raises:
+        RefusalError: the options contradict each other, or the job is invalid.
+    """
+    file = options.file
+    if file is not None and options.module is None and file.suffix not in {SCRIPT_SUFFIX, *_SHELL_SUFFIXES}:
+        return _from_file(file, options)
+    from torchyard.client.files import the_job
+    from torchyard.client.start import RequestedJob
+
+    result, source = checked_program(options, backend, name)
+    return RequestedJob(the_job(result, source), Path.cwd(), source, is_file=False)
+
+
+def checked_program(options: JobOptions, backend: Backend, name: str | None = None) -> tuple["Validation", str]:
+    """Return the job of a script, module or command, or what is wrong with it; and what names it in messages.
+
+    Raises:
+        RefusalError: the options name no program, or two.
+    """
+    file = options.file
+    if file is not None and options.module is not None:
+        raise RefusalError(f"{file} and -m {options.module} are two programs", "give one of them")
+    if file is not None and file.suffix in _SHELL_SUFFIXES:
+        fix = f"start it as a command: `torchyard {_verb(backend)} -- bash {file}`"
+        raise RefusalError(f"{file} is neither a job file nor a Python script", fix)
+    document, source = _document(options, backend)
+    if name is not None:
+        document["metadata"]["name"] = name
+    return _judged(document, source, options), source
+
+
+def save(wanted: "RequestedJob", path: Path) -> None:
+    """Write the job file of a job.
+
+    Raises:
+        RefusalError: there is something already.
+    """
+    import yaml
+
+    from torchyard.api.codec import job_document
+
+    document = job_document(wanted.job, with_status=False)
+    folder = path.absolute().parent
+    if "trainer" not in document["spec"] and "script" not in document["spec"] and folder != wanted.folder:
+        inside = document["spec"].get("workingDir", "")
+        document["spec"]["workingDir"] = os.path.relpath(wanted.folder / inside, folder)
+    words = shlex.join(word for word in sys.argv[1:])
+    text = f"# Written by: torchyard {words}\n" + yaml.dump(
+        document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=120
+    )
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise RefusalError(f"--save: {path} exists", "remove it, or name another file") from error
+    say(f"{path}: written; `torchyard run {path}` runs it here, `torchyard submit {path}` on a cluster")
+
+
+def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
+    from torchyard.api.validation.validate import has_kind
+    from torchyard.client.files import job_of, the_job
+    from torchyard.client.start import RequestedJob
+    from torchyard.sweeps.resource import KIND
+
+    if has_kind(file, KIND):
+        fix = f"use it with `torchyard run {file}` or `torchyard submit {file}`"
+        raise RefusalError(f"{file} is a sweep, and this takes a job", fix)
+    if options.words:
+        fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
+        raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)
+    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
+    if options.env:
+        from torchyard.api.codec import job_document
+
+        document = job_document(job, with_status=False)
+        given = {variable["name"]: variable for variable in document["spec"].get("env", [])}
+        document["spec"]["env"] = list({**given, **_by_name(options.env)}.values())
+        job = the_job(_judged(document, str(file), options._replace(sets=[])), str(file))
+    return RequestedJob(job, file.absolute().parent, str(file), is_file=True)
+
+
+def fields(options: JobOptions) -> list[str]:
+    """Return the options that are fields of the spec, as `--set` takes them."""
+    given = {
+        "nodes": options.nodes,
+        "procsPerNode": options.procs,
+        "gpusPerNode": options.gpus,
+        "image": options.image,
+    }
+    return [f"{field}={value}" for field, value in given.items() if value is not None]
+
+
+def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], str]:
+    """Build the job of a program that has no job file; with it, what names the program in messages."""
+    from torchyard.api.launch import torchrun
+    from torchyard.api.resource import API_VERSION, KIND
+
+    spec: dict[str, Any] = {}
+    if options.file is not None:
+        source, called = str(options.file), _called(options.file)
+        if backend == "cluster":
+            from torchyard.client.scripts import readable_by_pods
+
+            spec["script"] = readable_by_pods(options.file, options.image, options.words, say)
+        elif not options.file.is_file():
+            raise RefusalError(f"{options.file}: there is no such file", "give the path of a script or of a job file")
+        else:
+            spec["command"] = [*torchrun(options.words), source]
+        spec["args"] = options.words
+    elif options.module is not None:
+        source, called = f"-m {options.module}", options.module
+        spec["command"] = [*torchrun(options.words, "-m"), options.module]
+        spec["args"] = options.words
+    elif options.words:
+        called = next((word for word in options.words if word.endswith(SCRIPT_SUFFIX)), options.words[0])
+        source, called = options.words[0], Path(called).stem
+        spec["command"] = options.words
+    else:
+        verb = _verb(backend)
+        fix = f"`torchyard {verb} train.py -- --lr 1e-3` starts a script; `torchyard {verb} --help` explains it"
+        raise RefusalError("neither FILE nor -m MODULE nor a command after -- is given", fix)
+    if backend == "cluster" and options.file is None and options.image is None:
+        fix = "add --image IMAGE, an image that holds your code"
+        raise RefusalError(f"{source} must be in the image of the pods, and no image is given", fix)
+    spec["env"] = list(_by_name(options.env).values())
+    spec = {field: value for field, value in spec.items() if value}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": derived_name(called)}, "spec": spec}, source
+
+
+def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
+    import json
+
+    from msgspec.structs import replace
+
+    from torchyard.api.validation.validate import validate_bytes
+
+    sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
+    result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
+    # A job that is made from options has no lines that its user could look up.
+    return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
+
+
+def _called(script: Path) -> str:
+    return script.absolute().parent.name if script.stem == "__main__" else script.stem
+
+
+def _procs(text: str) -> int | str:
+    return text if text == "auto" else common.counted(text)
+
+
+def _variable(text: str) -> dict[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        if name not in os.environ:
+            raise ArgumentTypeError(f"{name} is not set here; give a value: {name}=VALUE")
+        value = os.environ[name]
+    return {"name": name, "value": value}
+
+
+def _by_name(env: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {variable["name"]: variable for variable in env}
+
+
+def _verb(backend: Backend) -> str:
+    return "run" if backend == "local" else "submit"
+
+
+def _dumper() -> Any:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes text of several lines as people do, and quotes what any reader of YAML might take for a number."""
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "|" if "\n" in value else None if _PLAIN.fullmatch(value) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper

@@ -1,0 +1,55 @@
+"""`torchyard run FILE`, `torchyard run train.py -- ARGUMENTS`."""
+
+from typing import Any
+
+from torchyard.cli import arguments as common
+from torchyard.cli.commands.job_options import SCRIPT_SUFFIX, declare, options_of
+from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.output import Format, say
+
+
+def arguments(parser: common.Parser) -> None:
+    """Declare the command line."""
+    declare(parser, "local")
+    parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
+    common.quiet(parser)
+    common.output(parser, "json", "yaml", help="print the final object on stdout, and the program's output on stderr")
+
+
+def command(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
+    """Run a job file or a script on this machine and watch it until it is over.
+
+    torchyard run job.yaml
+    torchyard run sweep.yaml
+    torchyard run train.py --nodes 2 --procs-per-node 2 -- --lr 1e-3
+    torchyard run -m package.train -- --lr 1e-3
+    torchyard run -- bash train.sh
+
+    Scripts and modules are started with torchrun in the current folder; --save job.yaml writes the job file instead.
+    The output of the program follows on stdout, or under the curve where stdout is a terminal.
+
+    An unfinished run of that name goes on from its newest checkpoint; a finished one starts over. To train that for
+    longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
+
+    The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows what was found.
+
+    Ctrl-C saves and stops; a second Ctrl-C stops now.
+
+    Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
+    """
+    from torchyard.api.validation.validate import has_kind
+    from torchyard.cli.commands.foreground import watch
+    from torchyard.cli.commands.job_options import requested, save
+    from torchyard.client.start import start
+    from torchyard.sweeps.resource import KIND
+
+    options = options_of(values)
+    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
+        from torchyard.cli.commands.sweep_run import run
+
+        return run(options, name, output)
+    wanted = requested(options, "local", name)
+    if options.save is not None:
+        save(wanted, options.save)
+        return SUCCEEDED
+    return watch(start(wanted, name, notice=say), output, quiet=quiet)

@@ -1,0 +1,98 @@
+"""`torchyard submit FILE`."""
+
+from typing import Any, Literal
+
+from torchyard.cli import arguments as common
+from torchyard.cli.commands.job_options import SCRIPT_SUFFIX, declare, options_of
+from torchyard.cli.errors import INTERRUPTED, SUCCEEDED
+from torchyard.cli.output import emit, say
+
+
+def arguments(parser: common.Parser) -> None:
+    """Declare the command line."""
+    declare(parser, "cluster")
+    parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
+    common.place(parser)
+    parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
+    common.quiet(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
+
+
+def command(
+    *,
+    name: str | None,
+    context: str | None,
+    namespace: str | None,
+    watch: bool,
+    quiet: bool,
+    output: Literal["json", "yaml"] | None,
+    **values: Any,
+) -> int:
+    """Submit a job file or a script to the cluster of your kubeconfig.
+
+    torchyard submit job.yaml
+    torchyard submit train.py --nodes 2 --gpus-per-node 8 -- --lr 1e-3
+    torchyard submit --image IMAGE -m package.train -- --lr 1e-3
+    torchyard submit --image IMAGE -- torchrun train.py --lr 1e-3
+
+    A script travels inside the job (at most 60 KiB, and no modules beside it); modules and commands are those of the
+    image. --save job.yaml writes the job file instead of submitting it.
+
+    The file of a TrainingSweep has the operator run its trials; `torchyard sweep` shows what was found.
+
+    With --watch, the output of the program follows on stdout, or under the curve where stdout is a terminal; Ctrl-C
+    ends the view and leaves the job running.
+
+    Exit codes: 0 submitted (--watch: succeeded), 1 failed, 64 invalid, 75 suspended.
+    """
+    import sys
+
+    import msgspec
+
+    from torchyard.api.backends import ignored
+    from torchyard.api.validation.validate import has_kind
+    from torchyard.cli.arguments import ask_at
+    from torchyard.cli.commands.follow import follow
+    from torchyard.cli.commands.job_options import requested, save
+    from torchyard.client.backend import Backend, Place
+    from torchyard.client.cluster import ClusterBackend
+    from torchyard.client.jobs import creatable
+    from torchyard.sweeps.resource import KIND
+
+    options = options_of(values)
+    if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
+        from torchyard.cli.commands.sweep_submit import submit as submit_sweep
+
+        return submit_sweep(options, name, context, namespace, output)
+    wanted = requested(options, "cluster", name)
+    if options.save is not None:
+        save(wanted, options.save)
+        return SUCCEEDED
+    job = wanted.job
+    if unused := ignored(job.spec, "cluster"):
+        say(f"torchyard: a cluster has no use for {', '.join(unused)}; ignored")
+    if job.spec.trainer is not None and job.spec.checkpoint.claim is None:
+        say("torchyard: no claim in checkpoint.volume: what it writes, checkpoints and exports, ends with its pods")
+    if name is not None:
+        job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
+    called = job.metadata.name
+    document = creatable(job, wanted.source, namespace)
+
+    async def submit(backend: Backend) -> int:
+        assert isinstance(backend, ClusterBackend)
+        kept = await backend.create(document)
+        if output is not None:
+            emit(kept.document, output)
+        say(f"{called} is submitted to {backend.where}")
+        if watch:
+            stream = sys.stderr if output is not None else sys.stdout
+            return await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
+        say(f"`torchyard status {called}{backend.flags}` shows what it does")
+        return SUCCEEDED
+
+    place = Place("cluster", context, namespace or document["metadata"].get("namespace"))
+    try:
+        return ask_at(place, submit)
+    except KeyboardInterrupt:
+        say(f"{called} goes on in the cluster")
+        return INTERRUPTED

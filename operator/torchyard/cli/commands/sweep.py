@@ -1,0 +1,136 @@
+"""`torchyard sweep show|best|report|rm|suspend|resume NAME`: sweeps of this machine, or of a cluster."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, console, emit, say
+from torchyard.sweeps.resource import TrainingSweep
+
+
+def arguments(parser: common.Parser) -> None:
+    """Declare the command line."""
+    verbs = ("show", "best", "report", "rm", "suspend", "resume")
+    parser.add_argument("what", choices=verbs, help="what to do")
+    parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
+    parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
+
+
+def command(
+    *, what: str, name: str, folder: Path | None, context: str | None, namespace: str | None, output: Format | None
+) -> int:
+    """Show what a sweep has found: one of this machine, else one of the cluster of your kubeconfig.
+
+    torchyard sweep show tune
+    torchyard sweep best tune -o yaml >best.yaml
+    torchyard sweep report tune -n research
+
+    show lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
+    run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials. suspend saves and
+    stops the trials of a sweep of a cluster, resume goes on; one of this machine is stopped with Ctrl-C, and
+    `torchyard run` goes on.
+    """
+    import asyncio
+
+    from torchyard.client.sweeps import get_sweep
+
+    async def work() -> Found | None:
+        sweep = await get_sweep(name, context=context, namespace=namespace)
+        local = sweep.namespace is None
+        where = f"sweep {name}" + ("" if local else f" in namespace {sweep.namespace}")
+        if what in {"suspend", "resume"}:
+            if local:
+                fix = "stop it with Ctrl-C, and go on with `torchyard run` and its file"
+                raise RefusalError(f"{where} is one of this machine", fix)
+            await (sweep.stop() if what == "suspend" else sweep.resume())
+            say(f"{where} {'saves and stops its trials' if what == 'suspend' else 'goes on'}")
+            return None
+        if what == "rm":
+            trials = "its" if not local else f"{len((await sweep.found())[1])}"
+            await sweep.delete()
+            say(f"{where} and {trials} trials are deleted")
+            return None
+        found = await sweep.found()
+        if not local:
+            say(f"{where}: {found[0].status.state or 'not visited yet'}; {found[0].status.message}")
+        return found
+
+    found = asyncio.run(work())
+    if found is None:
+        return SUCCEEDED
+    if what == "show":
+        return _show(*found, output)
+    if what == "best":
+        return _best(*found, output)
+    return _report(*found, folder or Path(f"{name}-report"))
+
+
+Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
+
+
+def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:
+    """Return a sweep with its trials as JSON values."""
+    from torchyard.sweeps.codec import sweep_document
+    from torchyard.sweeps.results import results_of
+
+    return {**sweep_document(sweep), "trials": msgspec.to_builtins(results_of(sweep, jobs))}
+
+
+def _show(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
+    from torchyard.cli.views.sweep_table import table_of
+
+    if output is not None:
+        emit(document(sweep, jobs), output)
+    else:
+        console().print(table_of(sweep, jobs))
+    return SUCCEEDED
+
+
+def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
+    from torchyard.api.codec import job_document
+    from torchyard.cli.views.sweep_table import line_of
+    from torchyard.sweeps.results import best_job, results_of
+
+    results = results_of(sweep, jobs)
+    job = best_job(sweep, results)
+    if job is None:
+        name = sweep.metadata.name
+        raise RefusalError(
+            f"no trial of sweep {name} has trained to its end", f"`torchyard sweep show {name}` lists them"
+        )
+    if output is None:
+        say(line_of(sweep, jobs))
+        print(next(each.name for each in results if each.best))
+    else:
+        emit(job_document(job, with_status=False), output)
+    return SUCCEEDED
+
+
+def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path) -> int:
+    from torchyard.cli.views.sweep_page import page_of
+    from torchyard.sweeps.outcomes import outcomes_of
+    from torchyard.sweeps.results import csv_of, results_of
+    from torchyard.sweeps.sampling import Past, importances
+    from torchyard.sweeps.trials import trial_of
+
+    trials = [trial_of(job) for _, job in sorted(jobs.items())]
+    past = [Past(number=each.record.number, parameters=each.record.parameters, basis=0) for each in trials]
+    ended = [last for each in trials if (last := outcomes_of(sweep.spec, each)[-1]) is not None]
+    try:
+        shares = importances(sweep.spec, ended, past)
+    except ImportError:
+        shares = {}
+        say("importances need Optuna: `pip install 'torchyard[sweep]'`")
+    results = results_of(sweep, jobs)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.csv").write_text(csv_of(sweep, results), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(sweep, results, shares), encoding="utf-8")
+    say(f"{folder / 'results.csv'} and {folder / 'report.html'} are written")
+    return SUCCEEDED

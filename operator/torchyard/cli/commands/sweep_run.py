@@ -1,0 +1,113 @@
+"""`torchyard run sweep.yaml`: control a sweep from this terminal and show its trials."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torchyard.api.resource import TrainingJob
+from torchyard.cli.commands.job_options import JobOptions
+from torchyard.cli.commands.sweep_files import sweep_of
+from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, emit, say
+from torchyard.cli.views.sweep_table import line_of, table_of
+from torchyard.client.sweep_files import named
+from torchyard.sweeps.resource import TrainingSweep
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+SHOW_SECONDS = 0.5
+
+
+def run(options: JobOptions, name: str | None, output: Format | None) -> int:
+    """Run the sweep of a file until it is over or stopped; an unfinished one goes on.
+
+    Raises:
+        RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
+    """
+    from torchyard.local.sweeps import control_sweep, create_sweep
+    from torchyard.sweeps.sampler import SamplerError
+    from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
+
+    assert options.file is not None
+    sweep = named(sweep_of(options), name)
+    try:
+        require_libraries(sweep.spec)
+    except MissingLibraryError as error:
+        raise RefusalError(str(error)) from error
+    if sweep.spec.suspend:
+        raise RefusalError("spec.suspend is true, which is for clusters", "leave it out, and stop with Ctrl-C")
+    try:
+        sweep = create_sweep(sweep, options.file.absolute().parent)
+        with control_sweep(sweep.metadata.name):
+            return asyncio.run(_Watching(sweep).until_over(output))
+    except (ValueError, SamplerError) as error:
+        raise RefusalError(str(error).rstrip(".")) from error
+
+
+class _Watching:
+    """What is known of a sweep while it is controlled from here."""
+
+    def __init__(self, sweep: TrainingSweep) -> None:
+        self.sweep = sweep
+        self.jobs: Mapping[int, TrainingJob] = {}
+        self.stop = asyncio.Event()
+        self.said: dict[int, str] = {}
+
+    async def until_over(self, output: Format | None) -> int:
+        """Control and show the sweep; return the exit code."""
+        from torchyard.local.sweep_controller import run_sweep
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._asked)
+        live = self._live()
+        drawing = asyncio.create_task(self._draw(live)) if live is not None else None
+        try:
+            ended = await run_sweep(self.sweep, on_change=self._changed, stop=self.stop)
+        finally:
+            if drawing is not None and live is not None:
+                drawing.cancel()
+                live.update(table_of(self.sweep, self.jobs), refresh=True)
+                live.stop()
+        name = self.sweep.metadata.name
+        if ended is None:
+            say(f"sweep {name} is saved and stopped; `torchyard run` with its file goes on")
+            return STOPPED
+        say(f"sweep {name}: {ended.message}")
+        say(line_of(self.sweep, self.jobs))
+        if output is not None:
+            from torchyard.cli.commands.sweep import document
+
+            emit(document(self.sweep, self.jobs), output)
+        return SUCCEEDED if ended.state == "Succeeded" else FAILED
+
+    def _changed(self, jobs: Mapping[int, TrainingJob]) -> None:
+        self.jobs = dict(jobs)
+        for number, job in jobs.items():
+            before, self.said[number] = self.said.get(number), job.status.state
+            if before not in {None, job.status.state} and job.status.state.at_rest and not sys.stderr.isatty():
+                say(f"{job.metadata.name}: {job.status.state}; {line_of(self.sweep, self.jobs)}")
+
+    def _asked(self) -> None:
+        if not self.stop.is_set():
+            self.stop.set()
+            say("saving and stopping the trials")
+
+    def _live(self) -> "Live | None":
+        if not sys.stderr.isatty():
+            return None
+        from rich.live import Live
+
+        from torchyard.cli.output import console
+
+        live = Live(console=console(stderr=True), auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        live.start()
+        return live
+
+    async def _draw(self, live: "Live | None") -> None:
+        while live is not None:
+            live.update(table_of(self.sweep, self.jobs), refresh=True)
+            await asyncio.sleep(SHOW_SECONDS)

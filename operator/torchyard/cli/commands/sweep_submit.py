@@ -1,0 +1,43 @@
+"""`torchyard submit sweep.yaml`: have the operator of a cluster run a sweep."""
+
+from torchyard.cli.commands.job_options import JobOptions
+from torchyard.cli.commands.sweep_files import sweep_of
+from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.output import Format, emit, say
+from torchyard.client.sweep_files import named
+from torchyard.sweeps.resource import TrainingSweep
+
+
+def submit(
+    options: JobOptions, name: str | None, context: str | None, namespace: str | None, output: Format | None
+) -> int:
+    """Create the sweep of a file.
+
+    Raises:
+        RefusalError: the file is invalid, the name is taken, or the cluster refuses.
+    """
+    from torchyard.client.remote.session import Remote, ask
+    from torchyard.client.sweeps import creatable, create
+
+    sweep = named(sweep_of(options), name)
+    called = sweep.metadata.name
+    document = creatable(sweep, str(options.file), namespace)
+    _warn(sweep)
+
+    async def submit_to(remote: Remote) -> int:
+        created = await create(remote, document)
+        if output is not None:
+            emit(created, output)
+        say(f"sweep {called} is submitted to {remote.where}")
+        say(f"`torchyard sweep show {called}{remote.flags}` shows its trials")
+        return SUCCEEDED
+
+    return ask(submit_to, context, namespace or document["metadata"].get("namespace"))
+
+
+def _warn(sweep: TrainingSweep) -> None:
+    spec = sweep.spec
+    if spec.early_stopping is not None and spec.job_template.spec.checkpoint.claim is None:
+        say("torchyard: no claim in checkpoint.volume: a stopped trial that goes on trains from step 0 again")
+    if spec.algorithm.name == "gp":
+        say("torchyard: algorithm gp needs torch and scipy in the operator's image, which ours lacks")

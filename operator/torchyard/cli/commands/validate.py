@@ -1,0 +1,107 @@
+"""`torchyard validate FILE...`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchyard.cli import arguments as common
+from torchyard.cli.commands.job_options import (
+    SCRIPT_SUFFIX,
+    JobOptions,
+    checked_program,
+    declare_program,
+    fields,
+    options_of,
+)
+from torchyard.cli.errors import INVALID, SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, emit, say
+from torchyard.client.errors import TorchYardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchyard.api.validation.validate import Validation
+    from torchyard.sweeps.validate import SweepValidation
+
+
+def arguments(parser: common.Parser) -> None:
+    """Declare the command line."""
+    parser.trailing = "words"
+    parser.usage = f"{parser.prog} [FILE... | SCRIPT | -m MODULE] [OPTIONS] [-- ARGUMENT...]"
+    parser.add_argument(
+        "files", metavar="FILE", nargs="*", type=Path, help="job files (YAML or JSON), or one Python script (.py)"
+    )
+    declare_program(parser, "local")
+    common.output(parser, "json", help="print jobs and problems as JSON")
+
+
+def command(files: list[Path], output: Format | None, **values: Any) -> int:
+    """Check job files without running them, and name every mistake with its line and its fix.
+
+    A script, module or command is checked as `torchyard run` would start it, with the same options.
+
+    Exit code 0: all are valid, 64: some are not.
+    """
+    options = options_of({"file": None, **values})
+    programs = [file for file in files if file.suffix == SCRIPT_SUFFIX]
+    if programs or not files:
+        if len(files) > 1:
+            raise RefusalError(f"{programs[0]} is a script among other files", "check it by itself")
+        return _program(options._replace(file=programs[0] if programs else None), output)
+    if options.module is not None or options.words:
+        raise RefusalError("job files and a program are given", "check them one after the other")
+    if options.env:
+        raise RefusalError("--env is of a program, and job files are given", "put variables into spec.env")
+    return _job_files(files, [*fields(options), *options.sets], output)
+
+
+def _program(options: JobOptions, output: Format | None) -> int:
+    from torchyard.api.validation.problems import Problem
+    from torchyard.api.validation.validate import Validation
+
+    try:
+        result, source = checked_program(options, "local")
+    except TorchYardError as error:
+        if output is None:
+            raise
+        source = str(options.file or "")
+        result = Validation(problems=(Problem(source, 0, "", error.sentence.removeprefix(f"{source}: "), error.fix),))
+    return _print([(source, result)], output)
+
+
+def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
+    from torchyard.api.validation.validate import has_kind
+    from torchyard.client.files import checked
+    from torchyard.client.sweep_files import checked_sweep
+    from torchyard.sweeps.resource import KIND
+
+    sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}
+    jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps]
+    return _print(jobs, output, [(str(file), validated) for file, validated in sweeps.items()])
+
+
+def _print(
+    results: "list[tuple[str, Validation]]",
+    output: Format | None,
+    sweeps: "Sequence[tuple[str, SweepValidation]]" = (),
+) -> int:
+    import msgspec
+
+    from torchyard.api.codec import job_document
+
+    checked_files: list[tuple[str, Validation | SweepValidation]] = [*results, *sweeps]
+    problems = [problem for _, each in checked_files for problem in each.problems]
+    if output is not None:
+        jobs = [job_document(job, with_status=False) for _, result in results for job in result.jobs]
+        found = [each.document for _, each in sweeps if each.sweep is not None]
+        whole = {"valid": not problems, "jobs": jobs, "problems": msgspec.to_builtins(problems)}
+        emit(whole | {"sweeps": found} if sweeps else whole, output)
+        return INVALID if problems else SUCCEEDED
+    for problem in problems:
+        say(str(problem))
+    for source, result in results:
+        if not result.problems:
+            say(f"{source}: valid ({', '.join(job.metadata.name for job in result.jobs)})")
+    for source, validated in sweeps:
+        if validated.sweep is not None:
+            say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {validated.sweep.spec.max_trials} trials)")
+    return INVALID if problems else SUCCEEDED

@@ -1,0 +1,1 @@
+"""What commands print: views of a run, tables, curves, pages."""

@@ -1,0 +1,254 @@
+"""The view on a terminal, redrawn in place: state, progress, curve, metrics, ranks, output, events.
+
+A function of a picture and of the size of the terminal. It never has more lines than the terminal has rows: rich would
+draw the lines beyond them a second time when the view is closed.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from torchyard.api.formatting import figure, span
+from torchyard.api.states import Phase, State
+from torchyard.cli.views.curve import draw
+from torchyard.cli.views.snapshot import Picture, age, curve_metric, headline
+from torchyard.client.text import clean, clip, clock, rate
+
+STATE_STYLES: dict[str, str] = {
+    State.RUNNING: "bold green",
+    State.SUCCEEDED: "bold green",
+    State.FAILED: "bold red",
+    State.RECOVERING: "bold yellow",
+    State.SUSPENDING: "bold yellow",
+    State.TERMINATING: "bold yellow",
+    State.SUSPENDED: "bold yellow",
+    "Interrupted": "bold yellow",
+    "Detached": "bold yellow",
+}
+MAX_WIDTH = 160
+STALE_SECONDS = 30.0  # a rank silent for longer is worth a colour
+BORDER = 2
+
+# Rows of each block by the room there is; of every stage the blocks get theirs in this order, as far as rows are left.
+STAGES = (
+    {"ranks": 3, "output": 3, "curve": 5, "events": 2},
+    {"output": 7, "ranks": 9, "curve": 7, "events": 4},
+    {"curve": 10, "output": 13, "ranks": 17, "events": 6},
+    {"curve": 16, "output": 41, "ranks": 65, "events": 12},
+)
+SMALLEST_CURVE = 4
+
+
+class LiveView:
+    """Redraws a picture on a terminal; what it showed last stays on the screen."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live = Live(
+            console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self.live.start()
+
+    def show(self, picture: Picture) -> None:
+        """Draw `picture` over the last one."""
+        self.live.update(render(picture, self.console.width, self.console.height), refresh=True)
+
+    def close(self, picture: Picture | None) -> None:
+        """Leave the last picture on the screen and give the terminal back."""
+        if picture is not None:
+            self.show(picture)
+        self.live.stop()
+
+
+class _Rows(NamedTuple):
+    """How many rows each block may take."""
+
+    curve: int
+    ranks: int
+    output: int
+    events: int
+
+
+def render(picture: Picture, width: int, height: int) -> RenderableType:
+    """Return the whole view, at most `height` lines high."""
+    inner = max(20, min(width, MAX_WIDTH) - 4)
+    most = max(4, height - 1 - BORDER)  # the row below is the cursor's
+    top = [*header(picture, inner), bar(picture, inner), *metrics(picture, inner, 1 if most < 12 else 3)]
+    notice = [Text(clip(picture.notice, inner), style="bold yellow")] if picture.notice else []
+    rows = shared(picture, most - len(top) - len(notice))
+    parts: list[RenderableType] = [
+        *top,
+        *curve(picture, inner, rows.curve),
+        *ranks(picture, rows.ranks),
+        *output(picture, inner, rows.output),
+        *events(picture, inner, rows.events),
+        *notice,
+    ]
+    return Panel(
+        Group(*(parts[:most] if len(parts) > most else parts)),
+        title=Text(picture.job.metadata.name, style="bold"),
+        width=min(width, MAX_WIDTH),
+        border_style="dim",
+        padding=(0, 1),
+    )
+
+
+def shared(picture: Picture, left: int) -> _Rows:
+    """Share the rows that are left among the blocks that have something to show."""
+    wanted = {
+        "curve": 1000 if len(picture.losses) > 1 else 0,
+        "ranks": len(picture.ranks) + 1 if picture.ranks else 0,
+        "output": len(picture.output) + 1 if picture.output else 0,
+        "events": len(picture.events),
+    }
+    given = dict.fromkeys(wanted, 0)
+    for stage in STAGES:
+        for name, most in stage.items():
+            more = min(most, wanted[name]) - given[name]
+            more = min(more, left)
+            if more > 0 and (name != "curve" or given[name] + more >= SMALLEST_CURVE):
+                given[name] += more
+                left -= more
+    return _Rows(**{name: 0 if rows < 2 and name != "events" else rows for name, rows in given.items()})
+
+
+def header(picture: Picture, width: int) -> list[RenderableType]:
+    """State, round, age and restarts; below them the sentence."""
+    status = picture.job.status
+    state = status.state or State.PENDING
+    facts = [f"round {status.round}"] if status.round else []
+    seconds = age(picture.job, picture.now)
+    facts += [f"age {span(seconds)}"] if seconds is not None else []
+    facts += [f"restarts {status.restarts.total}"] if status.restarts.total else []
+    facts += [f"nodes {status.nodes.ready}/{status.nodes.desired}"] if status.nodes.desired else []
+    words = "  " + clip(" · ".join(facts), max(0, width - len(state) - 2))
+    lines: list[RenderableType] = [
+        Text.assemble((state, STATE_STYLES.get(state, "bold cyan")), (words, "dim"), no_wrap=True)
+    ]
+    message = picture.sentence(status.message)
+    cut = max(message.rfind(" ", 0, width + 1), 0) if len(message) > width else 0
+    halves = [message[: cut or width], message[cut or width :].strip()]
+    style = "red" if state == State.FAILED else ""
+    return [*lines, *(Text(clip(half, width), style=style, no_wrap=True) for half in halves if half)]
+
+
+def bar(picture: Picture, width: int) -> RenderableType:
+    """Progress with rate and time left."""
+    status, progress = picture.job.status, picture.job.status.progress
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    words = [f"step {progress.step}{total}"]
+    if progress.eta_seconds is not None and status.state == State.RUNNING:
+        words.append(f"ETA {span(progress.eta_seconds)}")
+    elif progress.phase and progress.phase != Phase.STEP and status.state == State.RUNNING:
+        words.append(clean(progress.phase))
+    if status.throughput.steps_per_second is not None:
+        words.append(rate(status.throughput.steps_per_second, "steps"))
+    if status.throughput.samples_per_second is not None:
+        words.append(rate(status.throughput.samples_per_second, "samples"))
+    smallest = 18 if progress.percent is not None else 0
+    while len(words) > 1 and len("  ".join(words)) > width - smallest:
+        words.pop()
+    text = clip("  ".join(words), width)
+    if progress.percent is None:
+        return Text(text, no_wrap=True)
+    percent = f"{progress.percent:3.0f}% "
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(
+        ProgressBar(total=100, completed=progress.percent, width=max(10, width - len(text) - len(percent) - 2)),
+        Text(percent, style="bold", no_wrap=True),
+        Text(text, no_wrap=True),
+    )
+    return grid
+
+
+def metrics(picture: Picture, width: int, limit: int) -> list[RenderableType]:
+    """Metrics, the headline first, in at most `limit` lines; those that find no place are left out."""
+    lines: list[Text] = []
+    for name, value in headline(picture.job).items():
+        pair = Text.assemble((f"{clip(clean(name), 30)} ", "dim"), value, "   ", no_wrap=True)
+        if lines and len(lines[-1]) + len(pair) - 3 <= width:
+            lines[-1].append_text(pair)
+        elif len(lines) == limit:
+            break
+        else:
+            lines.append(pair)
+    return list(lines)
+
+
+def curve(picture: Picture, width: int, rows: int) -> list[RenderableType]:
+    """Draw the curve over steps, its range at the left and its steps below."""
+    values = [value for _, value in picture.losses]
+    if len(values) < 2 or rows < 2:
+        return []
+    labels = [f"{curve_metric(picture.job)} {figure(max(values))}", figure(min(values))]
+    margin = max(map(len, labels))
+    lines = draw(picture.losses, max(8, width - margin - 1), rows - 1)
+    texts = [
+        Text.assemble((f"{label:>{margin}} ", "dim"), (line, "cyan"), no_wrap=True)
+        for label, line in zip([labels[0], *[""] * (len(lines) - 2), labels[1]][: len(lines)], lines, strict=True)
+    ]
+    first, last = (f"step {figure(picture.losses[i][0])}" for i in (0, -1))
+    space = max(1, width - margin - 1 - len(first) - len(last))
+    return [*texts, Text(f"{'':>{margin}} {first}{'':>{space}}{last}", style="dim", no_wrap=True)]
+
+
+def ranks(picture: Picture, rows: int) -> list[RenderableType]:
+    """Each rank's pod, node, phase and step; of many, those furthest behind."""
+    if rows < 2:
+        return []
+    shown = picture.ranks
+    if len(shown) > rows - 1:
+        behind = sorted(shown, key=lambda rank: (-rank.lag, rank.seen))[: max(1, rows - 2)]
+        shown = tuple(sorted(behind))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("rank", "pod", "node", "phase", "step", "behind by", "reported"):
+        table.add_column(name, justify="left" if name in {"pod", "node", "phase"} else "right", no_wrap=True)
+    for rank in shown:
+        silent = picture.now - rank.seen
+        busy = picture.job.status.state == State.RUNNING
+        table.add_row(
+            str(rank.rank),
+            clean(rank.pod),
+            clean(rank.node),
+            clean(rank.phase),
+            str(rank.step),
+            f"{rank.lag} step{'s' if rank.lag > 1 else ''}" if rank.lag else "",
+            f"{span(silent)} ago" if rank.seen else "",
+            style="yellow" if busy and silent > STALE_SECONDS else "",
+        )
+    left = len(picture.ranks) - len(shown)
+    return [table, *([Text(f"and {left} more ranks", style="dim")] if left and rows > 2 else [])]
+
+
+def output(picture: Picture, width: int, rows: int) -> list[RenderableType]:
+    """The last lines that the program has written."""
+    if rows < 2:
+        return []
+    lines = picture.output[-(rows - 1) :]
+    several = len({line.rank for line in picture.output}) > 1 or len(picture.ranks) > 1
+    heads = [f"[rank {line.rank}] " if several else "" for line in lines]
+    return [
+        Text("output", style="dim"),
+        *(
+            Text.assemble((head, "dim"), clip(line.text.expandtabs(), max(1, width - len(head))), no_wrap=True)
+            for head, line in zip(heads, lines, strict=True)
+        ),
+    ]
+
+
+def events(picture: Picture, width: int, rows: int) -> Sequence[RenderableType]:
+    """The newest events, oldest first."""
+    lines = []
+    for event in list(picture.events)[-rows:] if rows else []:
+        at = clock(event.unix or picture.now)
+        reason = clean(event.reason)
+        message = clip(picture.sentence(event.message), max(10, width - len(at) - len(reason) - 3))
+        style = "yellow" if event.type == "Warning" else "bold"
+        lines.append(Text.assemble((f"{at} ", "dim"), (reason, style), f" {message}", no_wrap=True))
+    return lines

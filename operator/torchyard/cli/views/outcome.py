@@ -1,0 +1,65 @@
+"""The end of a job in this terminal: its exit code, and the last words of `run`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
+from torchyard.cli.views.snapshot import learned
+from torchyard.client.artifacts import EXPORT, Artifact, artifacts_of
+from torchyard.client.text import addressed, clean, size
+from torchyard.client.why import last_lines
+from torchyard.local.folder import RunFolder
+
+MAX_WRITTEN = 8
+INTERNAL = {"DONE", "latest", "micro-batch.json"}
+
+
+def exit_code(job: TrainingJob) -> int:
+    """0 succeeded, 64 the workload refused its configuration, 75 suspended, 1 anything else.
+
+    What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
+    """
+    state = job.status.state
+    if state == State.FAILED and job.status.exit_code == INVALID:
+        return INVALID
+    return {State.SUCCEEDED: SUCCEEDED, State.SUSPENDED: STOPPED}.get(state, FAILED)
+
+
+def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
+    """Lines for stderr after the view is closed."""
+    name, state = job.metadata.name, job.status.state
+    if state == State.SUCCEEDED:
+        made = sorted(artifacts_of(folder.checkpoints), key=lambda one: (_place(one), one.path))
+        following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
+        return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
+    if state == State.SUSPENDED:
+        at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
+        return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` goes on" if at else
+                f"{name} is stopped; `torchyard resume {name}` goes on"]  # fmt: skip
+    if state == State.FAILED:
+        return [
+            f"{name} failed: {addressed(clean(job.status.message), name)}",
+            *last_lines(job),
+            f"more: `torchyard status {name}`, `torchyard logs {name}`",
+        ]
+    if not folder.path.exists():
+        return [f"{name} was deleted while it ran"]
+    return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
+
+
+def _place(one: Artifact) -> int:
+    """Return how early something is named: what was made for others first, what only a resumed run reads last."""
+    if one.path.startswith(f"{EXPORT}/"):
+        return 0 if one.path.endswith("/web") else 1
+    return 2 if one.path == "final" else 4 if one.path in INTERNAL else 3
+
+
+def written(made: Sequence[Artifact], root: Path) -> list[str]:
+    """Return what a run has left in its checkpoint folder."""
+    if not made:
+        return []
+    shown = [f"{clean(one.path)} ({size(one.bytes)})" for one in made[:MAX_WRITTEN]]
+    more = [f"and {len(made) - MAX_WRITTEN} more"] if len(made) > MAX_WRITTEN else []
+    return [f"written to {root}: {', '.join([*shown, *more])}"]

@@ -1,0 +1,121 @@
+"""What a view shows of a run at one moment: frozen, so that drawing it is a pure function."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchyard.api.formatting import figure, span
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.client.backend import interrupted
+from torchyard.client.text import addressed, clean, measure, rate
+
+if TYPE_CHECKING:
+    from torchyard.cli.views.curve import History, Point
+    from torchyard.cli.views.program_output import OutputLine
+    from torchyard.client.ranks import Rank
+    from torchyard.local.run import Event
+
+# What a workload is trained for, most telling first; of other programs it is the loss.
+HEADLINES = {
+    "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
+    "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
+    "lm": ("exactMatch", "reward", "perplexity", "completionTokens"),
+    "vla": ("successRate", "wrongObjectRate", "flowLoss", "episodes"),
+    "vlm": ("successRate", "episodeReturn", "episodes"),
+}
+# What it learns by, over steps: the loss of a policy gradient says nothing.
+CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn", "vlm": "episodeReturn"}
+MOST_LEARNED = 5
+DIAGNOSTICS = frozenset({"gradNorm", "learningRate", "advantage", "entropy", "dataWaitShare", "memoryPeakBytes"})
+
+
+class Picture(NamedTuple):
+    """A run at the moment `now` (unix seconds)."""
+
+    job: TrainingJob
+    now: float
+    ranks: "Sequence[Rank]" = ()
+    losses: "Sequence[Point]" = ()
+    events: "Sequence[Event]" = ()
+    notice: str = ""  # what the program itself has to say, for instance after Ctrl-C
+    output: "Sequence[OutputLine]" = ()
+    flags: str = ""  # of a job on a cluster, as ` -n team`
+
+    def sentence(self, text: str) -> str:
+        """Return a sentence about the job, with commands that can be typed as they stand."""
+        return addressed(clean(text), self.job.metadata.name, self.flags)
+
+
+def age(job: TrainingJob, now: float) -> float | None:
+    """Seconds from the job's start (or creation) to its end or now."""
+    start = job.status.start_time or job.metadata.creation_timestamp
+    if start is None:
+        return None
+    return max(0.0, (job.status.completion_time or now) - start)
+
+
+def state_word(job: TrainingJob, controlled: bool, detached: bool = False) -> str:
+    """Return the state as people read it; a status without a process that writes it is out of date."""
+    if interrupted(job, controlled):
+        return "Detached" if detached else "Interrupted"
+    return job.status.state or State.PENDING
+
+
+def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
+    """Step, share, epoch, loss, rate and time left, those that are known: `step 120/1000`, `12%`, `loss 1.93` ..."""
+    progress, status = job.status.progress, job.status
+    words: list[str] = []
+    if progress.step or progress.total_steps:
+        total = f"/{progress.total_steps}" if progress.total_steps else ""
+        words.append(f"step {progress.step}{total}")
+    if progress.percent is not None:
+        words.append(f"{progress.percent:.0f}%")
+    if progress.epoch:
+        words.append(f"epoch {progress.epoch:.1f}")
+    if "loss" in status.metrics:
+        words.append(f"loss {figure(status.metrics['loss'])}")
+    if status.throughput.steps_per_second is not None:
+        words.append(rate(status.throughput.steps_per_second, "steps"))
+    if progress.eta_seconds is not None and state_word(job, controlled) == State.RUNNING:
+        words.append(f"eta {span(progress.eta_seconds)}")
+    return words
+
+
+def headline(job: TrainingJob) -> dict[str, str]:
+    """Return all metrics as they are read, in an order that stays: the headline first, diagnostics last."""
+    first = (*(HEADLINES.get(job.spec.trainer.name, ()) if job.spec.trainer else ()), "loss")
+    places = {name: place for place, name in enumerate(first)}
+    names = sorted(job.status.metrics, key=lambda name: (name in DIAGNOSTICS, places.get(name, len(first)), name))
+    return {name: measure(name, job.status.metrics[name]) for name in names}
+
+
+def curve_metric(job: TrainingJob) -> str:
+    """Return the name of the metric that the curve shows."""
+    name = CURVES.get(job.spec.trainer.name, "loss") if job.spec.trainer else "loss"
+    return name if name in job.status.metrics else "loss"
+
+
+def learned(job: TrainingJob) -> str:
+    """Return the sentence that a succeeded job ends with: what it reached, in how many steps and how long."""
+    status = job.status
+    seconds = age(job, 0.0) if status.completion_time else None
+    values = [f"{clean(name)} {value}" for name, value in headline(job).items() if name not in DIAGNOSTICS]
+    words = [*values[:MOST_LEARNED]]
+    if status.progress.step:
+        words.append(f"{status.progress.step:,} step{'s' if status.progress.step > 1 else ''}")
+    if status.throughput.steps_per_second is not None:
+        words.append(rate(status.throughput.steps_per_second, "steps"))
+    took = f" in {span(seconds)}" if seconds is not None else ""
+    return f"{job.metadata.name} succeeded{took}" + (f": {', '.join(words)}" if words else "")
+
+
+def record(history: "History", job: TrainingJob) -> None:
+    """Add the metric of the curve to its history; a history of another metric begins again."""
+    name = curve_metric(job)
+    value = job.status.metrics.get(name)
+    if value is None or not job.status.progress.step:
+        return
+    if history.name != name:
+        history.points.clear()
+        history.name = name
+    history.add(job.status.progress.step, value)

@@ -1,0 +1,45 @@
+"""Runs as a table, a line each."""
+
+from torchyard.api.columns import columns
+from torchyard.api.formatting import span
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.cli.views.snapshot import age, state_word
+from torchyard.client.backend import interrupted
+from torchyard.client.text import clean
+
+COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
+WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")
+
+
+def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    """Columns as wide as their widest cell, two spaces apart: easy to read, easy to cut."""
+    table = [list(columns), *([*cells, *[""] * (len(columns) - len(cells))] for cells in rows)]
+    widths = [max(len(cells[i]) for cells in table) for i in range(len(columns))]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in table
+    ]
+
+
+def row(job: TrainingJob, controlled: bool, now: float, wide: bool, detached: bool = False) -> list[str]:
+    """The cells of one run in `ps`."""
+    status = job.status
+    seconds = age(job, now)
+    state = state_word(job, controlled, detached)
+    shown = columns(status)
+    cells = [
+        job.metadata.name,
+        state,
+        shown.progress,
+        shown.step,
+        shown.loss,
+        shown.rate,
+        str(status.restarts.total),
+        shown.eta if state == State.RUNNING else "",
+        span(seconds) if seconds is not None else "",
+    ]
+    if wide:
+        saved = str(status.checkpoint.step) if status.checkpoint is not None else ""
+        reason = "" if interrupted(job, controlled) else clean(status.reason)
+        cells += [str(status.round), saved, f"{status.nodes.ready}/{status.nodes.desired}", reason]
+    return cells

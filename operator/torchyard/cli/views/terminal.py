@@ -1,0 +1,65 @@
+"""A run on this terminal, redrawn while something else goes on."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from torchyard.cli.views.snapshot import Picture
+
+REDRAW_SECONDS = 0.25
+
+
+class View(Protocol):
+    """What shows a run."""
+
+    def show(self, picture: Picture) -> None:
+        """Show the run as it is now."""
+
+    def close(self, picture: Picture | None) -> None:
+        """Show it for the last time and release the terminal."""
+
+
+@contextlib.asynccontextmanager
+async def drawn(look: Callable[[], Picture | None]) -> AsyncIterator[None]:
+    """Draw what `look` gives (None: nothing yet) until the block is left, and then once more."""
+    view = view_for_this_terminal()
+    drawing = asyncio.create_task(_redraw(view, look))
+    try:
+        yield
+    finally:
+        drawing.cancel()
+        await asyncio.gather(drawing, return_exceptions=True)
+        last = look()
+        with contextlib.suppress(OSError):  # nobody reads it any more, which is no trouble of the run
+            if last is not None:
+                view.show(last)
+            view.close(last)
+
+
+async def _redraw(view: View, look: Callable[[], Picture | None]) -> None:
+    while True:
+        picture = look()
+        if picture is not None:
+            with contextlib.suppress(OSError):
+                view.show(picture)
+        await asyncio.sleep(REDRAW_SECONDS)
+
+
+def view_for_this_terminal() -> View:
+    """Redrawn in place on a terminal, lines elsewhere."""
+    from torchyard.cli.views.plain import PlainView
+
+    if not is_live():
+        return PlainView()
+    from torchyard.cli.output import console
+    from torchyard.cli.views.live import LiveView
+
+    return LiveView(console(stderr=True, highlight=False))
+
+
+def is_live() -> bool:
+    """Whether the view is redrawn in place: stderr is a terminal that can do it."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}

@@ -1,0 +1,33 @@
+"""Programs inside a job's pods: small Python sources, since every image we train in has a Python."""
+
+from collections.abc import AsyncIterator
+
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.remote.session import Remote
+from torchyard.kubernetes.client.errors import Rejected
+from torchyard.kubernetes.client.exec import CommandFailed, run
+from torchyard.kubernetes.manifests.names import TRAINER
+
+
+def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[bytes]:
+    """Run a source with arguments in the trainer of a pod; give its stdout. Raises what `program` does."""
+    return program(remote, pod, "python3", "-c", source, *words)
+
+
+async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[bytes]:
+    """Run a command in the trainer of a pod; give its stdout.
+
+    Raises:
+        TorchYardError: it failed, the text being its last line on stderr, or we may not run anything there.
+        NotFound, Rejected, Unavailable: it could not be started.
+    """
+    try:
+        async for part in run(remote.api, remote.namespace, pod, TRAINER, list(command)):
+            yield part
+    except CommandFailed as error:
+        raise TorchYardError(str(error).removeprefix("torchyard: "), "", FAILED) from error
+    except Rejected as error:
+        if error.code != 403:
+            raise
+        fix = "ask for pods/exec, which the ClusterRole edit has"
+        raise TorchYardError(f"you may not run commands in the pods of {remote.where}", fix, FAILED) from error

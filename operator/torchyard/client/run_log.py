@@ -1,0 +1,34 @@
+"""Log of a controlling process, for finding faults."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+
+from torchyard.local.folder import RunFolder
+
+MAX_BYTES = 1_000_000  # a file; there are two at most
+FILE = "controller.log"
+
+
+class _Quiet(RotatingFileHandler):
+    """Keeps silent where it cannot write: the folder is gone or the disk is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name logging calls
+        """Write nothing: stderr is the live view's."""
+
+
+@contextlib.contextmanager
+def journal(folder: RunFolder) -> Iterator[None]:
+    """Keep warnings and tracebacks of this process in `controller.log` of the run instead of in the live view."""
+    handler = _Quiet(
+        folder.path / FILE, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace", delay=True
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,1 @@
+"""What the operator keeps of a cluster's objects: watched, decoded, joined."""

@@ -1,0 +1,281 @@
+"""Objects of our kinds, as a watch sends them: in any order, as often as it likes, and with gaps."""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob
+from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.kubernetes.client.errors import NotFound
+from torchyard.kubernetes.objects import version
+from torchyard.reconcile.ports import Key, Unavailable
+
+LIST_SECONDS = 60.0
+CATCH_UP_SECONDS = 10.0
+MAX_BURIED = 4096
+_log = logging.getLogger(__name__)
+
+
+def job_path(key: Key) -> str:
+    """Path of one TrainingJob; `/status` below it is its status."""
+    return object_path(PLURAL, key)
+
+
+def object_path(plural: str, key: Key) -> str:
+    """Return the path of one object of a kind of ours."""
+    namespace, name = key
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}"
+
+
+class Kept(Protocol):
+    """What is kept of an object."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Of the object."""
+        ...
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        ...
+
+
+Valid = TypeVar("Valid", bound=Kept)
+Invalid = TypeVar("Invalid", bound=Kept)
+
+
+class Objects(Generic[Valid, Invalid]):
+    """Objects of one kind by key. An object never goes back in time: its resourceVersion decides.
+
+    Args:
+        plural: of the kind.
+        read: makes of a document what is kept; given what was made of it the last time.
+        valid: type of an object that can be run.
+        changed: called with the key of an object that appeared, changed or went.
+        invalid: called with an object that cannot be run as it is, each time it is seen.
+    """
+
+    def __init__(
+        self,
+        plural: str,
+        read: Callable[[Mapping[str, Any], Valid | Invalid | None], Valid | Invalid | None],
+        valid: type[Valid],
+        *,
+        changed: Callable[[Key], None],
+        invalid: Callable[[Invalid], None] = lambda _object: None,
+    ) -> None:
+        self._plural, self._read, self._valid = plural, read, valid
+        self._changed, self._invalid = changed, invalid
+        self._jobs: dict[Key, Valid | Invalid] = {}
+        self._buried: OrderedDict[str, None] = OrderedDict()
+        self._news = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Valid]:
+        return (job for job in list(self._jobs.values()) if isinstance(job, self._valid))
+
+    def get(self, key: Key) -> Valid | None:
+        """Return the object of this name, None: there is none that can be run."""
+        job = self._jobs.get(key)
+        return job if isinstance(job, self._valid) else None
+
+    def find(self, key: Key) -> Valid | Invalid | None:
+        """Return the object of this name, whether or not it can be run."""
+        return self._jobs.get(key)
+
+    def keys(self) -> list[Key]:
+        """Return the keys of all objects."""
+        return list(self._jobs)
+
+    def hear(self, kind: str | None, document: Mapping[str, Any]) -> None:
+        """Take in one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
+        metadata = document.get("metadata")
+        known = None
+        if isinstance(metadata, Mapping):
+            known = self._jobs.get(_key(metadata))
+            told = version(str(metadata.get("resourceVersion") or ""))
+            # What could not be run may be another object by now without a new version: another CRD reads it otherwise.
+            read = known is not None and _version(known) >= told + (not isinstance(known, self._valid))
+            if read and kind != "DELETED":
+                return  # late, or, as most of what a watch tells, a write of our own
+        job = self._read(document, known)
+        if job is None:
+            _log.warning("an object without metadata was seen and ignored")
+        elif kind == "DELETED":
+            self._bury(job)
+        else:
+            self._take(job)
+
+    def put(self, answer: bytes) -> None:
+        """Take in the answer to a write of our own."""
+        self.hear("MODIFIED", msgspec.json.decode(answer))
+
+    def written(self, job: Valid) -> None:
+        """A job as our own write left it; no news for the plan that asked for it."""
+        before = self._jobs.get(job.key)
+        if before is not None and before.metadata.uid == job.metadata.uid and _version(before) < _version(job):
+            self._jobs[job.key] = job
+
+    def missed(self, key: Key, uid: str, error: NotFound) -> None:
+        """The API server answered 404 for a job.
+
+        Raises:
+            Unavailable: it does not know the whole kind now, which says nothing of the job: the CRD is being replaced.
+        """
+        if error.details.name != key[1]:
+            raise Unavailable(f"{self._plural} are not served now: {error}") from error
+        self.gone(key, uid)
+
+    def gone(self, key: Key, uid: str) -> None:
+        """There is no such job any more."""
+        job = self._jobs.get(key)
+        if job is not None and job.metadata.uid == uid:
+            self._bury(job)
+
+    async def compare(self, api: Api, namespaces: Iterable[str]) -> None:
+        """Compare with what is there: an event that never came, a deletion while there was no watch.
+
+        Args:
+            api: the server.
+            namespaces: to look into; an empty name: all of them.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: it could not be read.
+        """
+        before = dict(self._jobs)
+        there: dict[Key, _Meta] = {}
+        for namespace in namespaces:
+            there |= await _list(api, self._plural, namespace)
+        for key in before.keys() | there.keys():
+            known = self._jobs.get(key)
+            if known is not before.get(key):
+                continue  # there was news meanwhile
+            listed = there.get(key, _Meta())
+            runs = isinstance(known, self._valid) and known.metadata.uid == listed.uid
+            if not runs or known is None or _version(known) < version(listed.resource_version):
+                await self._ask(api, key, known.metadata.uid if known is not None else "")
+
+    async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
+        """Wait until every job that is there now was seen; a watch does not say when it has told all it found.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
+        """
+        missing = {
+            key for namespace in namespaces for key in await _list(api, self._plural, namespace)
+        } - self._jobs.keys()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while missing := missing - self._jobs.keys():
+                    self._news.clear()
+                    await self._news.wait()
+        for key in missing:
+            await self._ask(api, key, "")
+
+    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+        """A list may be old; the object itself is not."""
+        try:
+            self.put(await api.request("GET", object_path(self._plural, key)))
+        except NotFound as error:
+            self.missed(key, uid, error)
+
+    def _take(self, job: Valid | Invalid) -> None:
+        before = self._jobs.get(job.key)
+        if job.metadata.uid in self._buried:
+            return
+        if before is not None and before.metadata.uid != job.metadata.uid:
+            self._buried[before.metadata.uid] = None
+        self._jobs[job.key] = job
+        self._news.set()
+        if not isinstance(job, self._valid):
+            self._invalid(cast("Invalid", job))
+        self._changed(job.key)
+
+    def _bury(self, job: Valid | Invalid) -> None:
+        """Gone for good: a uid never comes back, whatever arrives late."""
+        self._buried[job.metadata.uid] = None
+        if len(self._buried) > MAX_BURIED:
+            self._buried.popitem(last=False)
+        known = self._jobs.get(job.key)
+        if known is not None and known.metadata.uid == job.metadata.uid:
+            del self._jobs[job.key]
+            self._changed(job.key)
+
+
+class Jobs(Objects[TrainingJob, InvalidJob]):
+    """The jobs of the cluster; see `Objects`."""
+
+    def __init__(
+        self, *, changed: Callable[[Key], None], invalid: Callable[[InvalidJob], None] = lambda _job: None
+    ) -> None:
+        super().__init__(PLURAL, received, TrainingJob, changed=changed, invalid=invalid)
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a job or a list of jobs stands."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    items: list[_Listed] | None = None
+
+
+async def _list(api: Api, plural: str, namespace: str) -> dict[Key, _Meta]:
+    """Name and version of every object, from the server's cache if it likes."""
+    within = f"/namespaces/{namespace}" if namespace else ""
+    path = f"/apis/{GROUP}/{VERSION}{within}/{plural}"
+    params = {"resourceVersion": "0"}
+    found: dict[Key, _Meta] = {}
+    while True:
+        answer = await api.request("GET", path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
+        page = msgspec.json.decode(answer, type=_Page)
+        found |= {(each.metadata.namespace, each.metadata.name): each.metadata for each in page.items or ()}
+        if not page.metadata.continue_:
+            return found
+        params = {"continue": page.metadata.continue_}
+
+
+def _key(metadata: Mapping[str, Any]) -> Key:
+    return str(metadata.get("namespace")), str(metadata.get("name"))
+
+
+def _version(job: Kept) -> int:
+    return version(job.metadata.resource_version)
+
+
+async def replace_status(api: Api, meta: ObjectMeta, status: dict[str, Any]) -> bytes:
+    """Replace the status of the job of this uid and version, and nothing else; return its metadata as it is now.
+
+    Raises:
+        Conflict: it is another object, or another version of it.
+        NotFound, Gone, Rejected, Unavailable: it was not written.
+    """
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "status": status,
+    }
+    path = f"{job_path((meta.namespace, meta.name))}/status"
+    return await api.request("PUT", path, params=UNCHECKED, body=body, accept=METADATA_OF_ONE)

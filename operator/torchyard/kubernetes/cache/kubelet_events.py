@@ -1,0 +1,139 @@
+"""Pods that were placed and whose containers are not even created: what the kubelet says about them in its events.
+
+A missing secret or claim, a volume that does not mount, a network that is not set up are nowhere in a pod's status.
+Events are read only while there are such pods, once for all of a namespace: the API server has no index of them and
+reads every event of the namespace for each list, so that a list a job costs the square of the jobs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.diagnostics import container_waiting
+from torchyard.kubernetes.objects import Listed, Read
+from torchyard.reconcile.ports import Unavailable
+
+LOOK_SECONDS = 20.0
+SOON_SECONDS = 2.0
+SHARE = 20  # of the time, one part is spent on reading at most
+WARNINGS = "type=Warning,involvedObject.kind=Pod,reason!=FailedScheduling"
+PAGE = "500"
+
+_log = logging.getLogger(__name__)
+
+
+class Reference(Read, frozen=True, gc=False):
+    """What an event is about."""
+
+    uid: str = ""
+
+
+class Event(Read, frozen=True, kw_only=True, gc=False):
+    """One event about a pod."""
+
+    involved_object: Reference = Reference()
+    reason: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def time(self) -> str:
+        """When it was last seen, to be compared as text."""
+        return self.last_timestamp or self.event_time or ""
+
+
+class Stuck:
+    """What is known of pods that do not start.
+
+    Args:
+        api: the server.
+        pods: those of a namespace that do not start now.
+        changed: called with the facts of a pod of which something new is known.
+    """
+
+    def __init__(self, api: Api, *, pods: Callable[[str], Iterable[Facts]], changed: Callable[[Facts], None]) -> None:
+        self._api, self._pods, self._changed = api, pods, changed
+        self._known: dict[str, tuple[str, str]] = {}  # by job uid: what holds for one of its pods holds for the gang
+        self._seen: dict[str, set[str]] = {}  # by namespace: jobs that the newest list was read for
+        self._followed: dict[str, asyncio.Task[None]] = {}
+        self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by namespace
+        self._page = msgspec.json.Decoder(Listed[Event])
+
+    def why(self, job_uid: str) -> tuple[str, str]:
+        """Reason code and evidence of why pods of this job do not start; empty: nothing is known."""
+        return self._known.get(job_uid, ("", ""))
+
+    def look(self, facts: Facts) -> None:
+        """This pod does not start."""
+        namespace = facts.namespace
+        if namespace not in self._followed:
+            self._followed[namespace] = task = asyncio.create_task(self._follow(namespace))
+            task.add_done_callback(lambda _task: self._followed.pop(namespace, None))
+        elif facts.job_uid not in self._seen.get(namespace, ()):
+            self._news[namespace].set()
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = list(self._followed.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, namespace: str) -> None:
+        while stuck := self._still(namespace):
+            self._news[namespace].clear()
+            begun = time.monotonic()
+            found = await self._warnings(namespace, stuck)
+            if found is not None:
+                self._learn(stuck, found)
+            await asyncio.sleep(max(SOON_SECONDS, SHARE * (time.monotonic() - begun)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news[namespace].wait(), LOOK_SECONDS)
+        self._news.pop(namespace, None)
+
+    def _still(self, namespace: str) -> dict[str, Facts]:
+        """Pods that do not start now, by uid. What was known of a job that has none any more is forgotten."""
+        stuck = {facts.uid: facts for facts in self._pods(namespace)}
+        jobs = {facts.job_uid for facts in stuck.values()}
+        for job in self._seen.pop(namespace, set()) - jobs:
+            self._known.pop(job, None)
+        if jobs:
+            self._seen[namespace] = jobs
+        return stuck
+
+    def _learn(self, stuck: dict[str, Facts], found: dict[str, tuple[str, str]]) -> None:
+        said = {stuck[uid].job_uid: why for uid, why in found.items()}
+        for facts in {facts.job_uid: facts for facts in stuck.values()}.values():
+            now = said.get(facts.job_uid, ("", ""))
+            if now != self.why(facts.job_uid):
+                self._known[facts.job_uid] = now
+                self._changed(facts)
+
+    async def _warnings(self, namespace: str, stuck: dict[str, Facts]) -> dict[str, tuple[str, str]] | None:
+        """The newest warning that says something, by pod uid; None: they cannot be read."""
+        newest: dict[str, Event] = {}
+        params = {"fieldSelector": WARNINGS, "limit": PAGE}
+        try:
+            while True:
+                path = f"/api/v1/namespaces/{namespace}/events"
+                page = self._page.decode(await self._api.request("GET", path, params=params))
+                for event in page.items or ():
+                    uid = event.involved_object.uid
+                    known = newest.get(uid)
+                    if uid in stuck and container_waiting.event(event.reason, event.message)[0]:
+                        newest[uid] = event if known is None or event.time > known.time else known
+                if not page.metadata.continue_:
+                    return {uid: container_waiting.event(event.reason, event.message) for uid, event in newest.items()}
+                params = {**params, "continue": page.metadata.continue_}
+        except (Unavailable, Rejected, NotFound, Gone, msgspec.MsgspecError) as error:
+            _log.warning("events of pods in %s cannot be read: %s", namespace, error)
+            return None

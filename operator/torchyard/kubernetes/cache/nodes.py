@@ -1,0 +1,180 @@
+"""Nodes, looked at only when something points at them.
+
+No watch of all nodes: each of them writes tens of KiB every few minutes, of which we would need one bit. When a node is
+not ready the node controller marks its pods, which we watch anyway; a pod that does not start or does not go in time is
+the other hint, unless the same node starts others. Then the node is read by name until nothing points at it any more:
+every two seconds while it is lost or marked, ever less often while it is well and only slow, as many nodes are at once
+when many pods are made.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from decimal import Decimal
+
+import msgspec
+
+from torchyard.api.values import amount
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.objects import Listed, Node
+from torchyard.reconcile.ports import Unavailable
+
+PATH = "/api/v1/nodes"
+LOOK_SECONDS = 2.0
+SLOWEST_SECONDS = 30.0
+ALL_SECONDS = 10.0
+PAGE = 500
+AT_ONCE = 8
+
+_log = logging.getLogger(__name__)
+
+
+class Nodes:
+    """The nodes that something points at.
+
+    Args:
+        api: the server.
+        suspicion: what points at a node: None nothing, True the control plane says it is not ready, False delay alone.
+        changed: called with the name of a node that was lost or came back.
+        measured: called when all nodes were read, or could not be.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        suspicion: Callable[[str], bool | None],
+        changed: Callable[[str], None],
+        measured: Callable[[], None],
+    ) -> None:
+        self.known: tuple[Node, ...] = ()
+        """All nodes, as they were when it was last asked to read them."""
+        self._api, self._suspicion, self._changed, self._measured = api, suspicion, changed, measured
+        self._lost: set[str] = set()
+        self._followed: dict[str, asyncio.Task[None]] = {}
+        self._calm: dict[str, asyncio.Event] = {}  # nodes that were well: set to read them before it is time
+        self._measuring: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._node = msgspec.json.Decoder(Node)
+        self._page = msgspec.json.Decoder(Listed[Node])
+        self._read = float("-inf")
+        self._refused = self._rests = False
+
+    def lost(self, name: str) -> bool:
+        """Whether this node is known not to be ready."""
+        return name in self._lost
+
+    def look(self, name: str) -> None:
+        """Something points at this node."""
+        if name and name not in self._followed:
+            self._followed[name] = task = asyncio.create_task(self._follow(name))
+            task.add_done_callback(lambda _task: self._followed.pop(name, None))
+        elif name in self._calm and self._suspicion(name):
+            self._calm[name].set()
+
+    def measure(self) -> bool:
+        """Have all nodes read, unless that was done just now. Whether `measured` will be called."""
+        if self._measuring is not None and not self._measuring.done():
+            return not self._rests
+        if self._refused or time.monotonic() - self._read < ALL_SECONDS:
+            return False
+        self._measuring = asyncio.create_task(self._measure())
+        return True
+
+    @property
+    def awaited(self) -> bool:
+        """Whether they are being read for the first time."""
+        return not self.known and self._measuring is not None and not self._measuring.done()
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = [*self._followed.values(), *([self._measuring] if self._measuring is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, name: str) -> None:
+        pause = LOOK_SECONDS
+        while (marked := self._suspicion(name)) is not None:
+            async with self._at_once:
+                lost = await self._is_lost(name, marked=marked)
+            if lost is not None and lost != (name in self._lost):
+                (self._lost.add if lost else self._lost.discard)(name)
+                _log.warning("node %s %s", name, "is not ready" if lost else "is ready again")
+                self._changed(name)
+            pause = LOOK_SECONDS if marked or lost or lost is None else min(2 * pause, SLOWEST_SECONDS)
+            await self._rest(name, pause)
+        if name in self._lost:
+            self._lost.discard(name)
+            self._changed(name)
+
+    async def _rest(self, name: str, seconds: float) -> None:
+        """Wait before it is read again; a node that was well is read at once when it is marked."""
+        if seconds == LOOK_SECONDS:
+            await asyncio.sleep(seconds)
+            return
+        self._calm[name] = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._calm[name].wait(), seconds)
+        del self._calm[name]
+
+    async def _is_lost(self, name: str, *, marked: bool) -> bool | None:
+        """None: not known."""
+        try:
+            return not self._node.decode(await self._api.request("GET", f"{PATH}/{name}")).ready
+        except NotFound:
+            return True
+        except Rejected as error:
+            # An operator of a few namespaces may not read nodes: what the control plane wrote on the pod must do.
+            self._say_once(error)
+            return marked
+        except (Unavailable, Gone, msgspec.MsgspecError) as error:
+            _log.warning("node %s cannot be read: %s", name, error)
+            return None
+
+    async def _measure(self) -> None:
+        while not await self._read_all():
+            # Until then messages do without; nothing else may happen to these pods that would have it tried again.
+            self._rests = True
+            self._measured()
+            await asyncio.sleep(ALL_SECONDS)
+            self._rests = False
+        self._read = time.monotonic()
+        self._measured()
+
+    async def _read_all(self) -> bool:
+        """Whether there is no point in trying again."""
+        found: list[Node] = []
+        rest = ""
+        try:
+            while True:
+                params = {"limit": str(PAGE)} | ({"continue": rest} if rest else {})
+                page = self._page.decode(await self._api.request("GET", PATH, params=params))
+                found += page.items or []
+                rest = page.metadata.continue_ or ""
+                if not rest:
+                    break
+        except Rejected as error:
+            self._say_once(error)
+        except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:
+            _log.warning("nodes cannot be read: %s", error)
+            return False
+        else:
+            self.known = tuple(found)
+        return True
+
+    def _say_once(self, error: Rejected) -> None:
+        if not self._refused:
+            self._refused = True
+            _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)
+
+
+def number(quantity: str | float) -> Decimal:
+    """Cores, bytes or GPUs; what is absent or written in a way we do not know counts as none."""
+    try:
+        return amount(str(quantity)) if quantity != "" else Decimal(0)
+    except ValueError:
+        return Decimal(0)

@@ -1,0 +1,85 @@
+"""Pods that are no longer told of, although they may run: the label that the watch selects by was removed.
+
+A watch says of such a pod what it says of one that was deleted by force. Its containers go on all the same, hold their
+GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected
+from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.objects import KubePod
+from torchyard.reconcile.ports import Unavailable
+
+LOOK_SECONDS = 2.0
+AT_ONCE = 16  # after a watch that stood still for long many may be gone
+UNLABELLED = f"its label {names.JOB_UID} was taken away, it was deleted"
+
+_log = logging.getLogger(__name__)
+
+
+class Strays:
+    """Asks for pods that are no longer told of, and has those deleted that are still there.
+
+    Args:
+        api: the server.
+        there: told once of a pod that was sent away, and why.
+        over: told of a pod that is gone for sure, and why it was sent away; empty: it was gone when it was asked for.
+    """
+
+    def __init__(self, api: Api, *, there: Callable[[Facts, str], None], over: Callable[[Facts, str], None]) -> None:
+        self._api, self._there, self._over = api, there, over
+        self._pod = msgspec.json.Decoder(KubePod)
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, facts: Facts) -> None:
+        """Find out whether this pod is gone; returns at once."""
+        task = asyncio.create_task(self._follow(facts))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _follow(self, facts: Facts) -> None:
+        why, trouble = "", ""
+        while True:
+            try:
+                async with self._turn:
+                    if not await self._sent_away(facts):
+                        break
+                if not why:
+                    why = UNLABELLED
+                    self._there(facts, why)
+            except (Unavailable, Rejected, Gone, Conflict) as error:
+                if not trouble:
+                    trouble = str(error)  # another process may lead, which sends it away
+                    _log.warning("%s/%s is asked for again: %s", facts.namespace, facts.pod.name, trouble)
+            await asyncio.sleep(LOOK_SECONDS)
+        self._over(facts, why)
+
+    async def _sent_away(self, facts: Facts) -> bool:
+        """Have the pod deleted if it is there and its job's; whether it is."""
+        path = f"/api/v1/namespaces/{facts.namespace}/pods/{facts.pod.name}"
+        try:
+            meta = self._pod.decode(await self._api.request("GET", path)).metadata
+            owner = meta.controller
+            same = owner is not None and owner.is_job(name=facts.job_name, uid=facts.job_uid)
+            if meta.uid != facts.uid or not same:
+                return False
+            if meta.deletion_timestamp is None:
+                body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": facts.uid}}
+                await self._api.request("DELETE", path, body=body)
+                _log.warning("%s/%s: %s", facts.namespace, facts.pod.name, UNLABELLED)
+        except NotFound:
+            return False
+        return True

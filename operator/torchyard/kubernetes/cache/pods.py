@@ -1,0 +1,338 @@
+"""The pods of all jobs: followed by informers, with what their nodes and their events add to it."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from torchyard.api.reasons import Reason
+from torchyard.api.resource import ObjectMeta
+from torchyard.kubernetes.cache import nodes
+from torchyard.kubernetes.cache.informer import Informer
+from torchyard.kubernetes.cache.kubelet_events import Stuck
+from torchyard.kubernetes.cache.nodes import Nodes
+from torchyard.kubernetes.cache.orphans import Strays
+from torchyard.kubernetes.cache.pod_record import Facts, read
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.diagnostics import node_fit
+from torchyard.kubernetes.diagnostics.capacity import Amount, Resource, Room, cores, gibibytes, gpus, room
+from torchyard.kubernetes.diagnostics.node_fit import Demands
+from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.objects import KubePod, Node
+from torchyard.reconcile.ports import Key
+from torchyard.reconcile.view import Pod
+
+# A label that is ours alone: policies give pods a manager and other names of a team's liking.
+SELECTOR = names.JOB_UID
+# Longer than an operator takes to close a round, with the API server away for a moment.
+VANISHED_SECONDS = 60.0
+BUSY_SECONDS = 8.0
+SOON_SECONDS = 0.2
+_RESOURCES: dict[str, Resource] = {
+    Reason.INSUFFICIENT_GPU: Resource(lambda amounts: amounts.gpu, gpus),
+    Reason.INSUFFICIENT_CPU: Resource(lambda amounts: amounts.cpu, cores),
+    Reason.INSUFFICIENT_MEMORY: Resource(lambda amounts: amounts.memory, gibibytes),
+}
+
+
+class Pods:
+    """Pods by job uid.
+
+    Args:
+        api: the server.
+        namespaces: that are looked after; none: all.
+        made: whether the operator created a pod; any other pod is left alone, whatever it says of itself.
+        changed: called with the key of a job when what the plan sees of its pods changed, and with the seconds in which
+            more of the same is to be expected.
+        gone: called with the uid of a pod whose object is gone.
+        clock: unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespaces: Iterable[str],
+        *,
+        made: Callable[[Facts], bool],
+        changed: Callable[[Key, float], None],
+        gone: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._made, self._changed, self._gone, self._clock = made, changed, gone, clock
+        self._all: dict[str, Facts] = {}  # by pod uid
+        self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._uids: defaultdict[Key, set[str]] = defaultdict(set)  # of jobs that have pods, by namespace and name
+        self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
+        self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
+        self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
+        self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
+        self._strays = Strays(api, there=self._keep, over=self._lose)
+        self._dead: set[str] = set()  # pod uids of which the API server itself said that they are gone
+        paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
+        self._informers: dict[str, Informer[KubePod, Facts]] = {
+            name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
+            for name, path in paths.items()
+        }
+
+    def __len__(self) -> int:
+        """Pods there are."""
+        return len(self._all)
+
+    async def run(self) -> None:
+        """Follow pods until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for informer in self._informers.values():
+                    group.create_task(informer.run())
+        finally:
+            await self._nodes.close()
+            await self._stuck.close()
+            await self._strays.close()
+
+    async def synced(self) -> None:
+        """Return once every pod that exists is known."""
+        for informer in self._informers.values():
+            await informer.synced.wait()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every pod that exists is known."""
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
+    def of(self, job_uid: str) -> tuple[Pod, ...]:
+        """The pods of a job, by index; for a while also those that vanished, as ended: a loss has a name and a node."""
+        known = (*self._own(job_uid), *self._vanished.get(job_uid, {}).values())
+        found = sorted(known, key=lambda each: (each.pod.index, each.pod.incarnation))
+        return tuple(self._pod(facts) for facts in found)
+
+    def member(self, pod_uid: str) -> Facts | None:
+        """Return a live pod that the operator created; None: there is no such pod, or it is over."""
+        facts = self._all.get(pod_uid)
+        return facts if facts is not None and facts.pod.alive and self._made(facts) else None
+
+    def forged(self, job_uid: str | None = None) -> list[Facts]:
+        """Return pods that name this job, or any job, as their controller and that the operator did not create."""
+        known = self._all.values() if job_uid is None else self._jobs.get(job_uid, {}).values()
+        return [facts for facts in known if not self._made(facts)]
+
+    def _own(self, job_uid: str) -> list[Facts]:
+        return [facts for facts in self._jobs.get(job_uid, {}).values() if self._made(facts)]
+
+    def predecessors(self, job: ObjectMeta) -> list[str]:
+        """Return the names of live pods of a former job of this name: they may still write into its folder.
+
+        Only those that the operator created; what has been orphaned has no job any more.
+        """
+        former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
+        pods = (facts for uid in former for facts in self._jobs.get(uid, {}).values())
+        return sorted(facts.pod.name for facts in pods if facts.pod.alive and self._made(facts))
+
+    def version(self, pod_uid: str) -> int | None:
+        """The version of a pod as it was last seen; None: it is not known."""
+        facts = self._all.get(pod_uid)
+        return facts.version if facts is not None else None
+
+    # Writes of our own.
+
+    def put(self, namespace: str, document: bytes) -> int | None:
+        """Take in the answer to a write; its version, None if it holds no pod of ours."""
+        kept = self._informer(namespace).put(document)
+        return kept.version if kept is not None else None
+
+    def position(self, namespace: str) -> int:
+        """The version up to which the watch has told everything."""
+        return self._informer(namespace).version
+
+    def forget(self, pod_uid: str) -> None:
+        """The API server said that this pod is gone."""
+        facts = self._all.get(pod_uid)
+        if facts is not None:
+            self._dead.add(pod_uid)
+            self._informer(facts.namespace).bury(pod_uid)
+            self._dead.discard(pod_uid)
+
+    async def refresh(self, namespace: str, selector: str, job_uid: str) -> None:
+        """List the pods of one job and correct what is known of them."""
+        await self._informer(namespace).refresh(selector, lambda facts: facts.job_uid == job_uid)
+
+    async def sweep(self) -> None:
+        """Make up for what no watch told.
+
+        Raises:
+            Unavailable, Rejected, NotFound, Gone: pods could not be listed.
+        """
+        await asyncio.gather(*(informer.sweep() for informer in self._informers.values()))
+
+    # What changes.
+
+    def _informer(self, namespace: str) -> Informer[KubePod, Facts]:
+        return self._informers.get(namespace) or self._informers[""]
+
+    def _take(self, before: Facts | None, after: Facts | None) -> None:
+        if before is not None:
+            self._all.pop(before.uid, None)
+            _drop(self._jobs, before.job_uid, before.uid)
+            if before.job_uid not in self._jobs:
+                _discard(self._uids, (before.namespace, before.job_name), before.job_uid)
+            _drop(self._on_node, before.pod.node, before.uid)
+        if after is None:
+            assert before is not None
+            if before.pod.node not in self._on_node:
+                self._started.pop(before.pod.node, None)
+            made = self._made(before)
+            self._gone(before.uid)
+            if not made:
+                return
+            if not before.pod.alive or before.pod.deleting or before.uid in self._dead:
+                self._lose(before)
+            else:
+                self._keep(before)
+                self._strays.ask(before)
+            return
+        self._uids[(after.namespace, after.job_name)].add(after.job_uid)
+        self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
+        if before is not None and (before.pod.phase, after.pod.phase) == ("Pending", "Running"):
+            self._started[after.pod.node] = self._clock()
+        news = before is None or before.pod != after.pod or before.marked != after.marked
+        # A message about nodes waits for the names and figures that go into it.
+        if news and not (after.demands is not None and self._nodes.measure()):
+            # The pods of a gang are placed and start within moments of each other: that is one piece of news.
+            self._tell(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
+        self._consider(after.uid)
+
+    def _keep(self, facts: Facts, why: str = "") -> None:
+        """Keep a pod in the way of another one until it is known to be gone.
+
+        Without `why` the server is being asked: a round that ended now could not name the cause.
+        """
+        known = {"reason": Reason.POD_LOST, "message": why} if why else {"unconfirmed": True}
+        going = replace(facts.pod, deleting=True, **known)
+        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=going)
+        if why:
+            self._tell(facts)
+
+    def _lose(self, facts: Facts, why: str = "") -> None:
+        """A pod is gone."""
+        self._remember(facts, why)
+        self._tell(facts)
+
+    def _remember(self, facts: Facts, why: str) -> None:
+        """A pod whose object went before anybody could ask how it ended: deleted by force, with its node, or fast."""
+        pod = facts.pod
+        if pod.phase == "Succeeded":
+            return
+        if pod.alive:
+            took = pod.displaced
+            reason, message = (took, pod.message) if took is not None else (Reason.POD_LOST, why or "its pod vanished")
+            pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
+        ended = replace(pod, deleting=True)
+        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
+        asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, facts.job_uid, facts.uid)
+
+    def _tell(self, facts: Facts, after: float = 0.0) -> None:
+        self._changed((facts.namespace, facts.job_name), after)
+
+    def _consider(self, uid: str) -> None:
+        """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
+        facts = self._all.get(uid)
+        if facts is None or not self._made(facts):
+            return
+        now = self._clock()
+        due = facts.suspects_node_at()
+        if facts.suspects_node(now):
+            if facts.bound is not None:
+                self._stuck.look(facts)
+            # A kubelet that starts others is busy, not lost: while many pods are made, all nodes would be read.
+            due = self._started.get(facts.pod.node, float("-inf")) + BUSY_SECONDS
+            if facts.marked or now >= due:
+                self._nodes.look(facts.pod.node)
+                return
+        if due is not None:
+            asyncio.get_running_loop().call_later(due - now + 0.01, self._consider, uid)
+
+    def _suspicion(self, node: str) -> bool | None:
+        now = self._clock()
+        here = self._on_node.get(node, {}).values()
+        hints = [facts for facts in here if facts.suspects_node(now) and self._made(facts)]
+        return any(facts.marked for facts in hints) if hints else None
+
+    def _stuck_pods(self, namespace: str) -> list[Facts]:
+        now = self._clock()
+        pods = (facts for facts in self._all.values() if facts.bound is not None and facts.namespace == namespace)
+        return [facts for facts in pods if facts.suspects_node(now) and self._made(facts)]
+
+    def _node_changed(self, node: str) -> None:
+        for facts in list(self._on_node.get(node, {}).values()):
+            self._tell(facts)
+
+    def _measured(self) -> None:
+        for facts in list(self._all.values()):
+            if facts.demands is not None:
+                self._tell(facts)
+
+    # What the plan is shown.
+
+    def _pod(self, facts: Facts) -> Pod:
+        pod = facts.pod
+        if not pod.alive:
+            return pod
+        if pod.phase == "Pending" and not pod.reason and facts.bound is not None:
+            reason, message = self._stuck.why(facts.job_uid)
+            pod = replace(pod, reason=reason, message=message) if reason else pod
+        if facts.demands is not None and self._nodes.awaited:
+            pod = replace(pod, reason="", message="")  # another look follows at once, and would not be told for a while
+        elif facts.demands is not None and self._nodes.known:
+            pod = self._explained(facts, facts.demands)
+        return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
+
+    def _explained(self, facts: Facts, demands: Demands) -> Pod:
+        """What the scheduler only counts, in names and figures."""
+        pod, asked = facts.pod, facts.asked
+        if not pod.reason.startswith("Insufficient"):
+            reason, message = node_fit.reason(self._nodes.known, demands)
+            return replace(pod, reason=reason, message=message) if reason else pod
+        known = node_fit.admitting(self._nodes.known, demands)
+        resource = _RESOURCES.get(pod.reason)
+        if resource is None:
+            return pod
+        gang = [each for each in self._own(facts.job_uid) if each.pod.alive and not each.pod.deleting]
+        capacity = self._capacity(facts.job_uid, known, resource.of)
+        code, message = room(resource, nodes.number(resource.of(asked)), len(gang), capacity)
+        return replace(pod, reason=code or pod.reason, message=message)
+
+    def _capacity(self, job_uid: str, known: Iterable[Node], of: Amount) -> list[Room]:
+        """What each of these nodes has, and what the pods of other jobs leave of it."""
+        return [
+            Room(has, max(Decimal(0), has - self._used(node.metadata.name, of, besides=job_uid)))
+            for node in known
+            for has in [nodes.number(of(node.status.allocatable))]
+        ]
+
+    def _used(self, node: str, of: Amount, *, besides: str) -> Decimal:
+        there = self._on_node.get(node, {}).values()
+        return sum(
+            (nodes.number(of(each.asked)) for each in there if each.pod.alive and each.job_uid != besides), Decimal(0)
+        )
+
+
+def _is_well(pod: Pod) -> bool:
+    """Return whether it exists or starts as pods do, which need not be reported at once."""
+    return pod.alive and not pod.deleting and pod.reason in {"", Reason.STARTING}
+
+
+def _discard(table: defaultdict[Key, set[str]], key: Key, uid: str) -> None:
+    table[key].discard(uid)
+    if not table[key]:
+        del table[key]
+
+
+def _drop(table: defaultdict[str, dict[str, Facts]], key: str, uid: str) -> None:
+    entries = table.get(key)
+    if entries is not None:
+        entries.pop(uid, None)
+        if not entries:
+            del table[key]

@@ -1,0 +1,332 @@
+"""One HTTP session to the API server: requests that answer or raise one of a few errors, and the lines of a watch.
+
+Nothing is tried twice here but a request whose credentials were refused: back-off belongs to those who know what the
+request was for.
+"""
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import BytesPayload
+
+from torchyard.kubernetes.client.credentials import Credentials
+from torchyard.kubernetes.client.errors import Fenced, refusal
+from torchyard.kubernetes.client.write_budget import Budget
+from torchyard.reconcile.ports import Unavailable
+from torchyard.version import __version__
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+METADATA_OF_ALL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
+METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+# Our own types know all fields of what we write most: the server need not look for others a second time.
+UNCHECKED = {"fieldValidation": "Ignore"}
+
+CONNECTIONS = 128
+CONNECT_SECONDS = 5.0
+REQUEST_SECONDS = 15.0
+SILENCE_SECONDS = 70.0
+# What was handed to the kernel is delivered within this time or never: less than passes between the moment a leader
+# stops writing and the moment its lease can be taken (lease.py).
+UNDELIVERED_SECONDS = 3.0
+MAX_ANSWER_BYTES = 256 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
+
+Fence = Callable[[], None]
+"""Raises Fenced unless this process may write now."""
+
+Observe = Callable[[str, str, int], None]
+"""Told verb, path and HTTP status of every answered request, 0: unanswered."""
+
+_NAMESPACE = re.compile(r"/namespaces/([^/]+)")
+
+
+# Several API servers differ by a little, and need not be followed in it.
+SLACK_SECONDS = 5.0
+
+
+def boottime() -> float:
+    """Seconds that go on while the machine sleeps and know nothing of wall clocks."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ServerTime:
+    """Unix seconds of the API server; until it answered once, those of this machine.
+
+    Args:
+        steady: seconds that never jump.
+        wall: unix seconds of this machine, read once.
+    """
+
+    def __init__(self, steady: Callable[[], float] = boottime, wall: Callable[[], float] = time.time) -> None:
+        self.steady = steady
+        self._ahead = wall() - steady()
+        self._heard: str | None = None
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.steady() + self._ahead
+
+    def hear(self, date: str | None, *, sent: float) -> None:
+        """Take in the `Date` of an answer, which has whole seconds.
+
+        Args:
+            date: the header, None: there was none.
+            sent: when the request was sent, by the steady clock: the answer was written between then and now.
+        """
+        if date is None or date == self._heard:
+            return
+        self._heard = date
+        try:
+            told = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        least, most = told - self.steady(), told + 1.0 - sent
+        if self._ahead < least - SLACK_SECONDS:
+            self._ahead = least
+        elif self._ahead > most + SLACK_SECONDS:
+            self._ahead = most
+
+
+class Api:
+    """The API server.
+
+    Args:
+        session: to it.
+        credentials: its address.
+        budget: for writes; None: as many as one likes.
+        fence: for writes; None: always allowed.
+        observe: told every answer.
+        time: that the server tells in its answers; None: a new one.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        credentials: Credentials,
+        *,
+        budget: Budget | None = None,
+        fence: Fence | None = None,
+        observe: Observe = lambda _verb, _path, _code: None,
+        time: ServerTime | None = None,
+    ) -> None:
+        self.session, self.credentials = session, credentials
+        self.time = time or ServerTime()
+        self._budget, self._fence, self._observe = budget, fence, observe
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the context, or of the pod we run in."""
+        return self.credentials.namespace
+
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for the budget."""
+        return self._budget is not None and self._budget.busy
+
+    def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
+        """The same server, its writes within a budget and on this side of a fence."""
+        observe = observe or self._observe
+        return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe, time=self.time)
+
+    def another_session(self) -> aiohttp.ClientSession:
+        """A session of its own on the same connections, for a library that closes what it is given."""
+        assert self.session.connector is not None
+        return _session(self.credentials, self.session.connector, owner=False)
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 -- also bounds the kernel's part of it
+    ) -> bytes:
+        """The body of the answer.
+
+        Args:
+            verb: GET, POST, PUT, PATCH or DELETE; all but GET wait for the budget.
+            path: from the root of the server.
+            params: of the query.
+            body: bytes, or what msgspec encodes as JSON.
+            content_type: of the body.
+            accept: form of the answer, `Table` or `METADATA_OF_ONE` for instance; a log is no JSON and needs another.
+            timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
+
+        Raises:
+            NotFound, Gone, AlreadyExists, Conflict, Rejected: errors.py says what they mean.
+            Unavailable: no answer, half of one, or one that asks to come back: 401 after new credentials, 429, 5xx.
+            Fenced: this process may not write now; nothing was sent.
+        """
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
+        options: dict[str, Any] = {"params": params, "headers": {"Accept": accept}, "timeout": limits}
+        if verb == "GET":
+            return await self._send(verb, path, options)
+        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        options["data"] = _Fenced(content, content_type, self._check)
+        if self._budget is None:
+            return await self._send(verb, path, options)
+        found = _NAMESPACE.search(path)
+        async with self._budget.admit(found[1] if found else ""):
+            return await self._send(verb, path, options)
+
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The lines of a watch, without their line breaks; ends when the server ends it.
+
+        Raises:
+            NotFound, Gone, Rejected: as `request`.
+            Unavailable: no connection, or 70 s without a byte.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        what = f"watch {path}"
+        with _explained(what):
+            async with self._open("GET", path, {"params": params, "timeout": limits}) as response:
+                self._observe("WATCH", path, response.status)
+                if response.status != 200:
+                    raise refusal(response.status, await _read(response, what), what=what, retry_after=_after(response))
+                async for line in _lines(response, what):
+                    yield line
+
+    async def _send(self, verb: str, path: str, options: Mapping[str, Any]) -> bytes:
+        what, code = f"{verb} {path}", 0
+        if verb != "GET":
+            self._check()  # a connection may have to be made first, so the body checks again
+        sent = self.time.steady()
+        try:
+            with _explained(what):
+                async with self._open(verb, path, options) as response:
+                    code = response.status
+                    self.time.hear(response.headers.get("Date"), sent=sent)
+                    answer = await _read(response, what)
+                    if code < 300:
+                        return _whole(answer, what) if options["headers"]["Accept"].startswith(JSON) else answer
+                    # Of a half reason another one would be read.
+                    said = _whole(answer, what) if response.content_type == JSON else answer
+                    raise refusal(code, said, what=what, retry_after=_after(response))
+        finally:
+            self._observe(verb, path, code)
+            if verb != "GET" and self._budget is not None:
+                self._budget.answered(code)
+
+    def _open(
+        self, verb: str, path: str, options: Mapping[str, Any]
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.session.request(verb, self.credentials.server + path, allow_redirects=False, **options)
+
+    def _check(self) -> None:
+        if self._fence is not None:
+            self._fence()
+
+
+@contextlib.asynccontextmanager
+async def connected(context: str | None = None) -> AsyncIterator[Api]:
+    """The API server of a kubeconfig context, or of the cluster we run in. No request is made yet.
+
+    Raises:
+        ValueError: there is no usable configuration.
+    """
+    credentials = await Credentials.load(context)
+    connector = aiohttp.TCPConnector(
+        limit=CONNECTIONS,
+        ssl=credentials.tls if credentials.tls is not None else True,
+        keepalive_timeout=60.0,
+        socket_factory=_socket,
+    )
+    async with _session(credentials, connector) as session:
+        yield Api(session, credentials)
+
+
+def _session(
+    credentials: Credentials, connector: aiohttp.BaseConnector, *, owner: bool = True
+) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        connector_owner=owner,
+        headers={"User-Agent": f"torchyard/{__version__}", "Accept": JSON, "Accept-Encoding": "identity"},
+        middlewares=(credentials.authorize,),
+        proxy=credentials.proxy,
+    )
+
+
+class _Fenced(BytesPayload):
+    """A body that asks whether it may be sent when it is about to be. Headers wait for it in the same write."""
+
+    def __init__(self, content: bytes, content_type: str, check: Fence) -> None:
+        super().__init__(content, content_type=content_type)
+        self._check = check
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self._check()
+        await super().write_with_length(writer, content_length)
+
+
+def _socket(address: Any) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNDELIVERED_SECONDS * 1000))
+    return made
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Broken connections and time-outs as `Unavailable`; a fence that closed while the request was made as `Fenced`."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if isinstance(error.__cause__, Fenced):
+            raise error.__cause__ from None
+        said = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        raise Unavailable(f"{what}: {said}") from error
+
+
+async def _read(response: aiohttp.ClientResponse, what: str) -> bytes:
+    if response.content_length is not None and response.content_length <= MAX_ANSWER_BYTES:
+        return await response.read()
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise Unavailable(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _whole(answer: bytes, what: str) -> bytes:
+    """The answer, if it is JSON: whatever stands in between may tell a part of it, or a page of its own."""
+    try:
+        msgspec.json.decode(answer, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{what}: an answer that cannot be read: {error}") from None
+    return answer
+
+
+async def _lines(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
+    rest = b""
+    async for part in response.content.iter_any():
+        *lines, rest = (rest + part).split(b"\n") if rest else part.split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > MAX_LINE_BYTES:
+            raise Unavailable(f"{what}: a line is longer than {MAX_LINE_BYTES} bytes")
+    if rest:
+        yield rest
+
+
+def _after(response: aiohttp.ClientResponse) -> str | None:
+    return response.headers.get("Retry-After")

@@ -1,0 +1,165 @@
+"""Who we are to which API server, by the rules of kubectl; tokens and certificates are read again as they rotate."""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from torchyard.kubernetes.client.kubeconfig import Chosen, choose
+from torchyard.kubernetes.client.proxies import proxy_for
+from torchyard.reconcile.ports import Unavailable
+
+TOKEN_SECONDS = 60.0
+RELOAD_SECONDS = 5.0
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_log = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """What was found."""
+
+    configuration: Configuration
+    chosen: Chosen
+
+
+class Credentials:
+    """One API server and what it knows us by.
+
+    Tokens are asked for again once a minute (projected tokens rotate, exec plugins know when theirs expires), and
+    everything is loaded again when the server answers 401.
+
+    Attributes:
+        server: base URL without a slash at its end.
+        context: of the kubeconfig; empty in a pod.
+        namespace: of the context, or of the pod we run in.
+        tls: of every connection; None for plain http. Stays the same object when certificates change.
+        proxy: URL of the proxy to go through, None: directly.
+    """
+
+    def __init__(self, context: str | None, loaded: Loaded) -> None:
+        configuration = loaded.configuration
+        self.server = configuration.host.rstrip("/")
+        self.context, self.namespace = loaded.chosen.context, loaded.chosen.namespace
+        self.proxy = configuration.proxy or proxy_for(self.server)
+        self.tls = _tls(configuration) if self.server.startswith("https:") else None
+        self._asked = context
+        self._configuration = configuration
+        self._impersonation = loaded.chosen.impersonation
+        self._authorization = _authorization(configuration)
+        self._read = self._loaded = time.monotonic()
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def load(cls, context: str | None = None) -> "Credentials":
+        """Find the API server: $KUBECONFIG, else ~/.kube/config, else the service account of the pod we run in.
+
+        Args:
+            context: of the kubeconfig; None: its current one.
+
+        Raises:
+            ValueError: there is no configuration, or it cannot be used.
+        """
+        return cls(context, await asyncio.to_thread(_load, context))
+
+    async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Send a request as us: an aiohttp client middleware."""
+        request.server_hostname = self._configuration.tls_server_name
+        used = await self._current()
+        if used is not None:
+            request.headers["Authorization"] = used
+        request.headers.extend(self._impersonation)
+        response = await handler(request)
+        if response.status == 401 and await self._changed_since(used):
+            response.close()
+            if self._authorization is not None:
+                request.headers["Authorization"] = self._authorization
+            response = await handler(request)
+        return response
+
+    async def _current(self) -> str | None:
+        if self._authorization is not None and time.monotonic() - self._read > TOKEN_SECONDS:
+            async with self._lock:
+                if time.monotonic() - self._read > TOKEN_SECONDS:
+                    self._read = time.monotonic()
+                    # Asking for the token is what makes the library read it again.
+                    self._authorization = await asyncio.to_thread(_authorization, self._configuration)
+        return self._authorization
+
+    async def _changed_since(self, used: str | None) -> bool:
+        """Whether there is something else to try than what was just refused."""
+        async with self._lock:
+            if self._authorization == used:
+                if time.monotonic() - self._loaded < RELOAD_SECONDS:
+                    return False
+                self._loaded = time.monotonic()
+                try:
+                    self._configuration, _ = await asyncio.to_thread(_load, self._asked)
+                except ValueError as error:
+                    raise Unavailable(f"credentials were refused (401) and cannot be loaded again: {error}") from error
+                if self.tls is not None:
+                    await asyncio.to_thread(_present, self.tls, self._configuration)
+                self._authorization, self._read = _authorization(self._configuration), time.monotonic()
+                _log.info("the API server answered 401: credentials were loaded again")
+            return True
+
+
+def _load(context: str | None) -> Loaded:
+    configuration = Configuration(proxy="")  # not the environment's, whose rules are not all in there
+    files = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+    named = any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+    try:
+        if named or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            return Loaded(configuration, _from_files(files, context, configuration))
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return Loaded(configuration, Chosen(namespace=NAMESPACE_FILE.read_text().strip()))
+    except (ConfigException, yaml.YAMLError, AttributeError, OSError, KeyError, TypeError, ValueError) as error:
+        what = f"context `{context}` of {files}" if context is not None else files
+        raise ValueError(
+            f"No usable Kubernetes configuration ({what}): {' '.join(str(error).split()).rstrip('.')}: set KUBECONFIG,"
+            " or give --context one that `kubectl config get-contexts` lists."
+        ) from error
+
+
+def _from_files(files: str, context: str | None, configuration: Configuration) -> Chosen:
+    chosen = choose(files, context)
+    load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=chosen.files, context=chosen.context, client_configuration=configuration
+    )
+    if chosen.plugin and not configuration.api_key and not configuration.cert_file:
+        raise ValueError(f"the plugin {chosen.plugin!r} gave no credentials; {chosen.hint}")
+    return chosen
+
+
+def _authorization(configuration: Configuration) -> str | None:
+    value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    return None if value is None else value.strip()
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        # Python 3.13 asks of a CA what kubectl does not, and many clusters' own ones lack: key usage, key identifiers.
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not configuration.verify_ssl:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        _present(tls, configuration)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"The certificates for {configuration.host} cannot be used: {error}") from error
+    return tls
+
+
+def _present(tls: ssl.SSLContext, configuration: Configuration) -> None:
+    """Use the client certificate for new connections, and trust the CA beside those trusted so far."""
+    if configuration.ssl_ca_cert:
+        tls.load_verify_locations(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        tls.load_cert_chain(configuration.cert_file, configuration.key_file)

@@ -1,0 +1,94 @@
+"""A command in a running container, over a WebSocket: what `kubectl exec` speaks (`v5.channel.k8s.io`, v4 before).
+
+Every message is one byte of channel and its content: 1 is stdout, 2 is stderr, 3 says at the end how the command ended.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import aiohttp
+import msgspec
+
+from torchyard.kubernetes.client.api import CONNECT_SECONDS, Api
+from torchyard.kubernetes.client.errors import Details, NotFound, refusal
+from torchyard.reconcile.ports import Unavailable
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_STDERR_BYTES = 64 * 1024
+HEARTBEAT_SECONDS = 20.0
+STDOUT, STDERR, ERROR = 1, 2, 3
+
+
+class CommandFailed(Exception):  # noqa: N818 -- a fact about a command, as the errors of the API are
+    """The command ended with something else than 0; the text is what it said on stderr."""
+
+
+async def run(
+    api: Api, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = 3600.0
+) -> AsyncIterator[bytes]:
+    """Run a command without a terminal and without input; give its stdout piece by piece.
+
+    Args:
+        api: the API server.
+        namespace: of the pod.
+        pod: its name.
+        container: of the pod.
+        command: argument vector, never a shell string.
+        seconds: how long it may be silent.
+
+    Raises:
+        NotFound, Rejected: no such pod, no right to do this, or the container does not run.
+        CommandFailed: its exit code is not 0.
+        Unavailable: no connection, or it broke before the command's end was told.
+    """
+    what = f"exec in {pod}"
+    query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    errors = b""
+    try:
+        async with api.session.ws_connect(
+            api.credentials.server + path,
+            params=query,
+            protocols=PROTOCOLS,
+            headers={"Accept": "*/*"},  # a stream is no JSON, and the server is exact about it
+            heartbeat=HEARTBEAT_SECONDS,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            timeout=aiohttp.ClientWSTimeout(ws_receive=seconds, ws_close=CONNECT_SECONDS),
+        ) as socket:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+                    continue
+                channel, content = message.data[0], message.data[1:]
+                if channel == STDOUT:
+                    yield content
+                elif channel == STDERR:
+                    errors = (errors + content)[-MAX_STDERR_BYTES:]
+                elif channel == ERROR:
+                    check(content, errors)
+                    return
+    except aiohttp.WSServerHandshakeError as error:
+        if error.status == 404:
+            raise NotFound(f"there is no pod {pod}", Details(name=pod, kind="pods")) from error
+        # The reason is in a body that no WebSocket client is given.
+        said = {"code": error.status, "message": f"container {container} of {pod} takes no commands now"}
+        raise refusal(error.status, msgspec.json.encode(said), what=what, retry_after=None) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise Unavailable(f"{what}: {str(error) or 'no answer in time'}") from error
+    raise Unavailable(f"{what}: the connection ended before the command did")
+
+
+class _Ending(msgspec.Struct):
+    status: str = ""
+    message: str = ""
+
+
+def check(content: bytes, said: bytes) -> None:
+    """Read how a command ended.
+
+    Raises:
+        CommandFailed: not well.
+    """
+    ending = msgspec.json.decode(content, type=_Ending)
+    if ending.status != "Success":
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        raise CommandFailed(lines[-1] if lines else ending.message)

@@ -1,0 +1,343 @@
+"""The engine's port `Cluster` on Kubernetes: reads from caches that our own writes go into, preconditions on writes."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import msgspec
+
+from torchyard.api.codec import status_document
+from torchyard.api.columns import with_columns
+from torchyard.api.reasons import Reason, say
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
+from torchyard.kubernetes.cache.pod_record import Facts, read
+from torchyard.kubernetes.cache.pods import Pods
+from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
+from torchyard.kubernetes.companions import Companions
+from torchyard.kubernetes.diagnostics.admission import forbidden, refused
+from torchyard.kubernetes.event_recorder import Recorder
+from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.manifests.pod import images as pod_images
+from torchyard.kubernetes.manifests.pod import pod as pod_manifest
+from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.objects import KubePod, Seen
+from torchyard.kubernetes.provenance import Provenance
+from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
+from torchyard.reconcile.view import Pod
+
+CONFIRM_SECONDS = 5.0
+MAX_REPORTS = 20  # of forged pods at a time
+PREDECESSOR_SECONDS = 3.0  # a pod that stops is gone soon, which no news of this job will tell
+
+_log = logging.getLogger(__name__)
+
+
+class KubeCluster:
+    """Jobs, pods and events of one API server.
+
+    Args:
+        api: for writes: within the budget, behind the fence.
+        jobs: as they were seen.
+        site: what every pod of this installation shares; may be replaced when the intake's certificates are.
+        namespaces: that are looked after; none: all.
+        changed: called with the key of a job when one of its pods or a node under them changed, and with the seconds
+            in which more of the same is to be expected.
+        gone: called with the uid of a pod whose object is gone.
+        reporter: name of this operator process.
+        provenance: signs our pods and recognizes them; None: one that knows only its own.
+        clock: unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        jobs: Jobs,
+        site: Site,
+        *,
+        namespaces: Iterable[str] = (),
+        changed: Callable[[Key, float], None],
+        gone: Callable[[str], None] = lambda _uid: None,
+        reporter: str = "",
+        provenance: Provenance | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.site = site
+        self.jobs = jobs
+        self.provenance = provenance or Provenance(clock)
+        self.tracked = Pods(api, namespaces, made=self._made, changed=changed, gone=self._forget, clock=clock)
+        self.recorder = Recorder(api, reporter=reporter, clock=clock)
+        self._api, self._gone = api, gone
+        self._companions = Companions(api, clock)
+        self._reported: set[str] = set()  # uids of forged pods
+        self._pod = msgspec.json.Decoder(KubePod)
+        self._seen = msgspec.json.Decoder(Seen)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unconfirmed: dict[str, int] = {}  # by job uid: the newest version of a pod that we wrote
+
+    async def run(self) -> None:
+        """Follow pods and write events until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.tracked.run())
+                group.create_task(self.recorder.run())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def synced(self) -> None:
+        """Return once every pod that exists is known; nothing may be planned before."""
+        await self.tracked.synced()
+
+    # What the engine asks.
+
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for their turn."""
+        return self._api.busy
+
+    def job(self, key: Key) -> TrainingJob | None:
+        """The job as last seen or written, None once it is gone."""
+        return self.jobs.get(key)
+
+    def keeps_files(self, job: TrainingJob) -> bool:
+        """Whether checkpoints and exports outlive the pods: on a claim they do."""
+        return job.spec.checkpoint.claim is not None
+
+    def images(self, job: TrainingJob) -> Images:
+        """Return the images that a new gang of the job gets."""
+        return pod_images(job, self.site)
+
+    def pods(self, job_uid: str) -> tuple[Pod, ...]:
+        """Return every pod that the operator created for the job of this uid."""
+        return self.tracked.of(job_uid)
+
+    def report_forged(self) -> None:
+        """Log pods that pretend to be a job's; warn the job if it is in the same namespace."""
+        forged = [facts for facts in self.tracked.forged() if facts.uid not in self._reported]
+        for facts in forged[:MAX_REPORTS]:
+            self._reported.add(facts.uid)
+            where = f"pod {facts.pod.name} in namespace {facts.namespace}"
+            _log.warning("%s claims to belong to TrainingJob %s (%s)", where, facts.job_name, facts.job_uid)
+            job = self.jobs.get((facts.namespace, facts.job_name))
+            if job is not None and job.metadata.uid == facts.job_uid:
+                message = say(Reason.FORGED_POD, f"pod {facts.pod.name}")
+                self.recorder.record(job, EmitEvent(type="Warning", reason=Reason.FORGED_POD, message=message))
+
+    async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
+        """Create a pod; a pod of that name that is ours is success.
+
+        Raises:
+            NameTaken: another pod has the name.
+            Refused: the cluster rejects the pod.
+            Conflict, Unavailable: to be tried again.
+        """
+        former = self.tracked.predecessors(job.metadata) if self.keeps_files(job) else []
+        if former:  # they may still write into the folder that both have on the claim
+            raise Refused(Reason.PREDECESSOR_STOPPING, ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
+        signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
+        manifest = pod_manifest(job, action, self.site, signature)
+        try:
+            await self._companions.ensure(job, self.site)
+            answer = await self._api.request(
+                "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
+            )
+            self.provenance.created(self._seen.decode(answer).metadata.uid, signature)
+        except AlreadyExists:
+            answer = await self._own(job, action.name)
+        except (Rejected, NotFound, Unavailable) as error:
+            found = refused(error)
+            if found is None:
+                raise
+            raise found from error
+        self._took(job, answer)
+
+    async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
+        """Ask for deletion; a pod that is already gone, or another one by now, is success.
+
+        Raises:
+            Refused: the operator lacks the right.
+            Conflict, Unavailable: to be tried again.
+        """
+        preconditions = {"uid": action.uid}
+        version = self.tracked.version(action.uid) if action.if_alive else None
+        if version is not None:
+            preconditions["resourceVersion"] = str(version)
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": math.ceil(action.grace_seconds),
+            "preconditions": preconditions,
+        }
+        try:
+            answer = await self._api.request("DELETE", f"{_pods(job)}/{action.name}", body=options)
+        except NotFound:
+            self.tracked.forget(action.uid)
+        except Conflict:
+            if not await self._went(job, action):
+                raise
+        except Rejected as error:
+            raise forbidden(error) or error from error
+        else:
+            self._took(job, answer)
+
+    async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        """Replace the status of the job with this uid; a job that is gone is success.
+
+        Raises:
+            Conflict: the job changed since it was read; the newest one is in the cache when this is raised.
+            Unavailable: to be tried again.
+        """
+        path, status = job_path(job.key), with_columns(status)
+        try:
+            answer = await replace_status(self._api, job.metadata, status_document(status))
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
+        except Conflict:
+            await self._reread(job, path)
+            raise
+        except Rejected as error:
+            raise forbidden(error) or error from error
+        else:
+            # The precondition held, so that nothing but the status differs from what we read.
+            version = self._seen.decode(answer).metadata.resource_version
+            metadata = msgspec.structs.replace(job.metadata, resource_version=version)
+            self.jobs.written(msgspec.structs.replace(job, metadata=metadata, status=status))
+
+    async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
+        """Have an event recorded on the job; returns at once."""
+        self.recorder.record(job, event)
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        """Delete the job, uid as precondition; one that is gone, or another one by now, is success.
+
+        Raises:
+            Refused: the operator lacks the right.
+            Conflict, Unavailable: to be tried again.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": job.metadata.uid},
+        }
+        try:
+            await self._api.request("DELETE", job_path(job.key), body=options)
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
+        except Conflict:
+            await self._reread(job, job_path(job.key))
+            now = self.jobs.get(job.key)
+            if now is not None and now.metadata.uid == job.metadata.uid:
+                raise
+        except Rejected as error:
+            raise forbidden(error) or error from error
+
+    # Writes and caches.
+
+    async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
+        """Whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""
+        try:
+            answer = await self._api.request("GET", f"{_pods(job)}/{action.name}")
+        except NotFound:
+            went = True
+        else:
+            went = self._pod.decode(answer).metadata.uid != action.uid
+        if went:
+            self.tracked.forget(action.uid)
+        else:
+            self.tracked.put(job.metadata.namespace, answer)
+        return went
+
+    async def _own(self, job: TrainingJob, name: str) -> bytes:
+        """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.
+
+        Raises:
+            Refused: the pod is that of a former job of this name, and stops.
+            NameTaken: the operator did not create it.
+            Conflict: it was deleted since it was read.
+        """
+        try:
+            answer = await self._api.request("GET", f"{_pods(job)}/{name}")
+        except NotFound as error:
+            raise Conflict(f"pod {name} went while it was looked at") from error
+        pod = self._pod.decode(answer)
+        facts = read(pod)
+        if facts is None or facts.job_name != job.metadata.name or not self._made(facts):
+            owner = pod.metadata.controller
+            whose = f"of {owner.kind} {owner.name}" if owner is not None else "without a controller"
+            evidence = f"pod {name} {whose}"
+            warning = EmitEvent(type="Warning", reason=Reason.NAME_TAKEN, message=say(Reason.NAME_TAKEN, evidence))
+            self.recorder.record(job, warning)
+            raise NameTaken(evidence)
+        if facts.job_uid != job.metadata.uid:
+            raise Refused(Reason.PREDECESSOR_STOPPING, name, retry_after=PREDECESSOR_SECONDS)
+        return answer
+
+    def _made(self, facts: Facts) -> bool:
+        """Return whether the operator created this pod: it is signed, or the status names it as a member of a round.
+
+        The status is out of reach of those who may create pods and jobs, and outlives every key.
+        """
+        if self.provenance.verifies(facts.claim):
+            return True
+        job = self.jobs.get((facts.namespace, facts.job_name))
+        same = job is not None and job.metadata.uid == facts.job_uid
+        return job is not None and same and facts.uid in job.status.rendezvous.members
+
+    def _forget(self, pod_uid: str) -> None:
+        self._reported.discard(pod_uid)
+        self.provenance.forget(pod_uid)
+        self._gone(pod_uid)
+
+    def _took(self, job: TrainingJob, answer: bytes) -> None:
+        """Our own write is in the cache at once; a watch that stands still and does not confirm it has stalled."""
+        version = self.tracked.put(job.metadata.namespace, answer)
+        uid = job.metadata.uid
+        if version is None:
+            return
+        if uid not in self._unconfirmed:
+            self._confirm_later(job)
+        self._unconfirmed[uid] = max(version, self._unconfirmed.get(uid, 0))
+
+    def _confirm_later(self, job: TrainingJob) -> None:
+        position = self.tracked.position(job.metadata.namespace)
+        asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self._confirm, job, position)
+
+    def _confirm(self, job: TrainingJob, before: int) -> None:
+        position = self.tracked.position(job.metadata.namespace)
+        if position >= self._unconfirmed[job.metadata.uid]:
+            del self._unconfirmed[job.metadata.uid]
+        elif position > before:
+            self._confirm_later(job)  # late, and catching up: lists would hold a busy server up even more
+        else:
+            del self._unconfirmed[job.metadata.uid]
+            self._begin(self._refresh(job))
+
+    async def _refresh(self, job: TrainingJob) -> None:
+        _log.warning("%s/%s: the watch of pods stands still, its pods are listed", *job.key)
+        with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch goes on in any case
+            await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
+
+    async def _reread(self, job: TrainingJob, path: str) -> None:
+        """What we read was outdated, or the cache is: a second try must not fail for the same reason."""
+        try:
+            self.jobs.put(await self._api.request("GET", path))
+        except NotFound as error:
+            self.jobs.missed(job.key, job.metadata.uid, error)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _pods(job: TrainingJob) -> str:
+    return f"/api/v1/namespaces/{job.metadata.namespace}/pods"

@@ -1,0 +1,1 @@
+"""Leader election: the Lease, the fence before writes, the label that the Service follows."""

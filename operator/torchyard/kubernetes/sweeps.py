@@ -1,0 +1,182 @@
+"""TrainingSweeps and their trials on a cluster: what is kept of them, and the writes of their controller."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from torchyard.api.codec import job_document
+from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob
+from torchyard.api.validation.parse import InvalidJob
+from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
+from torchyard.kubernetes.client.api import MERGE_PATCH, UNCHECKED, Api
+from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
+from torchyard.reconcile.ports import Key, Unavailable
+from torchyard.sweeps.codec import sweep_status_document
+from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.resource import KIND, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import PLURAL as SWEEPS
+from torchyard.sweeps.spec import MAX_TRIALS
+from torchyard.sweeps.status import TrainingSweepStatus
+from torchyard.sweeps.trials import edited, trial_job
+
+
+class NameTakenError(Exception):
+    """The name of a trial belongs to a job of another creator."""
+
+
+class Sweeps(Objects[TrainingSweep, InvalidSweep]):
+    """The sweeps of the cluster; see `Objects`."""
+
+    def __init__(self, *, changed: Callable[[Key], None]) -> None:
+        super().__init__(
+            SWEEPS, received_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key)
+        )
+
+    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+        """Read the sweep as a list of one: the operator has no right to `get` it, and needs none."""
+        namespace, name = key
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{SWEEPS}"
+        try:
+            answer = await api.request("GET", path, params={"fieldSelector": f"metadata.name={name}"})
+        except NotFound as error:
+            raise Unavailable(f"{SWEEPS} are not served now: {error}") from error
+        items = msgspec.json.decode(answer)["items"]
+        if items:
+            self.hear("MODIFIED", items[0])
+        else:
+            self.gone(key, uid)
+
+
+class Trials:
+    """The trials of sweeps: read from the cache of jobs, written to the API server.
+
+    Args:
+        api: for writes.
+        jobs: all jobs of the cluster; answers to writes are put into it.
+    """
+
+    def __init__(self, api: Api, jobs: Jobs) -> None:
+        self._api, self._jobs = api, jobs
+
+    def of(self, sweep: TrainingSweep) -> dict[int, TrainingJob | InvalidJob]:
+        """Return the trials of a sweep by number. A job of such a name that the sweep did not create is none."""
+        namespace, name = sweep.key
+        found = ((number, self._jobs.find((namespace, trial_name(name, number)))) for number in range(MAX_TRIALS))
+        return {
+            number: job
+            for number, job in found
+            if job is not None and job.metadata.labels.get(SWEEP_UID) == sweep.metadata.uid
+        }
+
+    async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
+        """Create the job of a trial; one that this sweep has created already is success.
+
+        Raises:
+            ValueError: the parameters make no valid spec.
+            NameTakenError: the name belongs to another job.
+            Rejected, Unavailable, Conflict: it was not created.
+        """
+        job = trial_job(sweep, record)
+        document = job_document(job, with_status=False)
+        document["metadata"] |= {"namespace": sweep.metadata.namespace, "ownerReferences": [owner(sweep)]}
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{sweep.metadata.namespace}/{PLURAL}"
+        try:
+            answer = await self._api.request("POST", path, body=document)
+        except AlreadyExists:
+            answer = await self._own(sweep, job)
+        self._jobs.put(answer)
+
+    async def edit(
+        self, job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+    ) -> None:
+        """Stop a trial or let it go on, and store with the same write why, see `trials.edited`.
+
+        Raises:
+            Conflict: the job changed since it was read; the newest one is in the cache when this is raised.
+            Rejected, Unavailable: it was not written.
+        """
+        after = edited(job, suspend=suspend, unit=unit, values=values)
+        meta = job.metadata
+        body = {
+            "metadata": {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "annotations": {TRIAL: after.metadata.annotations[TRIAL]},
+            },
+            "spec": {"suspend": suspend},
+        }
+        try:
+            answer = await self._api.request("PATCH", job_path(job.key), body=body, content_type=MERGE_PATCH)
+        except NotFound as error:
+            self._jobs.missed(job.key, meta.uid, error)
+            raise Conflict(f"trial {meta.name} is gone") from error
+        except Conflict:
+            await self._read(job.key, meta.uid)
+            raise
+        self._jobs.put(answer)
+
+    async def _own(self, sweep: TrainingSweep, job: TrainingJob) -> bytes:
+        """Return the job of that name if the sweep created it, as after an answer that was lost."""
+        try:
+            answer = await self._api.request("GET", job_path(job.key))
+        except NotFound as error:
+            raise Conflict(f"job {job.metadata.name} was deleted while it was read") from error
+        metadata = msgspec.json.decode(answer).get("metadata", {})
+        if (metadata.get("labels") or {}).get(SWEEP_UID) != sweep.metadata.uid:
+            raise NameTakenError(job.metadata.name)
+        return answer
+
+    async def _read(self, key: Key, uid: str) -> None:
+        try:
+            self._jobs.put(await self._api.request("GET", job_path(key)))
+        except NotFound as error:
+            self._jobs.missed(key, uid, error)
+
+
+def owner(sweep: TrainingSweep) -> dict[str, Any]:
+    """Return the reference that makes a trial go with its sweep."""
+    return {
+        "apiVersion": sweep.api_version,
+        "kind": sweep.kind,
+        "name": sweep.metadata.name,
+        "uid": sweep.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+async def replace_sweep_status(api: Api, meta: ObjectMeta, status: TrainingSweepStatus) -> bytes:
+    """Replace the status of the sweep of this uid and version; return the sweep as it is now.
+
+    Raises:
+        Conflict: it is another object, or another version of it.
+        NotFound, Gone, Rejected, Unavailable: it was not written.
+    """
+    identity: Mapping[str, str] = {
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+    }
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": identity,
+        "status": sweep_status_document(status),
+    }
+    path = f"{object_path(SWEEPS, (meta.namespace, meta.name))}/status"
+    return await api.request("PUT", path, params=UNCHECKED, body=body)
+
+
+async def delete_sweep(api: Api, sweep: TrainingSweep) -> None:
+    """Delete a sweep; the garbage collector deletes its trials. One that is gone is success.
+
+    Raises:
+        Conflict, Rejected, Unavailable: it was not deleted.
+    """
+    body = {"propagationPolicy": "Background", "preconditions": {"uid": sweep.metadata.uid}}
+    try:
+        await api.request("DELETE", object_path(SWEEPS, sweep.key), body=body)
+    except NotFound:
+        return

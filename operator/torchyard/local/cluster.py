@@ -1,0 +1,151 @@
+"""The engine's port `Cluster` on one machine.
+
+One run: its job, its pods as process groups, its status and events as files.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
+from torchyard.local.events import Events
+from torchyard.local.folder import RunFolder
+from torchyard.local.pods import LocalPods
+from torchyard.local.run import Event, read_run, write_status_file
+from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.ports import Key, Unavailable
+from torchyard.reconcile.view import Pod
+
+
+class LocalCluster:
+    """The cluster of one run.
+
+    Args:
+        folder: of the run; `job.yaml` is there.
+        changed: called when the job, its pods, its status or its events changed.
+        gone: called with the uid of a pod whose object is gone.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        gone: Callable[[str], None] = lambda _uid: None,
+    ) -> None:
+        self.folder = folder
+        self._changed = changed
+        self._job: TrainingJob | None = read_run(folder)
+        self._events = Events(folder, changed)
+        self._pods = LocalPods(folder, job=lambda: self._job, changed=changed, gone=gone, trouble=self._events.trouble)
+
+    # What the engine asks.
+
+    @property
+    def busy(self) -> bool:
+        """Whether writes have to wait for their turn: a disk has none."""
+        return False
+
+    def job(self, key: Key) -> TrainingJob | None:
+        """The job as last seen, None once it is gone."""
+        return self._job if self._job is not None and self._job.key == key else None
+
+    def keeps_files(self, job: TrainingJob) -> bool:  # noqa: ARG002 -- of whichever
+        """Whether checkpoints and exports outlive the pods: they lie in the run's folder."""
+        return True
+
+    def images(self, job: TrainingJob) -> None:
+        """Return None: pods are processes of this machine."""
+
+    def pods(self, job_uid: str) -> tuple[Pod, ...]:
+        """Every pod of the job."""
+        return self._pods.views(job_uid)
+
+    async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
+        """Create a pod; one of that name is success, all pods here are the job's own."""
+        self._pods.create(job, action)
+
+    async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:  # noqa: ARG002 - one run, one job
+        """Ask for deletion; a pod that is already gone, or another one by now, is success."""
+        self._pods.delete(action)
+
+    async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        """Replace the status; it counts once it is on disk.
+
+        Raises:
+            Unavailable: it cannot be written, on a full disk for example.
+        """
+        if self._job is None or self._job.metadata.uid != job.metadata.uid:
+            return
+        written = msgspec.structs.replace(self._job, status=status)
+        try:
+            await asyncio.to_thread(write_status_file, self.folder, written)
+        except OSError as error:
+            self.trouble(f"{self.folder.status_file}: {error.strerror}")
+            raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
+        if self._job is not None:  # it may have been edited or deleted meanwhile
+            self._job = msgspec.structs.replace(self._job, status=status)
+        self._changed()
+
+    async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:  # noqa: ARG002 - one run, one job
+        """Record an event on the job; one that cannot be written now is shown all the same, and written later."""
+        await self._events.record(event)
+
+    async def delete_job(self, job: TrainingJob) -> None:
+        """Delete the job; its folder is removed when the controlling process releases it."""
+        if self._job is not None and self._job.metadata.uid == job.metadata.uid:
+            self._job = None
+            self._changed()
+
+    # What the laptop's wiring asks.
+
+    @property
+    def idle(self) -> bool:
+        """Whether no pod lives and none is being started or deleted."""
+        return self._pods.idle
+
+    async def authenticate(self, token: str) -> str | None:
+        """The pod that this token speaks for."""
+        return self._pods.token_owner(token)
+
+    def read_tokens(self) -> None:
+        """Know the tokens of pods that may still run, before the first of them calls."""
+        self._pods.read_tokens()
+
+    async def open(self, url: str) -> None:
+        """Take up what a former controller left: adopt pods whose agents know this intake, end all others.
+
+        Args:
+            url: of the intake.
+
+        Raises:
+            ValueError: there is no agent to start pods with.
+        """
+        for folder in (self.folder.pods, self.folder.checkpoints, self.folder.cache):
+            folder.mkdir(parents=True, exist_ok=True)
+        await self._pods.open(url)
+
+    def take_events(self) -> list[Event]:
+        """The events recorded since the last call."""
+        return self._events.take()
+
+    def trouble(self, sentence: str) -> None:
+        """Report to the live view what the run's folder rejects just now."""
+        self._events.trouble(sentence)
+
+    def replace_job(self, job: TrainingJob) -> None:
+        """The job was edited; its status stays the one written here."""
+        if self._job is not None:
+            self._job = msgspec.structs.replace(job, status=self._job.status)
+            self._changed()
+
+    async def kill_pods(self) -> None:
+        """SIGKILL to everything; returns when nothing lives."""
+        await self._pods.kill()
+
+    async def close(self) -> None:
+        """Stop watching. Pods that live go on without us."""
+        await self._pods.close()
+        await self._events.close()

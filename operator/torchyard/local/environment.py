@@ -1,0 +1,71 @@
+"""The environment a pod starts with: this machine's, without what another launcher left in it, and the contract's."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchyard.api import launch
+from torchyard.api.resource import TrainingJob
+from torchyard.api.torchrun import local_procs
+from torchyard.local.folder import RunFolder
+from torchyard.local.record import POD_MARK, PodRecord
+from torchyard.local.runs import SOURCE_FOLDER
+
+_LAUNCHER_PREFIXES = ("TORCHYARD_", "TORCHELASTIC_", "PET_", "KUBEFLOW_TRAINER_")
+_LAUNCHER_NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+})  # fmt: skip
+
+
+def pod_environment(
+    inherited: Mapping[str, str], job: TrainingJob, pod: PodRecord, folder: RunFolder, cores: int
+) -> dict[str, str]:
+    """Environment of the agent of one pod.
+
+    Args:
+        inherited: the user's environment.
+        job: the job.
+        pod: the pod.
+        folder: of the run.
+        cores: of this machine; the pods share them.
+    """
+    spec = job.spec
+    home = folder.pods / pod.name
+    procs = local_procs(spec)
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
+    }
+    # Every pod believes it has the machine to itself; without this each would start a thread a core.
+    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))
+    # As on a cluster, a pod sees the GPUs it asked for and no others.
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    contract = {
+        POD_MARK: pod.uid,
+        "TORCHYARD_JOB": job.metadata.name,
+        "TORCHYARD_NAMESPACE": job.metadata.namespace,
+        "TORCHYARD_JOB_UID": job.metadata.uid,
+        "TORCHYARD_POD_NAME": pod.name,
+        "TORCHYARD_POD_INDEX": str(pod.index),
+        "TORCHYARD_OPERATOR_URL": pod.url,
+        "TORCHYARD_TOKEN_FILE": str(home / "token"),
+        "TORCHYARD_RUN_DIR": str(home / "run"),
+        "TORCHYARD_LOG_DIR": str(home / "logs"),
+        "TORCHYARD_TERMINATION_LOG": str(home / "termination.json"),
+        "TORCHYARD_CONFIG": str(home / "config.json"),
+        "TORCHYARD_CHECKPOINT_DIR": str(folder.checkpoints),
+        "TORCHYARD_CACHE_DIR": str(folder.cache),
+        "TORCHYARD_POD_ADDRESS": pod.address,
+        # Decided here: NVML would count the GPUs that other pods have, too.
+        "TORCHYARD_PROCS": str(procs),
+    }
+    return launch.DEFAULT_ENV | env | launch.own_env(spec) | launch.agent_env(spec) | contract
+
+
+def working_folder(job: TrainingJob, folder: RunFolder) -> Path:
+    """Where workers start: `spec.workingDir`, relative to the folder of the job file."""
+    return Path(str(job.metadata.annotations.get(SOURCE_FOLDER) or folder.path)) / (job.spec.working_dir or "")

@@ -1,0 +1,170 @@
+"""Reading and editing a run from any process: its job, status and events, with or without a controller.
+
+The controlling process owns `status.json`, `events.jsonl` and `pods/`; any terminal may edit `job.yaml`, one at a time.
+"""
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from torchyard.api.codec import job_document, read_job, read_status, status_document
+from torchyard.api.resource import TrainingJob
+from torchyard.api.values import Time
+from torchyard.local.folder import FolderGoneError, RunFolder, holding_lock, write_atomic
+
+MAX_JOB_BYTES = 4 * 1024 * 1024
+MAX_EVENTS_BYTES = 1024 * 1024
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of `events.jsonl`; `time` is RFC 3339."""
+
+    time: str
+    type: str
+    reason: str
+    message: str
+
+    @property
+    def unix(self) -> float | None:
+        """Return the time in unix seconds; None if it cannot be read."""
+        try:
+            return Time.parse(self.time)
+        except ValueError:
+            return None
+
+
+class NoRunError(ValueError):
+    """There is no such run."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(f"There is no run `{folder.name}` in {folder.path.parent}.")
+
+
+def read_run(folder: RunFolder) -> TrainingJob | None:
+    """The job with its status; None if there is no such run.
+
+    Raises:
+        ValueError: the file is not a TrainingJob; names file and field.
+    """
+    try:
+        with folder.job_file.open("rb") as file:
+            data = file.read(MAX_JOB_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        if len(data) > MAX_JOB_BYTES:
+            raise ValueError(f"larger than {MAX_JOB_BYTES} bytes")  # noqa: TRY301 - one sentence for every fault
+        document = yaml.load(data, Loader=_Loader)  # noqa: S506 - a safe loader, in C where there is one
+        if not isinstance(document, dict):
+            raise ValueError("not an object")  # noqa: TRY301, TRY004
+        job = read_job(document)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{folder.job_file}: {error}") from None
+    return msgspec.structs.replace(job, status=_read_status(folder, job))
+
+
+def write_job(folder: RunFolder, job: TrainingJob) -> None:
+    """Replace `job.yaml`."""
+    document = job_document(job, with_status=False)
+    write_atomic(folder.job_file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120).encode())
+
+
+def edit_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:
+    """Apply `change` to the job as it is now; a changed spec is a new generation.
+
+    Raises:
+        NoRunError: there is no such run.
+    """
+    with editing(folder):
+        return change_job(folder, change)
+
+
+@contextlib.contextmanager
+def editing(folder: RunFolder) -> Iterator[None]:
+    """Be the one editor of `job.yaml`, and the one who may move the folder away.
+
+    Raises:
+        NoRunError: there is no such run.
+    """
+    try:
+        with holding_lock(folder.path / "job.lock"):
+            yield
+    except FolderGoneError:  # even if another run has its name by now
+        raise NoRunError(folder) from None
+    except FileNotFoundError:
+        if folder.path.is_dir():
+            raise
+        raise NoRunError(folder) from None
+
+
+def change_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:
+    """`edit_job` for who is `editing` already."""
+    before = read_run(folder)
+    if before is None:
+        raise NoRunError(folder)
+    after = change(before)
+    if after.spec != before.spec:
+        metadata = msgspec.structs.replace(after.metadata, generation=before.metadata.generation + 1)
+        after = msgspec.structs.replace(after, metadata=metadata)
+    if after != before:
+        write_job(folder, after)
+    return after
+
+
+def write_status_file(folder: RunFolder, job: TrainingJob) -> None:
+    """Replace `status.json`."""
+    metadata = {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": job.metadata.uid}
+    document = {"metadata": metadata, "status": status_document(job.status)}
+    write_atomic(folder.status_file, msgspec.json.format(msgspec.json.encode(document)))
+
+
+def append_events(folder: RunFolder, lines: list[Event]) -> None:
+    """Add lines to `events.jsonl`, all or none; the older half goes when a megabyte is full.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    with folder.events_file.open("ab", buffering=0) as file:
+        before = file.tell()
+        size = before + len(data)
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # half a line would spoil the next one
+                os.truncate(file.fileno(), before)
+            raise
+    if size > MAX_EVENTS_BYTES:
+        kept = folder.events_file.read_bytes()[-MAX_EVENTS_BYTES // 2 :]
+        write_atomic(folder.events_file, kept[kept.find(b"\n") + 1 :])
+
+
+def events(folder: RunFolder, last: int = 1000) -> list[Event]:
+    """The newest events, oldest first; a line cut short by a crash is left out."""
+    found: deque[Event] = deque(maxlen=last)
+    try:
+        with folder.events_file.open("rb") as file:
+            for line in file:
+                with contextlib.suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(line, type=Event))
+    except FileNotFoundError:
+        pass
+    return list(found)
+
+
+def _read_status(folder: RunFolder, job: TrainingJob) -> Any:
+    try:
+        document = msgspec.json.decode(folder.status_file.read_bytes())
+        if document["metadata"]["uid"] == job.metadata.uid:
+            return read_status(document["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # A status can be told anew from what is seen; a run must not be lost to a bad one.
+        pass
+    return job.status

@@ -1,0 +1,307 @@
+"""The runs of this machine: make one, list them, tell who controls one, find its logs. Files only, no process."""
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from torchyard.api import values
+from torchyard.api.resource import TrainingJob
+from torchyard.api.validation.changes import can_go_on_from
+from torchyard.api.values import Time
+from torchyard.local.finished_runs import CONDEMNED, Aside, put_aside
+from torchyard.local.folder import RunFolder, is_locked, take_lock
+from torchyard.local.process import kill_carrying
+from torchyard.local.record import POD_MARK, PodRecord, read
+from torchyard.local.run import NoRunError, change_job, edit_job, editing, read_run, write_job
+
+SOURCE_FOLDER = "torchyard.dev/source-folder"
+"""Annotation: folder of the job file, which `spec.workingDir` is relative to."""
+
+REMOVE_SECONDS = 60.0
+ASKING_SECONDS = 0.2
+"""`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
+
+_RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
+
+
+class RunBusyError(ValueError):
+    """Another process controls the run; `pid`: which, 0 if it has not said so yet."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"Run `{name}` is controlled by {who}: watch it with `torchyard status {name}`, end it with "
+            f"`torchyard stop {name}`."
+        )
+        self.pid = pid
+
+
+class RunExistsError(ValueError):
+    """A run of that name is under way with another spec; `fields`: what differs."""
+
+    def __init__(self, name: str, fields: list[str], resumable: bool) -> None:
+        resumed = f" (and `--set checkpoint.resumeFrom={name}` to go on from its checkpoint)" if resumable else ""
+        super().__init__(
+            f"Run `{name}` is not finished and differs in {', '.join(f'`spec.{field}`' for field in fields)}: start "
+            f"this one under another name with `--name NEW`{resumed}, or remove the old one with `torchyard rm {name}`."
+        )
+        self.fields = fields
+
+
+class OtherFolderError(ValueError):
+    """A run of that name is under way in another folder: the same words mean another program there."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        super().__init__(
+            f"Run `{name}` is not finished and belongs to {folder}: start this one under another name with `--name "
+            f"NEW`, continue that one with `torchyard resume {name}`, or delete it with `torchyard rm {name}`."
+        )
+
+
+class LogFile(NamedTuple):
+    """Output of one process of a run; `rank` is None for what agent and keeper say."""
+
+    pod: str
+    rank: int | None
+    path: Path
+
+
+def home_folder() -> Path:
+    """`$TORCHYARD_HOME`, `~/.torchyard` without it."""
+    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
+
+
+def run_folder(name: str, home: Path | None = None) -> RunFolder:
+    """The folder of the run with this name, whether there is one or not."""
+    return RunFolder((home or home_folder()) / "runs" / name)
+
+
+def list_runs(home: Path | None = None) -> list[RunFolder]:
+    """Every run of this machine, by name."""
+    try:
+        paths = sorted(((home or home_folder()) / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [RunFolder(path) for path in paths if (path / "job.yaml").exists() and not path.name.startswith(CONDEMNED)]
+
+
+def expire_runs(home: Path | None = None) -> list[str]:
+    """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nothing does so between commands."""
+    for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # who was deleting it died over it
+        shutil.rmtree(left, ignore_errors=True)
+    expired = []
+    for folder in list_runs(home):
+        with contextlib.suppress(ValueError):  # damaged
+            job = read_run(folder)
+            if job is not None and expire_run(folder, job):
+                expired.append(folder.name)
+    return expired
+
+
+def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
+    """Delete the run, whose job was read just now, if its time is over and it is not controlled; whether it is gone."""
+    if not is_expired(job):
+        return False
+    try:
+        with control(folder):
+            discard_run(folder, job.metadata.uid)
+    except ValueError:  # in use, or gone by now
+        return not folder.job_file.exists()
+    return True
+
+
+def is_expired(job: TrainingJob) -> bool:
+    """Whether the job's time after its end is over."""
+    ttl, completed = job.spec.ttl_after_finished, job.status.completion_time
+    return ttl is not None and completed is not None and time.time() >= completed + ttl
+
+
+def discard_run(folder: RunFolder, uid: str) -> None:
+    """Remove the run of this uid with all that it holds, and nothing if another one has its name by now.
+
+    Call it as the one who controls the run. The name is free at once; the files may take a while.
+    """
+    with contextlib.suppress(NoRunError), editing(folder):
+        with contextlib.suppress(ValueError):  # a damaged file is none of another run
+            job = read_run(folder)
+            if job is not None and job.metadata.uid != uid:
+                return
+        _end_pods(folder)
+        # Beside it, not in `old`: a full disk may have no room for another folder, and this is how it gets some.
+        condemned = folder.path.rename(folder.path.with_name(f"{CONDEMNED}{folder.name}.{uid}"))
+        shutil.rmtree(condemned, ignore_errors=True)
+
+
+def create_run(
+    folder: RunFolder,
+    job: TrainingJob,
+    source_folder: Path,
+    on_aside: Callable[[TrainingJob, Aside], None] = lambda _before, _aside: None,
+) -> TrainingJob:
+    """Make the run that a job file asks for, or go on with the one that is there.
+
+    An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
+    spec: it moves to `$TORCHYARD_HOME/old/<name>/<time of its end>`, where the newest `KEPT_ASIDE` stay. Of several
+    processes that make the same run at the same time, one makes it and the others find it.
+
+    Args:
+        folder: of the run; its name becomes the job's.
+        job: a valid job.
+        source_folder: where the job file is.
+        on_aside: called with a finished run that was moved, and where it is now.
+
+    Raises:
+        RunExistsError: the run is unfinished and has another spec.
+        OtherFolderError: the run is unfinished and its program is in another folder.
+        RunBusyError: another process controls the run, or is not done with the finished one.
+    """
+    while True:
+        for path in (folder.home, folder.path.parent, folder.path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(NoRunError), editing(folder):  # somebody moved it away, or we did: once more
+            before = read_run(folder)
+            if before is None:
+                fresh = _fresh(folder, job, source_folder)
+                write_job(folder, fresh)
+                return fresh
+            if not before.status.state.terminal and before.metadata.deletion_timestamp is None:
+                return _go_on(folder, before, job, source_folder)
+            with control(folder):
+                _end_pods(folder)
+                on_aside(before, put_aside(folder, before))
+
+
+def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
+    """Set `spec.suspend`, as `torchyard stop` and `resume` do; the controlling process follows.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    return edit_job(
+        folder, lambda job: msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=suspend))
+    )
+
+
+def remove_run(folder: RunFolder) -> None:
+    """End a run now and remove all of it; nothing needs to be written where no process controls it. Blocks.
+
+    Raises:
+        ValueError: there is no such run, or its controlling process does not release it within a minute.
+    """
+    doomed = read_run(folder)
+    if doomed is None:
+        raise NoRunError(folder)
+    asked, deadline = False, time.monotonic() + REMOVE_SECONDS
+    while (job := read_run(folder)) is not None and job.metadata.uid == doomed.metadata.uid:
+        try:
+            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it meanwhile
+                discard_run(folder, doomed.metadata.uid)
+        except RunBusyError:
+            if time.monotonic() > deadline:
+                raise
+            if not asked:
+                asked = True
+                with contextlib.suppress(NoRunError):
+                    edit_job(folder, lambda job: _deleted(job) if job.metadata.uid == doomed.metadata.uid else job)
+            time.sleep(ASKING_SECONDS)
+
+
+def is_controlled(folder: RunFolder) -> int | None:
+    """Pid of the process that controls the run, 0 if it has not said so yet; None if there is none."""
+    if not is_locked(folder.lock_file):
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return int(folder.lock_file.read_text())
+    return 0
+
+
+@contextlib.contextmanager
+def control(folder: RunFolder) -> Iterator[None]:
+    """Be the one process that controls the run.
+
+    Raises:
+        RunBusyError: another one does.
+        ValueError: there is no such run.
+    """
+    patience = time.monotonic() + ASKING_SECONDS
+    try:
+        while (lock := take_lock(folder.lock_file)) is None and time.monotonic() < patience:
+            time.sleep(0.01)
+    except FileNotFoundError:
+        raise NoRunError(folder) from None
+    if lock is None:
+        raise RunBusyError(folder.name, is_controlled(folder) or 0)
+    try:
+        with contextlib.suppress(OSError):  # on a full disk it stays nameless
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def log_files(folder: RunFolder) -> list[LogFile]:
+    """The logs of a run: those of every pod it has had, oldest pod first, agent before ranks."""
+    found = []
+    for pod in sorted(folder.pods.glob("*/logs"), key=lambda path: path.stat().st_mtime_ns):
+        for path in sorted(pod.glob("*.log")):
+            match = _RANK_LOG.fullmatch(path.name)
+            if match or path.name == "agent.log":
+                found.append(LogFile(pod.parent.name, int(match[1]) if match else None, path))
+    return sorted(found, key=lambda log: -1 if log.rank is None else log.rank)
+
+
+def _fresh(folder: RunFolder, job: TrainingJob, source_folder: Path) -> TrainingJob:
+    metadata = msgspec.structs.replace(
+        job.metadata,
+        name=folder.name,
+        uid=str(uuid.uuid4()),
+        generation=1,
+        creation_timestamp=Time.of(time.time()),
+        deletion_timestamp=None,
+        annotations={**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
+    )
+    return TrainingJob(metadata=metadata, spec=job.spec)
+
+
+def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_folder: Path) -> TrainingJob:
+    if (
+        (home := before.metadata.annotations.get(SOURCE_FOLDER, str(source_folder.absolute())))
+        != str(source_folder.absolute())
+        and job.spec.command
+        and not Path(job.spec.working_dir or "").is_absolute()
+    ):
+        raise OtherFolderError(folder.name, str(home))
+
+    def comparable(spec: object) -> dict[str, object]:
+        fields: dict[str, object] = msgspec.to_builtins(spec, enc_hook=values.encode)
+        fields.pop("suspend", None)
+        return fields
+
+    old, new = comparable(before.spec), comparable(job.spec)
+    differing = sorted(field for field in old.keys() | new.keys() if old.get(field) != new.get(field))
+    if differing:
+        raise RunExistsError(folder.name, differing, can_go_on_from(before, job))
+    with control(folder):  # or it would cancel the stop that its controller is busy with
+        return change_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
+
+
+def _deleted(job: TrainingJob) -> TrainingJob:
+    metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=Time.of(time.time()))
+    return msgspec.structs.replace(job, metadata=metadata)
+
+
+def _end_pods(folder: RunFolder) -> None:
+    """Kill what is left of a finished run: its controller died between the end of the job and the end of its pods."""
+    for path in folder.pods.glob("*/pod.json"):
+        pod = read(path, PodRecord)
+        if pod is not None:
+            kill_carrying(POD_MARK, pod.uid)

@@ -1,0 +1,192 @@
+"""Sweeps of this machine: one folder each, beside the runs that are their trials. Files only, no process."""
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.api.resource import TrainingJob
+from torchyard.api.values import Duration, Time
+from torchyard.local.folder import RunFolder, take_lock, write_atomic
+from torchyard.local.run import edit_job, read_run
+from torchyard.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
+from torchyard.sweeps.codec import read_sweep, sweep_document
+from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
+from torchyard.sweeps.trials import edited, trial_job
+
+MAX_BYTES = 4 * 1024 * 1024
+METRICS_INTERVAL = Duration("1s")
+"""Trials here may last seconds; on a disk a status costs next to nothing."""
+
+
+class SweepBusyError(ValueError):
+    """Another process controls the sweep."""
+
+
+class NoSweepError(ValueError):
+    """There is no such sweep."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is no sweep `{name}` in {sweeps_folder()}.")
+
+
+def sweeps_folder() -> Path:
+    """Folder of all sweeps."""
+    return home_folder() / "sweeps"
+
+
+def sweep_names() -> list[str]:
+    """Return the names of the sweeps of this machine."""
+    return sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.yaml"))
+
+
+def load_sweep(name: str) -> TrainingSweep:
+    """Read a sweep.
+
+    Raises:
+        NoSweepError: there is none.
+        ValueError: its file was damaged.
+    """
+    if not re.fullmatch(DNS_LABEL_PATTERN, name):  # or it would be the path of another folder
+        raise NoSweepError(name)
+    path = sweeps_folder() / name / "sweep.yaml"
+    try:
+        with path.open("rb") as file:
+            document = yaml.safe_load(file.read(MAX_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSweepError(name) from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: not an object")  # noqa: TRY004 -- one kind for every fault of a file
+    return read_sweep(document)
+
+
+def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:
+    """Create a sweep, or go on with the one of that name.
+
+    Args:
+        sweep: a valid one.
+        source_folder: of its file, which `workingDir` of its jobs is relative to.
+
+    Raises:
+        ValueError: there is one of that name that differs in more than `MAY_CHANGE`.
+    """
+    name = sweep.metadata.name
+    folder = sweeps_folder() / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(NoSweepError):
+        before = load_sweep(name)
+        fields = {each: getattr(sweep.spec, each) for each in MAY_CHANGE}
+        if msgspec.structs.replace(before.spec, **fields) != sweep.spec:
+            differing = [
+                wire
+                for field, wire in zip(sweep.spec.__struct_fields__, sweep.spec.__struct_encode_fields__, strict=True)
+                if field not in MAY_CHANGE and getattr(sweep.spec, field) != getattr(before.spec, field)
+            ]
+            raise ValueError(
+                f"Sweep `{name}` exists and differs in {', '.join(f'`spec.{each}`' for each in differing)}: give this "
+                f"one another name with `--name NEW`, or delete the old one with `torchyard sweep rm {name}`."
+            )
+        sweep = msgspec.structs.replace(before, spec=sweep.spec)
+        _write(folder, sweep)
+        return sweep
+    taken = [number for number in range(MAX_TRIALS) if run_folder(trial_name(name, number)).job_file.exists()]
+    if taken:
+        raise ValueError(
+            f"Run `{trial_name(name, taken[0])}` exists and is no trial of this sweep: give the sweep another name "
+            f"with `--name NEW`, or delete the run with `torchyard rm {trial_name(name, taken[0])}`."
+        )
+    metadata = msgspec.structs.replace(
+        sweep.metadata,
+        uid=str(uuid.uuid4()),
+        creation_timestamp=Time.of(time.time()),
+        annotations={**sweep.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
+    )
+    sweep = msgspec.structs.replace(sweep, metadata=metadata)
+    _write(folder, sweep)
+    return sweep
+
+
+@contextlib.contextmanager
+def control_sweep(name: str) -> Iterator[None]:
+    """Be the one process that controls a sweep.
+
+    Raises:
+        SweepBusyError: another one does.
+    """
+    lock = take_lock(sweeps_folder() / name / "lock")
+    if lock is None:
+        raise SweepBusyError(f"Sweep `{name}` is controlled by another process: end that one first.")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def remove_sweep(sweep: TrainingSweep) -> int:
+    """Delete a sweep with its trials; return how many there were. Blocks.
+
+    Raises:
+        SweepBusyError: a process controls it.
+        ValueError: a trial cannot be removed.
+    """
+    with control_sweep(sweep.metadata.name):
+        found = trial_jobs(sweep)
+        for job in found.values():
+            remove_run(run_folder(job.metadata.name))
+        shutil.rmtree(sweeps_folder() / sweep.metadata.name)
+    return len(found)
+
+
+def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
+    """Return the jobs of a sweep's trials by number; a run of another sweep is none, whatever its name.
+
+    Raises:
+        ValueError: the file of a trial was damaged.
+    """
+    found: dict[int, TrainingJob] = {}
+    for number in range(MAX_TRIALS):
+        folder = run_folder(trial_name(sweep.metadata.name, number))
+        job = read_run(folder) if folder.job_file.exists() else None
+        if job is not None and job.metadata.labels.get(SWEEP_UID) == sweep.metadata.uid:
+            found[number] = job
+    return found
+
+
+def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
+    """Create the run of a trial.
+
+    Raises:
+        ValueError: its parameters make no valid job, or its name is taken.
+        OSError: it cannot be written.
+    """
+    job = trial_job(sweep, record)
+    spec = msgspec.structs.replace(
+        job.spec, metrics=msgspec.structs.replace(job.spec.metrics, interval=METRICS_INTERVAL)
+    )
+    job = msgspec.structs.replace(job, spec=spec)
+    return create_run(
+        run_folder(job.metadata.name), job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or "."))
+    )
+
+
+def edit_trial(
+    folder: RunFolder, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+) -> TrainingJob:
+    """Stop a trial or let it go on, and store with the same write why."""
+    return edit_job(folder, lambda job: edited(job, suspend=suspend, unit=unit, values=values))
+
+
+def _write(folder: Path, sweep: TrainingSweep) -> None:
+    text = yaml.safe_dump(sweep_document(sweep), sort_keys=False, allow_unicode=True, width=120)
+    write_atomic(folder / "sweep.yaml", text.encode())

@@ -1,0 +1,40 @@
+"""The agent that local pods run: the very zipapp that ships, built once for each state of its sources."""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+from torchyard.interpreter import own_environment, own_python
+
+_PACKAGE = "torchyard_agent"
+
+
+def agent_zipapp(cache: Path) -> Path:
+    """Path of the agent zipapp in `cache`, built if these sources have none yet. Blocks; call in a thread.
+
+    Raises:
+        ValueError: the agent is not installed beside the operator, or cannot be built.
+    """
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"`{_PACKAGE}` is not installed beside torchyard: install the `torchyard` distribution again")
+    package = Path(next(iter(found.submodule_search_locations)))
+    digest = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        name = str(source.relative_to(package))
+        digest.update(name.encode() + b"\0" + source.read_bytes() + b"\0")
+    target = cache / f"torchyard-agent-{digest.hexdigest()[:16]}.pyz"
+    if target.exists():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    # Of a thread, too: the trials of a sweep are controlled by one process.
+    fresh = target.with_name(f"{target.stem}-{os.getpid()}-{threading.get_ident()}.pyz")
+    command, environment = own_python("-m", f"{_PACKAGE}.build", str(fresh)), own_environment(os.environ)
+    built = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if built.returncode != 0:
+        raise ValueError(f"The agent cannot be built: {built.stderr.strip()[-500:] or built.returncode}.")
+    fresh.replace(target)
+    return target

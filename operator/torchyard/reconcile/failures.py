@@ -1,0 +1,373 @@
+"""The outcome of each member of a round, and the first cause among the failures."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
+from torchyard.api.reasons import Reason
+from torchyard.api.status import Attempt, Cause
+from torchyard.api.torchrun import asked_procs
+from torchyard.api.values import Duration
+from torchyard.reconcile.view import Agent, Failure, Pod, RoundExit, View
+
+NODE_SILENCE_SECONDS = 20.0
+MAX_EXCEPTION = 600
+MAX_LINE = 400
+MAX_LINES = 20
+# How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
+STUCK_START_SECONDS = 60.0
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The outcome of one member of a round. `secondary`: a consequence of another member's failure."""
+
+    rank: int
+    state: Literal["running", "done", "failed"]
+    reason: Reason = Reason.TRAINING
+    code: int | None = None
+    permanent: bool = False
+    counted: bool = True
+    secondary: bool = False
+    unexplained: bool = False  # it was stopped from outside, and the cause is not known yet
+    lost_pod: bool = False
+    time: float = 0.0
+    step: int | None = None
+    message: str = ""
+    next_micro_batch: int | None = None  # out of GPU memory only
+    start_attempts: int = 0  # its container never started; so many times in a row end the job
+    cause: Cause = Cause()
+
+
+def outcome(view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
+    """Return the outcome of the member `uid` in round `number`.
+
+    Args:
+        view: what is known.
+        pod: of the member; None: it is gone.
+        uid: of that pod.
+        node_rank: its place in the round.
+        number: of the round.
+        peers_run: whether some member is known to have started the round.
+    """
+    found = _outcome(view, pod, uid, node_rank, number, peers_run=peers_run)
+    if found.state != "failed" or found.cause.rank is not None:
+        return found
+    # The loss of a pod concerns all its ranks; the first one represents them.
+    return replace(found, cause=replace(found.cause, rank=node_rank * procs(view, uid)))
+
+
+def procs(view: View, uid: str) -> int:
+    """Return the number of worker processes of a member's pod."""
+    asked = asked_procs(view.job.spec)
+    if isinstance(asked, int):
+        return asked
+    agent = view.agents.get(uid)
+    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
+
+
+def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
+    view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool
+) -> Outcome:
+    agent = view.agents.get(uid)
+    ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
+    if ended is not None and ended.code == 0:
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=ended.time)
+    if ended is not None:
+        return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
+    if pod is None:
+        proof = f"the pod of index {node_rank} is gone, and nothing says why"
+        return _lost(node_rank, None, Reason.POD_LOST, proof, view.now)
+    if pod.phase == "Succeeded" and not pod.exit_code:
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
+    if not pod.alive:
+        return pod_failed(view, node_rank, _without_old_mark(view, pod))
+    if node_lost(view, pod):
+        return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent answers", view.now)
+    if pod.unconfirmed:
+        return Outcome(rank=node_rank, state="running")  # the answer of the API server will give a better cause
+    if pod.deleting and (agent is None or not agent.connected):
+        known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
+        why = pod.message if known is not None else "its pod is being deleted"
+        return _lost(node_rank, pod, known or Reason.POD_LOST, why, view.now)
+    if agent is not None and agent.round > number:
+        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent knows a newer round than the status", view.now)
+    if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
+        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent lost the round", view.now)
+    return Outcome(rank=node_rank, state="running")
+
+
+def node_lost(view: View, pod: Pod) -> bool:
+    """Return whether the node is not ready and the agent has been silent for a while; one alone proves nothing."""
+    agent = view.agents.get(pod.uid)
+    silent = agent is None or not agent.connected
+    return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
+
+
+def node_loss_due(view: View) -> tuple[float, ...]:
+    """Return when nodes that are not ready may count as lost: the silence of an agent causes no event."""
+    return tuple(
+        max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
+        for pod in view.pods
+        if pod.phase == "Unknown" and not node_lost(view, pod)
+    )
+
+
+def _heard(view: View, pod: Pod) -> float:
+    """Return since when the agent is silent; a new pod has had no time to report."""
+    agent = view.agents.get(pod.uid)
+    made = pod.created if pod.created <= view.now else 0.0
+    return max(view.since, made, agent.seen if agent is not None else 0.0)
+
+
+def _classified(view: View, ended: RoundExit) -> bool:
+    """Return whether an exit code has the meaning of the table of exit codes.
+
+    75 also has it if the gang was asked to save: the program of another pod may have passed the request on.
+    """
+    if view.job.spec.trainer is not None or (ended.failure is not None and ended.failure.classified):
+        return True
+    if ended.code != ExitCode.PREEMPTED:
+        return False
+    known = (agent.exit for agent in view.agents.values() if agent.exit is not None)
+    asked = any(each.round == ended.round and (each.asked or each.saved) for each in known)
+    staying = {pod.uid for pod in view.pods if pod.alive and not pod.deleting}
+    return asked or not staying.issuperset(view.job.status.rendezvous.members)
+
+
+def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
+    """Return the outcome of a pod that ended without a report of its agent; the exit code is the agent's, if any."""
+    code = pod.exit_code
+    of_pod = Reason.of(pod.reason)
+    known = EXIT_REASONS.get(code) if code is not None else None
+    if code in CLASSES and view.job.spec.launcher.kind == "none":
+        known = None
+    reason = of_pod
+    if reason is None and known is not None and (known.permanent or code == ExitCode.PREEMPTED):
+        reason = known
+    deleted = pod.deleting and code in {None, ExitCode.KILLED, ExitCode.TERMINATED}
+    start_attempts = of_pod.start_attempts if of_pod is not None else 0
+    reason = reason or (Reason.POD_LOST if deleted else Reason.POD_FAILED)
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        code=code,
+        permanent=not start_attempts and known is not None and known.permanent,
+        counted=reason.counted and not start_attempts,
+        lost_pod=True,
+        time=pod.finished or view.now,
+        message=pod.message,
+        start_attempts=start_attempts,
+        cause=Cause(
+            pod=pod.name,
+            node=pod.node,
+            exit_code=code,
+            class_=reason,
+            exception=pod.message[:MAX_EXCEPTION],
+            lines=[line[:MAX_LINE] for line in pod.lines[-MAX_LINES:]],
+        ),
+    )
+
+
+def _without_old_mark(view: View, pod: Pod) -> Pod:
+    """Return the pod without `OOMKilled` if an earlier round has recorded it for this pod.
+
+    Kubernetes keeps calling a container OOMKilled after one of its processes ran out of memory, however it ends later;
+    a second lack of memory cannot be distinguished.
+    """
+    causes = (each.cause for each in view.job.status.attempts)
+    known = any(each is not None and (each.class_, each.pod) == (Reason.OOM_KILLED, pod.name) for each in causes)
+    if not known or pod.reason != Reason.OOM_KILLED:
+        return pod
+    return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
+
+
+def gang_differs(unlike: str, now: float) -> Outcome:
+    """Return the outcome of a round that cannot open: its members do not run the same thing."""
+    return Outcome(
+        rank=0,
+        state="failed",
+        reason=Reason.GANG_DIFFERS,
+        counted=False,
+        start_attempts=Reason.GANG_DIFFERS.start_attempts,
+        time=now,
+        message=unlike,
+        cause=Cause(class_=Reason.GANG_DIFFERS, exception=unlike[:MAX_EXCEPTION]),
+    )
+
+
+def cannot_start(view: View, pod: Pod) -> bool:
+    """Return whether the kubelet of a pod has tried for too long to create its containers."""
+    due = stuck_start_due(pod)
+    return due is not None and view.now >= due
+
+
+def stuck_start_due(pod: Pod) -> float | None:
+    """Return when a pod whose containers cannot be created is to be replaced; None: they can."""
+    if pod.phase != "Pending" or not _never_starts(pod.reason):
+        return None
+    return (pod.placed or pod.created) + STUCK_START_SECONDS
+
+
+def _never_starts(code: str) -> bool:
+    reason = Reason.of(code)
+    return reason is not None and reason.start_attempts > 0
+
+
+def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = _never_starts) -> list[Cause]:
+    """Return the causes of the newest attempts in a row that ended because a container could not be started.
+
+    Args:
+        attempts: the past rounds.
+        like: whether the reason of an attempt belongs to the row.
+    """
+    found: list[Cause] = []
+    for attempt in reversed(attempts):
+        if attempt.cause is None or not like(attempt.cause.class_) or attempt.end_step > attempt.start_step:
+            break
+        found.append(attempt.cause)
+    return found
+
+
+def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
+    """Return the causes of all remembered rounds that ended because hardware was missing or broken."""
+    causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
+    return [cause for cause in causes if cause.class_ == Reason.HARDWARE_SUSPECTED]
+
+
+def first(outcomes: tuple[Outcome, ...]) -> Outcome:
+    """Return the earliest failure that is not a consequence of another; if all are, the earliest."""
+    failed = [each for each in outcomes if each.state == "failed"]
+    return min(failed, key=lambda each: (each.secondary, each.time, each.rank))
+
+
+def raised(cause: Cause) -> bool:
+    """Return whether an exception is known; without one, the agent reports the exit code in its place."""
+    return cause.exception != "" and not cause.exception.startswith(f"exit code {cause.exit_code}")
+
+
+def evidence(cause: Outcome) -> str:
+    """Return the evidence for a sentence: rank, pod, node, exit code, exception."""
+    known = cause.cause
+    if cause.reason == Reason.WORKER_FAILED and not raised(known):
+        return ", ".join((*_where(known), _bare_exit(known.exception, known.exit_code)))
+    parts = [
+        *_where(known),
+        f"exit code {known.exit_code}" if known.exit_code is not None else "",
+        (known.exception or cause.message).strip()[:MAX_EXCEPTION],
+    ]
+    return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _where(cause: Cause) -> list[str]:
+    named = (("rank", cause.rank), ("pod", cause.pod or None), ("node", cause.node or None))
+    return [f"{word} {value}" for word, value in named if value is not None]
+
+
+def _bare_exit(said: str, code: int | None) -> str:
+    """Return what an exit code tells of a program that raised nothing: a number that the program chose."""
+    known = said or f"exit code {code}"  # what the agent knows of it: 126 and 127 are those of shells
+    meaning = "" if code in {None, 1, 126, 127} else ", whose meaning only the program knows"
+    return f"{known}{meaning}; no exception was reported"
+
+
+def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
+    """Return whether the process of the agent was restarted, so that it no longer knows the round.
+
+    The registry drops the command of an agent whose instance changed: a member without a command beside members with
+    one restarted while this operator ran; a member without a round beside peers that make steps restarted earlier.
+    """
+    if agent.round >= number or not agent.connected:
+        return False
+    members = view.job.status.rendezvous.members
+    commanded = any(
+        other != agent.pod_uid and view.commands[other].verb == "run" and view.commands[other].round == number
+        for other in members
+        if other in view.commands
+    )
+    return (commanded and agent.pod_uid not in view.commands) or (peers_run and agent.pod_uid not in view.commands)
+
+
+def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classified: bool) -> Outcome:
+    of_code = reason_of_exit(ended.code, classified=classified)
+    failure = ended.failure or Failure()
+    preempted = (ended.code == ExitCode.PREEMPTED and classified) or (
+        ended.asked and ended.code in {ExitCode.KILLED, ExitCode.TERMINATED}
+    )
+    reason = Reason.PREEMPTED if preempted else Reason.OOM_KILLED if failure.out_of_memory else of_code
+    displaced = pod.displaced if pod is not None else None
+    taken = displaced is not None or (pod is not None and pod.deleting)
+    # A kubelet reports an eviction only after the containers have ended.
+    silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
+    raised = failure.exception or failure.message
+    if failure.exception and failure.message and not failure.message.startswith(failure.exception):
+        raised = f"{failure.exception}: {failure.message}"
+    if preempted and pod is not None and displaced is not None:
+        reason, raised = displaced, pod.message
+    elif preempted and not raised:
+        raised = "they saved first" if ended.saved else "they had not saved"
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        code=ended.code,
+        permanent=of_code.permanent,
+        counted=reason.counted if preempted else of_code.counted,
+        unexplained=reason == Reason.PREEMPTED and ended.asked and silent,
+        # Consequences: exit 76, workers that were stopped, and workers that saved because another pod was asked to.
+        secondary=failure.secondary
+        or (ended.code == ExitCode.PEER_LOST and classified)
+        or (ended.asked and not ended.saved and not taken)
+        or (ended.code == ExitCode.PREEMPTED and classified and not ended.asked),
+        lost_pod=pod is None or not pod.alive,
+        time=failure.time or ended.time,
+        step=failure.step,
+        message=failure.message,
+        next_micro_batch=failure.next_micro_batch if reason == Reason.GPU_OUT_OF_MEMORY else None,
+        cause=Cause(
+            rank=failure.rank,
+            pod=pod.name if pod is not None else "",
+            node=pod.node if pod is not None else "",
+            exit_code=ended.code if failure.code is None else failure.code,
+            class_=reason,
+            exception=raised[:MAX_EXCEPTION],
+            lines=[line[:MAX_LINE] for line in ended.lines[-MAX_LINES:]],
+        ),
+    )
+
+
+def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: float) -> Outcome:
+    return Outcome(
+        rank=node_rank,
+        state="failed",
+        reason=reason,
+        counted=reason.counted,
+        lost_pod=reason != Reason.AGENT_RESTARTED,
+        time=now,
+        message=message,
+        cause=Cause(
+            pod=pod.name if pod is not None else "",
+            node=pod.node if pod is not None else "",
+            class_=reason,
+            exception=message,
+        ),
+    )
+
+
+def overdue(limit: Duration, phase: str, now: float, *, nodes: int) -> Outcome:
+    """Return the outcome of a round whose first step is overdue."""
+    silent = "no worker has reported"
+    if nodes > 1:
+        silent += ", and those of several nodes start only once their pods reach each other"
+    message = f"no step within {limit}, " + (f"rank 0 is in phase {phase}" if phase else silent)
+    return Outcome(
+        rank=0,
+        state="failed",
+        reason=Reason.START_TIMEOUT,
+        time=now,
+        message=message,
+        cause=Cause(class_=Reason.START_TIMEOUT, exception=message),
+    )

@@ -1,0 +1,202 @@
+"""The gang: which pods should exist, and what to create and delete.
+
+A pod is named after its incarnation, which is in the status before a pod of that name is created. A replacement waits
+until its predecessor is certainly gone: there is at most one live pod per index.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.forms import MAX_INCARNATION, pod_name
+from torchyard.api.reasons import Reason
+from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.api.torchrun import is_agentless
+from torchyard.reconcile.actions import CreatePod, DeletePod
+from torchyard.reconcile.failures import cannot_start, node_lost, start_failures, suspected_hardware
+from torchyard.reconcile.observed import Observed, is_ahead, is_outdated, is_spent, is_suspect
+from torchyard.reconcile.view import Pod, View
+
+CLEANUP_SECONDS = 30.0
+TAKEN_SPREAD = 97
+RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause is over: only some of them could be scheduled
+FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
+
+
+class GangPlan(Struct, frozen=True, kw_only=True):
+    """Changes to the pods, and the status that must be written before them. `due`: when to plan again."""
+
+    status: TrainingJobStatus
+    deletes: tuple[DeletePod, ...] = ()
+    creates: tuple[CreatePod, ...] = ()
+    due: float | None = None
+
+
+def keep_gang(seen: Observed) -> GangPlan:
+    """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus."""
+    view, status = seen.view, seen.status
+    pause = pause_end(view, status)
+    if pause is not None:
+        grace = view.job.spec.grace_period
+        emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
+        return GangPlan(status=status, deletes=emptied, due=pause)
+    wanted, held = seen.size, seen.active
+    members = status.rendezvous.members
+    deletes = [
+        _delete(view, pod, view.job.spec.grace_period, _why(view, status, pod, wanted, held))
+        for pod in _ordered(view.pods)
+        if _deletable(view, pod)
+        and held.get(pod.index if pod.index < wanted else -1) is not pod
+        and _expendable(pod, status)
+    ]
+    if status.rendezvous.open:
+        # The round decides whether a member is lost; nothing is replaced before the round is closed.
+        return GangPlan(status=status, deletes=tuple(deletes))
+    missing = [index for index in range(wanted) if index not in held]
+    present = seen.pods
+    # A member that vanished leaves only its uid, which is removed so that it is handled once.
+    gone = [
+        rank
+        for rank in missing
+        if rank < len(members) and members[rank] and (members[rank] not in present or not present[members[rank]].alive)
+    ]
+    used = [
+        pod
+        for pod in view.pods
+        if pod.index in missing
+        and pod.incarnation >= status.incarnation
+        and (
+            not pod.alive
+            or pod.uid not in members
+            or is_ahead(view, status, pod)
+            or is_outdated(view, status, pod)
+            or is_suspect(status, pod)
+            or is_spent(view, status, pod)
+        )
+    ]
+    if gone or used:
+        gone = list(range(len(members))) if is_agentless(view.job.spec) else gone
+        status = replace(
+            status,
+            incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
+            rendezvous=replace(
+                status.rendezvous, members=["" if rank in gone else uid for rank, uid in enumerate(members)]
+            ),
+        )
+    if missing and view.name_taken:
+        status = replace(status, incarnation=_another(view, status))
+    wait_until: float | None = status.rendezvous.next_round_time if missing else None
+    if missing and view.refusal is not None:
+        wait_until = max(wait_until or 0.0, view.refusal.until)
+    if wait_until is not None and view.now < wait_until:
+        return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
+    in_the_way = {pod.index for pod in view.pods if pod.alive}
+    if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
+        # Members find each other by the names of their indices, to which pods of the former gang still respond.
+        in_the_way.update(missing)
+    images = _images(view, status)
+    if missing and images != status.images:
+        status = replace(status, images=images)
+    shunned = [*start_failures(status.attempts), *suspected_hardware(status.attempts)]
+    avoid = tuple(dict.fromkeys(cause.node for cause in shunned if cause.node))
+    creates = tuple(
+        CreatePod(
+            name=pod_name(view.job.metadata.name, status.incarnation, index),
+            index=index,
+            incarnation=status.incarnation,
+            avoid=avoid,
+            images=images,
+        )
+        for index in missing
+        if index not in in_the_way
+    )
+    return GangPlan(status=status, deletes=tuple(deletes), creates=creates)
+
+
+def _another(view: View, status: TrainingJobStatus) -> int:
+    """Return a later incarnation, whose names cannot have been predicted and taken."""
+    further = status.incarnation + 1 + int(view.now * 1e6) % TAKEN_SPREAD
+    return further if further <= MAX_INCARNATION else status.incarnation
+
+
+def _images(view: View, status: TrainingJobStatus) -> Images | None:
+    """Return the images of the gang: those it was created with, even if the installation would choose others now.
+
+    Pods of a job whose status does not name them yet were created by another version of the operator.
+    """
+    now = view.images
+    if now is None:
+        return None
+    # Pods that ended, or are about to, are of a former gang: those of a suspended job are still listed when it resumes.
+    stay = (pod for pod in _ordered(view.pods) if pod.alive and not pod.deleting)
+    held = next((pod.images for pod in stay if pod.images is not None), None)
+    first = status.images or held or now
+    # The image in the spec can change while the job is suspended.
+    return replace(first, trainer=view.job.spec.image or first.trainer)
+
+
+def pause_end(view: View, status: TrainingJobStatus) -> float | None:
+    """Return until when a released gang is not recreated; None: it was not released, or the pause is over."""
+    due = status.rendezvous.next_round_time
+    return due if status.rendezvous.released and due is not None and view.now < due else None
+
+
+def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
+    """Delete every remaining pod."""
+    return tuple(_delete(view, pod, grace_seconds, why) for pod in _ordered(view.pods) if _deletable(view, pod))
+
+
+def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
+    """Return deletions of pods of a finished job that did not exit, and when to plan again. Ended pods keep their logs.
+
+    Pods in which an injected container still runs are deleted: their node would never be free again.
+    """
+    live = [pod for pod in _ordered(view.pods) if (pod.alive or pod.lingers) and _deletable(view, pod)]
+    if not live:
+        return (), None
+    due = completed + CLEANUP_SECONDS
+    reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
+    if is_agentless(view.job.spec):  # no agent will make them exit
+        late = [pod for pod in live if pod.alive or view.now >= due]
+    else:
+        late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
+    deletes = (_delete(view, pod, 5.0, "the job is over") for pod in late)
+    return tuple(replace(each, if_alive=True) for each in deletes), due if view.now < due else None
+
+
+def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
+    """Return whether a pod may be deleted: the round decides about members of an open round."""
+    return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
+
+
+def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: Mapping[int, Pod]) -> str:
+    if is_ahead(view, status, pod):
+        return "it knows a round that is not in the status"
+    if pod.index >= wanted:
+        return "the gang is smaller now"
+    if is_outdated(view, status, pod):
+        return "what it runs is not what the gang is to run"
+    if is_suspect(status, pod):
+        return "its hardware is suspected"
+    if is_spent(view, status, pod):
+        return "its round is over, and without an agent it can take part in no other"
+    if not pod.alive:
+        return "it ended too early"
+    if cannot_start(view, pod):
+        return "its container cannot be started"
+    return "another pod stands for this index" if pod.index in held else "its node does not answer"
+
+
+def _deletable(view: View, pod: Pod) -> bool:
+    """Return whether deletion was not requested yet, or has to be forced since no kubelet will execute it."""
+    return not pod.deleting or (pod.alive and node_lost(view, pod))
+
+
+def _delete(view: View, pod: Pod, grace_seconds: float, why: str) -> DeletePod:
+    forced = not pod.alive or node_lost(view, pod)
+    return DeletePod(uid=pod.uid, name=pod.name, grace_seconds=0.0 if forced else float(grace_seconds), why=why)
+
+
+def _ordered(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda pod: (pod.index, pod.incarnation, pod.uid))

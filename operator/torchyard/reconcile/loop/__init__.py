@@ -1,0 +1,1 @@
+"""What carries out plans: the work queue, the controller, the executor, the log of decisions."""

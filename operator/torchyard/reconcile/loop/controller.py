@@ -1,0 +1,278 @@
+"""The reconcile loop: take a key, gather its view, plan, execute. An error on one job does not affect others."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from torchyard.api.reasons import Reason, say
+from torchyard.api.resource import TrainingJob
+from torchyard.api.validation.changes import configuration
+from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
+from torchyard.reconcile.loop import decision_log
+from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, StatusWriter
+from torchyard.reconcile.loop.workqueue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
+from torchyard.reconcile.plan import plan
+from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
+from torchyard.reconcile.status.conditions import stalled
+from torchyard.reconcile.view import Refusal, View
+
+MAX_EVIDENCE = 300
+_log = logging.getLogger(__name__)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Concurrency and delays of the loop, in seconds."""
+
+    workers: int = 8
+    in_flight: int = MAX_IN_FLIGHT
+    backoff_base: float = BASE_SECONDS
+    backoff_most: float = MAX_SECONDS
+    resync: float = 60.0  # each job is reconciled this often even if all its events were lost
+
+
+class Controller:
+    """Reconciles all jobs of a cluster.
+
+    Args:
+        cluster: jobs and pods.
+        agents: state and commands of the agents.
+        clock: unix seconds.
+        settings: concurrency and delays.
+        complete: whether all pods are known. Until then only the first gang of a job without a state is created, since
+            its pod names are deterministic; every other job waits until it is enqueued again.
+        observe: called with the result of each reconcile (done, conflict, refused, unavailable, failed) and its
+            seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        agents: Agents,
+        *,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = Settings(),  # noqa: B008 -- frozen
+        complete: Callable[[], bool] = lambda: True,
+        observe: Callable[[str, float], None] = lambda _result, _seconds: None,
+    ) -> None:
+        self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
+        self._complete, self._observe, self._began = complete, observe, clock()
+        self._writer = StatusWriter(cluster, clock)
+        self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
+        self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
+        self._known: dict[Key, tuple[str, float]] = {}  # job uid, first reconcile in this process
+        self._configurations: dict[Key, tuple[tuple[str, int], str]] = {}  # by uid and generation
+        self._refusals = Refusals(clock)
+        self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
+        self._silent: dict[Key, str] = {}  # last problem that was logged
+
+    def enqueue(self, key: Key, after: float = 0.0) -> None:
+        """Queue a reconcile after `after` seconds, to debounce bursts of events."""
+        self._queue.add_after(key, after)
+
+    @property
+    def depth(self) -> int:
+        """Return the number of queued jobs."""
+        return len(self._queue)
+
+    async def run(self) -> None:
+        """Work until cancelled or closed."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._settings.workers):
+                group.create_task(self._work())
+
+    async def close(self, *, drop: bool = False) -> None:
+        """Take no more keys; `run` ends after the keys that are due, with `drop` after those in progress."""
+        self._queue.close(drop=drop)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one job once; return the seconds until the next time, None: it is gone or its pods are unknown."""
+        job = self._cluster.job(key)
+        if job is None:
+            uid, _ = self._known.pop(key, ("", 0.0))
+            self._configurations.pop(key, None)
+            self._writer.forget(uid)
+            self._refusals.forget(uid)
+            self._taken.discard(uid)
+            return None
+        complete = self._complete()
+        if not complete and job.status.state:
+            return None
+        decided = plan(self.view(job))
+        if not complete and not decided.pods_first:
+            return None
+        made = decision_log.decision(job, decided)
+        try:
+            due = await self._executor.carry_out(job, decided)
+        except (NameTaken, Refused, Unavailable) as error:
+            if made is not None:
+                decision_log.log(made, failed=type(error).__name__)
+            raise
+        if made is not None:
+            decision_log.log(made)
+        if any(isinstance(action, CreatePod) for action in decided.actions):
+            self._refusals.forget(job.metadata.uid)
+            self._taken.discard(job.metadata.uid)
+        return min(self._settings.resync, due if due is not None else self._settings.resync)
+
+    def view(self, job: TrainingJob) -> View:
+        """Return everything that the plan may know of a job now."""
+        now = self._clock()
+        uid, since = self._known.get(job.key, ("", now))
+        if uid != job.metadata.uid:
+            since = now
+            self._known[job.key] = (job.metadata.uid, since)
+        pods = self._cluster.pods(job.metadata.uid)
+        uids = {pod.uid for pod in pods} | set(job.status.rendezvous.members) - {""}
+        return View(
+            job=job,
+            pods=pods,
+            agents=self._agents.of(uids),
+            commands=self._agents.commanded(uids),
+            now=now,
+            since=since,
+            term=self._began,
+            refusal=self._refusals.of(job),
+            name_taken=job.metadata.uid in self._taken,
+            configuration=self._configuration(job),
+            images=self._cluster.images(job),
+            files_stay=self._cluster.keeps_files(job),
+        )
+
+    def _configuration(self, job: TrainingJob) -> str:
+        """Return the digest of the spec, computed once for each generation."""
+        version = (job.metadata.uid, job.metadata.generation)
+        known, digest = self._configurations.get(job.key, (("", 0), ""))
+        if known != version:
+            digest = configuration(job.spec)
+            self._configurations[job.key] = (version, digest)
+        return digest
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self._queue.get()
+            except Closed:
+                return
+            begun = time.monotonic()
+            try:
+                self._observe(await self._look(key), time.monotonic() - begun)
+            finally:
+                self._queue.done(key)
+
+    async def _look(self, key: Key) -> str:
+        try:
+            due = await self.reconcile(key)
+        except Conflict:
+            self._queue.fail(key)
+            return "conflict"
+        except NameTaken as error:
+            self._queue.fail(key)
+            self._say_once(key, f"a name of its pods is taken: {error}")
+            if (job := self._cluster.job(key)) is not None:
+                self._taken.add(job.metadata.uid)
+            return "conflict"
+        except StatusRefused as error:
+            self._queue.fail(key, at_least=error.retry_after)
+            if self._say_once(key, f"its status cannot be written: {error}"):
+                await self._warn(key, error)
+            return "refused"
+        except Refused as error:
+            self._queue.succeed(key)
+            self._queue.add_after(key, self._refused(key, error))
+            if error.reason == Reason.FORBIDDEN:  # people who can grant the right read the log, not the job
+                self._say_once(key, str(error))
+            return "refused"
+        except Unavailable as error:
+            self._queue.fail(key, at_least=error.retry_after)
+            self._say_once(key, f"the cluster does not answer, retrying: {error}")
+            return "unavailable"
+        except Exception as error:  # noqa: BLE001 -- an error on one job must not affect others
+            delay = self._queue.fail(key)
+            _log.exception("%s/%s: reconcile failed, next try in %.1f s", *key, delay)
+            await self._stall(key, error)
+            return "failed"
+        self._queue.succeed(key)
+        self._silent.pop(key, None)
+        if due is not None:
+            self._queue.add_after(key, due)
+        return "done"
+
+    def _say_once(self, key: Key, trouble: str) -> bool:
+        """Log a problem unless it was the last one logged for the job; return whether it was logged."""
+        if self._silent.get(key) == trouble:
+            return False
+        self._silent[key] = trouble
+        _log.warning("%s/%s: %s", *key, trouble)
+        return True
+
+    async def _warn(self, key: Key, error: StatusRefused) -> None:
+        """Record an event about a status that cannot be written, for `kubectl describe`."""
+        job = self._cluster.job(key)
+        if job is not None:
+            told = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
+            await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=told))
+
+    def _refused(self, key: Key, error: Refused) -> float:
+        """Store the refusal for the next plan; return the seconds until that is due."""
+        job = self._cluster.job(key)
+        return self._refusals.note(job, error) if job is not None else 0.0
+
+    async def _stall(self, key: Key, error: Exception) -> None:
+        """Set `Stalled` on the job, once per error."""
+        try:
+            job = self._cluster.job(key)
+            if job is None or job.metadata.deletion_timestamp is not None:
+                return
+            evidence = f"{type(error).__name__}: {error}"[:MAX_EVIDENCE]
+            status = stalled(job.status, self._clock(), generation=job.metadata.generation, evidence=evidence)
+            if status != job.status:
+                await self._writer.write(job, WriteStatus(status=status, urgent=True), 0.0)
+        except Exception:  # noqa: BLE001 -- the back-off does not depend on this write
+            _log.exception("%s/%s: Stalled could not be written", *key)
+
+
+FIRST_SECONDS = 1.0
+MOST_SECONDS = 60.0
+
+
+class Refusals:
+    """The newest rejection of each job, by uid.
+
+    Args:
+        clock: unix seconds.
+        jitter: drawn for every refusal, a factor in [0, 1); the delay grows by up to half of itself.
+    """
+
+    def __init__(self, clock: Callable[[], float], jitter: Callable[[], float] = random.random) -> None:
+        self._clock, self._jitter = clock, jitter
+        self._known: dict[str, tuple[int, int, Refusal]] = {}  # generation, times in a row, the newest
+
+    def of(self, job: TrainingJob) -> Refusal | None:
+        """Return the rejection that concerns the current generation of this job."""
+        generation, _, refusal = self._known.get(job.metadata.uid, (0, 0, None))
+        return refusal if generation == job.metadata.generation else None
+
+    def note(self, job: TrainingJob, error: Refused) -> float:
+        """Store a rejection; return the seconds until the next reconcile, 0 if the status has to change."""
+        now, before = self._clock(), self.of(job)
+        same = before is not None and before.reason == error.reason
+        times = self._known[job.metadata.uid][1] + 1 if same else 1
+        delay = error.retry_after or min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** min(times - 1, 16))
+        delay *= 1.0 + self._jitter() / 2
+        refusal = Refusal(
+            reason=error.reason,
+            message=error.message,
+            permanent=error.permanent,
+            since=before.since if before is not None and same else now,
+            until=now + delay,
+        )
+        self._known[job.metadata.uid] = (job.metadata.generation, times, refusal)
+        return delay if before is not None and same and before.message == error.message else 0.0
+
+    def forget(self, job_uid: str) -> None:
+        """Forget a job that is gone or whose write succeeded."""
+        self._known.pop(job_uid, None)

@@ -1,0 +1,148 @@
+"""Executes a plan: status first, then commands, deletions and creations in parallel, events, the job itself.
+
+With `pods_first` the status is written after the pods, whether or not they could be created.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.states import State
+from torchyard.api.values import Time
+from torchyard.reconcile.actions import (
+    Action,
+    CommandAgent,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    EmitEvent,
+    Plan,
+    WriteStatus,
+)
+from torchyard.reconcile.ports import Agents, Cluster, Refused, StatusRefused
+
+MAX_IN_FLIGHT = 50
+
+
+WAITING_SECONDS = 30.0
+LOOK_SECONDS = 5.0  # whether pods of other jobs are still queued
+
+
+class StatusWriter:
+    """Writes the statuses of all jobs.
+
+    Args:
+        cluster: receives the writes.
+        clock: unix seconds.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._began = clock()
+        self._written: dict[str, float] = {}  # job uid -> when
+
+    async def write(self, job: TrainingJob, action: WriteStatus, interval: float) -> float | None:
+        """Write or postpone a status; return the seconds until the next reconcile, None: when something changes.
+
+        Args:
+            job: as it was read.
+            action: the status the plan wants.
+            interval: `spec.metrics.interval` in seconds.
+        """
+        if action.status == job.status:
+            return None
+        now = self._clock()
+        if self._cluster.busy and now < action.yields_until:
+            return min(LOOK_SECONDS, action.yields_until - now)
+        age = now - self._written.get(job.metadata.uid, self._began)
+        pause = interval if action.status.state == State.RUNNING else max(interval, WAITING_SECONDS)
+        # A clock that was set back must not block writes.
+        if not action.urgent and 0 <= age < pause:
+            return pause - age
+        try:
+            await self._cluster.write_status(job, replace(action.status, last_update_time=Time.of(now)))
+        except Refused as error:
+            raise StatusRefused(error.reason, error.message, retry_after=error.retry_after) from error
+        self._written[job.metadata.uid] = self._clock()
+        return 0.0 if action.urgent else None  # a plan makes at most one transition; the next one may be due already
+
+    def forget(self, job_uid: str) -> None:
+        """Forget a job that is gone."""
+        self._written.pop(job_uid, None)
+
+
+class Executor:
+    """Executes plans; a failed write ends the plan, and the next reconcile continues.
+
+    Args:
+        cluster: receives the writes.
+        agents: receives the commands.
+        writer: of statuses.
+        in_flight: maximum number of concurrent writes over all jobs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, agents: Agents, writer: StatusWriter, *, in_flight: int = MAX_IN_FLIGHT
+    ) -> None:
+        self._cluster, self._agents, self._writer = cluster, agents, writer
+        self._budget = asyncio.Semaphore(in_flight)
+
+    async def carry_out(self, job: TrainingJob, plan: Plan) -> float | None:
+        """Execute a plan; return the seconds until the next reconcile, None: when something changes.
+
+        Raises:
+            Conflict, NameTaken, Refused, Unavailable: a write failed; the other pods of the gang are still tried.
+        """
+        due = [plan.requeue_after]
+        of = plan.actions
+        if not plan.pods_first:
+            due += await self._statuses(job, of)
+            if self._is_gone(job):
+                return None  # the write has shown it; pods created now would only be deleted again
+        for command in (each for each in of if isinstance(each, CommandAgent)):
+            self._agents.command(command)
+        try:
+            failed = await self._all(
+                self._cluster.delete_pod(job, each)
+                if isinstance(each, DeletePod)
+                else self._cluster.create_pod(job, each)
+                for each in of
+                if isinstance(each, DeletePod | CreatePod)
+            )
+        finally:
+            # The transition is in the status and will not be planned again, even if pods could not be created.
+            for event in (each for each in of if isinstance(each, EmitEvent)):
+                await self._cluster.emit_event(job, event)
+        if plan.pods_first:
+            due += await self._statuses(job, of)
+        if failed is not None:
+            raise failed
+        if any(isinstance(each, DeleteJob) for each in of):
+            await self._cluster.delete_job(job)
+        return min((each for each in due if each is not None), default=None)
+
+    def _is_gone(self, job: TrainingJob) -> bool:
+        now = self._cluster.job(job.key)
+        return now is None or now.metadata.uid != job.metadata.uid
+
+    async def _statuses(self, job: TrainingJob, actions: Iterable[Action]) -> list[float | None]:
+        """Write or postpone statuses; return the seconds until the next reconcile."""
+        due = []
+        for action in (each for each in actions if isinstance(each, WriteStatus)):
+            async with self._budget:
+                due.append(await self._writer.write(job, action, job.spec.metrics.interval))
+        return due
+
+    async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> BaseException | None:
+        """Run all writes concurrently; return the most actionable error, or None."""
+        results = await asyncio.gather(*(self._within_budget(write) for write in writes), return_exceptions=True)
+        failed = [result for result in results if isinstance(result, BaseException)]
+        return min(failed, key=lambda each: not isinstance(each, Refused), default=None)
+
+    async def _within_budget(self, write: Coroutine[Any, Any, None]) -> None:
+        async with self._budget:
+            await write

@@ -1,0 +1,254 @@
+"""`plan(view)`: from observations of one job to actions.
+
+Pure and total: no I/O, no clock, no randomness, and a result for every combination of observations. Everything else in
+this folder is a part of it or executes it. Actions are ordered: the status first (a round and an incarnation are
+persisted before an agent or a pod knows of them), then commands, deletions and creations, events. Only a new job need
+not wait for its first status: its gang follows from what is persisted with the job itself.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from torchyard.api.exit_codes import ExitCode
+from torchyard.api.reasons import Kind, Reason, say
+from torchyard.api.states import State
+from torchyard.api.status import Throughput, TrainingJobStatus, bounded, with_reason
+from torchyard.api.torchrun import is_agentless
+from torchyard.api.values import since
+from torchyard.reconcile import rounds
+from torchyard.reconcile.actions import (
+    Action,
+    CommandAgent,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    EmitEvent,
+    Plan,
+    WriteStatus,
+)
+from torchyard.reconcile.failures import node_loss_due
+from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
+from torchyard.reconcile.observed import observe, with_pod_agents
+from torchyard.reconcile.status import goodput
+from torchyard.reconcile.status.conditions import with_conditions
+from torchyard.reconcile.status.progress import with_figures
+from torchyard.reconcile.transitions import exit_code, next_transition
+from torchyard.reconcile.view import View
+
+NEW_SECONDS = 10.0
+YIELD_SECONDS = 30.0
+COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # finalizers of the garbage collector
+
+
+def plan(view: View) -> Plan:
+    """Return the actions for a view. Once a plan has taken effect, an unchanged view has an empty plan."""
+    if view.job.metadata.deletion_timestamp is not None:
+        return Plan(actions=_held(view))
+    if is_agentless(view.job.spec):
+        view = with_pod_agents(view)
+    before = view.job.status
+    if before.state.terminal:
+        return _finished(view, before)
+    seen = observe(view, before)
+    decided = next_transition(seen, goodput.advance(view, with_figures(seen, before)))
+    status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
+    due = [*decided.due, *node_loss_due(view)]
+    deletes: tuple[DeletePod, ...] = ()
+    creates: tuple[CreatePod, ...] = ()
+    if status.state.terminal:
+        commands = _exits(view, exit_code(status))
+        due.append(view.now + 1.0)
+    elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job.spec)):
+        commands = _exits(view, ExitCode.PREEMPTED)
+        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
+    else:
+        gang = keep_gang(seen.after(status))
+        status, deletes, creates = gang.status, gang.deletes, gang.creates
+        due += [gang.due] if gang.due is not None else []
+        saving = status.rendezvous.open and status.state == State.SUSPENDING
+        commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
+    if status.state.at_rest:
+        status = replace(status, nodes=replace(status.nodes, ready=0))
+    status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
+    write, news, events = (
+        _write(before, status),
+        _changed_commands(view, commands),
+        (*decided.events, *_edited(view), *_warned(before, status)),
+    )
+    alone = not deletes and not news
+    first = alone and _is_first_gang(view, status, creates)
+    if alone and (first or not creates) and not events and _only_waits(view, status):
+        write = tuple(replace(each, yields_until=view.since + YIELD_SECONDS) for each in write)
+    if first:
+        actions: tuple[Action, ...] = (*creates, *write, *events)
+    else:
+        actions = (*write, *news, *deletes, *creates, *events)
+    return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
+
+
+def _held(view: View) -> tuple[Action, ...]:
+    """Return the actions for a job that is being deleted: usually none, since the garbage collector deletes its pods.
+
+    If a finalizer of another controller keeps the object, its pods would continue to hold GPUs: they are deleted here,
+    and the status names the finalizer. A finished job keeps its outcome.
+    """
+    finalizers = view.job.metadata.finalizers
+    if not finalizers or COLLECTORS & set(finalizers):
+        return ()
+    deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is being deleted")
+    before = view.job.status
+    if before.state.terminal:
+        return deletes
+    generation = max(before.observed_generation, view.job.metadata.generation)
+    held = with_reason(
+        with_figures(observe(view, before), before),
+        State.TERMINATING,
+        Reason.TERMINATING,
+        ", ".join(sorted(finalizers)),
+    )
+    held = replace(
+        held,
+        observed_generation=generation,
+        progress=replace(held.progress, eta_seconds=None),
+        throughput=Throughput(),
+    )
+    return (*_write(before, bounded(with_conditions(held, view.now, generation=generation))), *deletes)
+
+
+def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
+    """Return whether these are the first pods of a new job, whose names any process would choose alike.
+
+    An older job that looks new may have a status that this process has not seen: the write's precondition will fail. A
+    job created since this process leads has no other history. A refusal of the cluster is reported before a retry.
+    """
+    before = view.job.status
+    created = since(view.job.metadata.creation_timestamp, -math.inf)
+    new = abs(view.now - created) < NEW_SECONDS or created > view.term + NEW_SECONDS
+    return bool(creates) and new and not before.state and status.incarnation == before.incarnation and not view.refusal
+
+
+def _only_waits(view: View, status: TrainingJobStatus) -> bool:
+    """Return whether this is a job's first status and only says what the job waits for.
+
+    A clock that was set back must not delay it further.
+    """
+    first = not view.job.status.state and view.since <= view.now
+    return first and status.reason in {Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.AGENT_SILENT}
+
+
+def _finished(view: View, status: TrainingJobStatus) -> Plan:
+    """Return the actions for a finished job: agents exit, remaining pods are deleted, the TTL runs."""
+    completed = since(status.completion_time, view.now)
+    deletes, due = leftovers(view, completed)
+    actions: list[Action] = [
+        *_acknowledge(view, status, quiet=not deletes),
+        *_changed_commands(view, _exits(view, exit_code(status))),
+        *deletes,
+    ]
+    times = [due] if due is not None else []
+    if view.job.spec.ttl_after_finished is not None:
+        expiry = completed + view.job.spec.ttl_after_finished
+        if view.now >= expiry:
+            actions.append(DeleteJob(uid=view.job.metadata.uid))
+        else:
+            times.append(expiry)
+    return Plan(actions=tuple(actions), requeue_after=_requeue(view, times))
+
+
+def _acknowledge(view: View, status: TrainingJobStatus, *, quiet: bool) -> tuple[WriteStatus, ...]:
+    """Acknowledge an edit of a finished job, so that clients that compare generations do not wait forever.
+
+    `Stalled` is cleared once nothing is left to do (`quiet`).
+    """
+    generation = view.job.metadata.generation
+    seen = with_conditions(replace(status, observed_generation=generation), view.now, generation=generation)
+    corrected = quiet and _stalls(seen) != _stalls(status)
+    if status.observed_generation >= generation and not corrected:
+        return ()
+    return (WriteStatus(status=bounded(seen), urgent=True),)
+
+
+def _stalls(status: TrainingJobStatus) -> bool:
+    return any((each.type, each.status) == ("Stalled", "True") for each in status.conditions)
+
+
+def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
+    return tuple(
+        CommandAgent(pod_uid=pod.uid, verb="exit", code=code)
+        for pod in sorted(view.pods, key=lambda pod: (pod.index, pod.uid))
+        if pod.alive
+    )
+
+
+def _changed_commands(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
+    if is_agentless(view.job.spec):
+        return ()
+    return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
+
+
+def _write(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[WriteStatus, ...]:
+    """Return a write if the status differs by more than elapsed time, which the next write attributes."""
+    if _without_elapsed_time(before) == _without_elapsed_time(after):
+        return ()
+    return (WriteStatus(status=after, urgent=_decisive_fields(before) != _decisive_fields(after)),)
+
+
+def _edited(view: View) -> tuple[EmitEvent, ...]:
+    """Return the event for an edit that the existing pods cannot follow, such as a changed parameter."""
+    seen, generation = view.job.status.observed_generation, view.job.metadata.generation
+    if not 0 < seen < generation or view.job.spec.suspend:
+        return ()
+    outdated = sorted(pod.name for pod in view.pods if pod.alive and pod.configuration not in {"", view.configuration})
+    if not outdated:
+        return ()
+    message = say(Reason.CONFIGURATION_CHANGED, f"pods {', '.join(outdated[:3])}")
+    return (EmitEvent(type="Warning", reason=Reason.CONFIGURATION_CHANGED, message=message),)
+
+
+def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+    """Return an event for each new warning, bounded by the number of listed warnings."""
+    if len(after.warnings) <= len(before.warnings):
+        return ()
+    return tuple(_warning(text) for text in after.warnings if text not in before.warnings)
+
+
+def _warning(text: str) -> EmitEvent:
+    """Return the event of a warning: under its own reason if it is the operator's, else as `TrainerWarning`."""
+    own = next((each for each in Reason if each.kind is Kind.WARNING and text.startswith(each.sentence)), None)
+    if own is not None:
+        return EmitEvent(type="Warning", reason=own, message=text)
+    return EmitEvent(type="Warning", reason=Reason.TRAINER_WARNING, message=say(Reason.TRAINER_WARNING, text))
+
+
+def _without_elapsed_time(status: TrainingJobStatus) -> TrainingJobStatus:
+    return replace(status, goodput=None, gpu_seconds=0.0)
+
+
+def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
+    """Return the fields that decisions depend on and users wait for; all others are figures."""
+    return (
+        status.observed_generation,
+        # Pods start and agents connect at nearly the same time: not worth a separate write.
+        (State.PENDING, Reason.WAITING_FOR_PODS)
+        if status.reason == Reason.WAITING_FOR_AGENTS
+        else (status.state, status.reason),
+        [(each.type, each.status) for each in status.conditions],
+        status.round,
+        status.incarnation,
+        status.images,
+        status.rendezvous,
+        status.restarts,
+        status.nodes.desired,
+        status.nodes.lost,
+        [(each.round, each.end_time, each.reason) for each in status.attempts],
+        status.completion_time,
+        len(status.warnings),
+        # Values at rungs: a sweep stops a trial by them.
+        [name for name in status.metrics if "@" in name],
+    )
+
+
+def _requeue(view: View, times: list[float]) -> float | None:
+    ahead = [due - view.now for due in times if view.now < due < math.inf]
+    return min(ahead, default=None)

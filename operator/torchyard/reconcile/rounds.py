@@ -1,0 +1,292 @@
+"""Rounds: the barrier before a round, its opening, the commands of its members, and its end."""
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.reasons import Reason
+from torchyard.api.states import State
+from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
+from torchyard.api.values import Time, since
+from torchyard.reconcile import failures
+from torchyard.reconcile.actions import CommandAgent
+from torchyard.reconcile.failures import Outcome
+from torchyard.reconcile.observed import Observed
+from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
+from torchyard.reconcile.status.progress import RETURN_SECONDS, started
+from torchyard.reconcile.view import Agent, Pod, RoundExit, View
+
+MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
+SETTLE_SECONDS = 2.0
+STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop workers that did not save in time
+
+
+class Barrier(Struct, frozen=True, kw_only=True):
+    """The members that are ready for the next round, in rank order; `waiting` says what the others lack."""
+
+    ready: tuple[tuple[Pod, Agent], ...]
+    waiting: tuple[str, ...]
+
+
+def barrier(seen: Observed) -> Barrier:
+    """Return the members that are ready: their agents are connected and idle."""
+    held = seen.active
+    ready: list[tuple[Pod, Agent]] = []
+    waiting: list[str] = []
+    for index in range(seen.view.job.spec.nodes):
+        pod = held.get(index)
+        agent = seen.view.agents.get(pod.uid) if pod is not None else None
+        lack = _shortage(pod, agent)
+        if pod is not None and agent is not None and not lack:
+            ready.append((pod, agent))
+        else:
+            waiting.append(lack)
+    return Barrier(ready=tuple(ready), waiting=tuple(waiting))
+
+
+def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
+    """Return whether the next round may open now, and when the back-off ends that delays it."""
+    due = status.rendezvous.next_round_time
+    if gate.waiting or not gate.ready:
+        return False, None
+    seated = {pod.uid for pod, _ in gate.ready}
+    if any(pod.alive and pod.uid not in seated for pod in view.pods):
+        # Workers of an older round may still run there, and two rounds must not train at the same time.
+        return False, None
+    if due is not None and view.now < due:
+        return False, due
+    leader = gate.ready[0][1]
+    return bool(leader.address) and leader.master_port > 0, None
+
+
+def difference(gate: Barrier) -> str:
+    """Return how the configurations of the members differ; empty: they do not, as far as is known."""
+    images: dict[str, tuple[str, str]] = {}  # repository -> digest, pod
+    contents: dict[str, str] = {}  # digest -> pod
+    for pod, agent in gate.ready:
+        repository, _, digest = pod.image_digest.rpartition("@")
+        known, other = images.setdefault(repository, (digest, pod.name))
+        if known != digest:
+            return f"{other} has image {repository}@{known[:19]}, {pod.name} has {digest[:19]}"
+        if agent.content:
+            contents.setdefault(agent.content, pod.name)
+    if len(contents) > 1:
+        first, second, *_ = contents.values()
+        return f"{first} and {second} read different config maps, secrets, script or configuration"
+    return ""
+
+
+def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
+    """Return the status with round n + 1 open, which must be persisted before an agent gets the command."""
+    leader = gate.ready[0][1]
+    opened = Time.of(view.now)
+    resumed = status.checkpoint.step if status.checkpoint is not None else 0
+    again = status.state == State.RECOVERING and status.round > 0
+    attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
+    return replace(
+        status,
+        round=status.round + 1,
+        restarts=replace(status.restarts, total=status.restarts.total + again),
+        rendezvous=Rendezvous(
+            open=True,
+            master_address=leader.address,
+            master_port=leader.master_port,
+            members=[pod.uid for pod, _ in gate.ready],
+            micro_batch=status.rendezvous.micro_batch,
+            oldest_incarnation=status.rendezvous.oldest_incarnation,
+        ),
+        attempts=[*status.attempts, attempt],
+        progress=replace(status.progress, stalled=None),
+        start_time=status.start_time or opened,
+    )
+
+
+def member_outcomes(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome, ...]:
+    """Return the outcome of each member of the open round, in rank order."""
+    stepping = any(report.step > 0 for report in seen.reports)
+    return tuple(
+        failures.outcome(seen.view, seen.pods.get(uid), uid, rank, status.round, peers_run=stepping)
+        for rank, uid in enumerate(status.rendezvous.members)
+    )
+
+
+def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
+    """Return the failure of a round whose first step is overdue, or when it will be.
+
+    This applies only to jobs that report: a program without reports may be at step 1,000. Time in which no operator
+    listened does not count.
+    """
+    view = seen.view
+    reports = seen.reports
+    if started(seen, status) or not (reports or view.job.spec.trainer is not None):
+        return None, None
+    if any(uid not in view.agents or not view.agents[uid].connected for uid in status.rendezvous.members):
+        return None, None
+    begun = max(view.since, since(status.attempts[-1].start_time if status.attempts else None, view.now))
+    due = begun + view.job.spec.health.start_timeout
+    if view.now < due:
+        return None, due
+    slow = max(reports, key=lambda report: -report.rank, default=None)
+    phase = slow.phase if slow is not None else ""
+    return failures.overdue(view.job.spec.health.start_timeout, phase, view.now, nodes=view.job.spec.nodes), None
+
+
+def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:
+    """Return whether the first cause is known, else when to decide without it.
+
+    A failure that is not a consequence is the cause. If only consequences are known, wait a moment: the member that
+    failed first may report last, and an eviction is reported only after the pod has stopped. Members may not have
+    connected to a new operator process yet, and without their agents no round could open anyway.
+    """
+    unexplained = any(each.unexplained for each in outcomes)
+    primary = any(each.state == "failed" and not (each.secondary or each.unexplained) for each in outcomes)
+    ended = all(each.state != "running" for each in outcomes) and not unexplained
+    due = since(status.attempts[-1].end_time if status.attempts else None, view.now) + SETTLE_SECONDS
+    members = zip(status.rendezvous.members, outcomes, strict=True)
+    if any(each.state == "running" and uid not in view.agents for uid, each in members):
+        due = max(due, view.since + RETURN_SECONDS)
+    return primary or ended or view.now >= due, due
+
+
+def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
+    """Return the status with the end of the open round begun; it is still open."""
+    return _amend(status, end_time=Time.of(view.now), reason=reason)
+
+
+def close_failed(
+    seen: Observed, status: TrainingJobStatus, cause: Outcome, lost: int
+) -> tuple[TrainingJobStatus, RestartDecision]:
+    """Return the status with the round closed, its first cause recorded, and the restart budget applied."""
+    view = seen.view
+    end_step = max(seen.newest_step, cause.step or 0)
+    decision = decide_restart(status, view.job.spec.restart, cause, end_step)
+    status = _amend(
+        status,
+        end_time=status.attempts[-1].end_time
+        if status.attempts and status.attempts[-1].end_time
+        else Time.of(view.now),
+        reason=cause.reason,
+        cause=cause.cause,
+        counted=decision.counted,
+        end_step=end_step,
+        steps_gained=decision.steps_gained,
+    )
+    status = _shut(status, Time.of(view.now + decision.delay) if decision.delay and not decision.verdict else None)
+    if decision.micro_batch is not None:
+        status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=decision.micro_batch))
+    nodes = replace(status.nodes, lost=status.nodes.lost + lost)
+    return replace(status, restarts=decision.restarts, nodes=nodes), decision
+
+
+def close_clean(seen: Observed, status: TrainingJobStatus, reason: Reason, answer: str = "") -> TrainingJobStatus:
+    """Return the status with the round closed for a reason that is not charged: completion, suspend, end of the job."""
+    attempt = status.attempts[-1] if status.attempts else None
+    end_step = seen.newest_step
+    saved = status.checkpoint.step if status.checkpoint is not None else end_step
+    gained_to = end_step if reason == Reason.COMPLETED else saved
+    status = _amend(
+        status,
+        end_time=attempt.end_time if attempt is not None and attempt.end_time else Time.of(seen.view.now),
+        reason=reason,
+        answer=answer,
+        end_step=end_step,
+        steps_gained=max(0, gained_to - (attempt.start_step if attempt else 0)),
+    )
+    return _shut(status, None)
+
+
+def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
+    """Return the commands of the members of the newest round, level-triggered: `run` while it is open, else `stop`."""
+    meet, present = status.rendezvous, {pod.uid for pod in view.pods if pod.alive}
+    if not meet.open:
+        # A status that was edited, or pruned by another CRD, may lack members that train.
+        trains = (uid for uid in sorted(present) if _trains(view.agents.get(uid), status.round))
+        return tuple(
+            CommandAgent(pod_uid=uid, verb="stop", round=status.round)
+            for uid in dict.fromkeys((*meet.members, *trains))
+            if uid in present
+        )
+    return tuple(
+        CommandAgent(
+            pod_uid=uid,
+            verb="run",
+            round=status.round,
+            nodes=len(meet.members),
+            node_rank=rank,
+            master_address=meet.master_address,
+            master_port=meet.master_port,
+            procs=failures.procs(view, uid),
+            env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
+        )
+        for rank, uid in enumerate(meet.members)
+        if uid in present
+    )
+
+
+def _trains(agent: Agent | None, newest: int) -> bool:
+    return agent is not None and agent.state == "running" and agent.round <= newest
+
+
+def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
+    """Return commands to save and stop, or only to stop if saving is switched off."""
+    present = {pod.uid for pod in view.pods if pod.alive}
+    save = view.job.spec.checkpoint.on_preempt
+    grace = float(view.job.spec.grace_period) if save else 0.0
+    return tuple(
+        CommandAgent(pod_uid=uid, verb="save-and-stop" if save else "stop", round=status.round, grace_seconds=grace)
+        for uid in status.rendezvous.members
+        if uid in present
+    )
+
+
+def _shortage(pod: Pod | None, agent: Agent | None) -> str:
+    if pod is None or (pod.phase == "Pending" and not pod.reason):
+        return ""  # it is being created, which the state says already
+    if agent is None or not agent.connected:
+        if pod.phase == "Unknown":
+            return f"{pod.name}: its node {pod.node} is not ready"
+        return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
+    if agent.state != "ready":
+        return f"{pod.name}: agent {agent.state}"
+    # It may have begun its last command without having reported it.
+    return "" if agent.current else f"{pod.name}: agent has not obeyed yet"
+
+
+def without_waits(meet: Rendezvous) -> Rendezvous:
+    """Return the rendezvous without the facts about what the job waited for."""
+    return replace(meet, released=False, silent=False, delayed=False)
+
+
+def _amend(status: TrainingJobStatus, **changes: Any) -> TrainingJobStatus:
+    if not status.attempts:
+        return status
+    return replace(status, attempts=[*status.attempts[:-1], replace(status.attempts[-1], **changes)])
+
+
+def _shut(status: TrainingJobStatus, next_round_time: Time | None) -> TrainingJobStatus:
+    return replace(
+        status, rendezvous=replace(without_waits(status.rendezvous), open=False, next_round_time=next_round_time)
+    )
+
+
+_WORST_FIRST = ("killed", "deaf", "ended")
+
+
+def answer(view: View, status: TrainingJobStatus) -> str:
+    """Return the worst response among the members of the newest round; empty if they report their saves."""
+    agents = (view.agents[uid] for uid in status.rendezvous.members if uid in view.agents)
+    ends = [each.exit for each in agents if each.exit is not None and each.exit.round == status.round]
+    known = [each for each in ends if each.answer in _WORST_FIRST]
+    if not known:
+        return ""
+    return _response(min(known, key=lambda each: (_WORST_FIRST.index(each.answer), -each.answer_seconds)))
+
+
+def _response(end: RoundExit) -> str:
+    seconds = f"{end.answer_seconds:.0f} s"
+    if end.answer == "ended":
+        return f"the program ended by itself with exit code {end.answer_code}, {seconds} after SIGTERM"
+    if end.answer == "killed":
+        return f"the program had not ended {seconds} after it was asked to save, and was killed; raise spec.gracePeriod"
+    return "the program does not handle SIGTERM, so it was ended without a save"

@@ -1,0 +1,1 @@
+"""Parts of a status: conditions, goodput, figures from reports."""

@@ -1,0 +1,280 @@
+"""Figures from the reports of the open round: step, rate, metrics, checkpoint, GPUs. Every value is checked."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from torchyard.api.formatting import span
+from torchyard.api.reasons import Reason, say
+from torchyard.api.states import Phase, State
+from torchyard.api.status import (
+    MAX_METRICS,
+    MAX_WARNING,
+    MAX_WARNINGS,
+    CheckpointStatus,
+    Gpus,
+    Nodes,
+    Progress,
+    Throughput,
+    TrainingJobStatus,
+)
+from torchyard.api.values import Time, since
+from torchyard.reconcile.advisories import advisories, devices
+from torchyard.reconcile.observed import Observed
+from torchyard.reconcile.view import Agent, GpuReport, RankReport, View
+
+SILENT_START_SECONDS = 30.0
+RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
+MAX_NAME = 64
+# Ages of the last step that a message mentions: each of them costs a status write.
+STEP_AGES = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, *(3600.0 * hours for hours in range(1, 49)))
+
+
+def started(seen: Observed, status: TrainingJobStatus) -> bool:
+    """Return whether the open round has made its first step. Once Running, it stays so until it closes.
+
+    A program without reports counts as started after its workers have run for half a minute. Built-in workloads always
+    report first: without a report there is no worker yet, and health.startTimeout applies.
+    """
+    view = seen.view
+    if not status.rendezvous.open:
+        return False
+    if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
+        return True
+    if _tells(seen):
+        first = status.attempts[-1].start_step if status.attempts else 0
+        return any(_stepped(report, first) for report in seen.reports)
+    running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
+    return running and view.now >= _silent_start(view, status)
+
+
+def silent_start_due(seen: Observed, status: TrainingJobStatus) -> float | None:
+    """Return when a round without reports will count as started."""
+    if not status.rendezvous.open or _tells(seen) or started(seen, status):
+        return None
+    due = _silent_start(seen.view, status)
+    return due if due > seen.view.now else None
+
+
+def _tells(seen: Observed) -> bool:
+    """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
+    return seen.view.job.spec.trainer is not None or bool(seen.reports)
+
+
+def running(status: TrainingJobStatus) -> Reason:
+    """Return the reason of a started round, from the newest report of its first rank, even of an earlier process."""
+    if status.progress.stalled is not None:
+        return Reason.STANDING_STILL if status.progress.stalled else Reason.TRAINING
+    stepped = bool(status.attempts) and status.attempts[-1].end_step > status.attempts[-1].start_step
+    return Reason.TRAINING if stepped else Reason.NO_REPORTS
+
+
+def step_age(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return a sentence about the age of the last step if it is long, and when that sentence changes."""
+    made = status.progress.last_step_time
+    if made is None or not seen.reports:
+        return "", None
+    passed = [age for age in STEP_AGES if made + age <= seen.view.now]
+    ahead = next((made + age for age in STEP_AGES if made + age > seen.view.now), None)
+    if not passed:
+        return "", ahead
+    phase = f", rank 0 is in phase {status.progress.phase}" if status.progress.phase not in {"", Phase.STEP} else ""
+    return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
+
+
+def counts_anew(seen: Observed, status: TrainingJobStatus) -> bool:
+    """Return whether steps of a later round are counted from 0, since the program does not report where it resumed."""
+    reports = seen.reports
+    return status.round > 1 and bool(reports) and reports[0].from_start
+
+
+def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status with the figures of the agents: progress, metrics, throughput, checkpoint, GPUs, nodes."""
+    view = seen.view
+    reports = seen.reports
+    environment = next((agent.environment for agent in view.agents.values() if agent.environment), status.environment)
+    status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status), environment=environment)
+    if not reports:
+        return replace(status, warnings=list(dict.fromkeys((*status.warnings, *_notices(view))))[:MAX_WARNINGS])
+    lead = reports[0]
+    step = max(report.step for report in reports)
+    throughput = _throughput(lead.throughput)
+    if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
+        throughput = replace(throughput, steps_per_second=_short(rate))
+    checkpoint = newest_checkpoint(reports, None if _has_none(view, lead) else status.checkpoint, step)
+    metrics = sorted((name[:MAX_NAME], _short(value)) for name, value in lead.metrics.items() if _finite(value))
+    attempts = status.attempts
+    if attempts:
+        attempts = [*attempts[:-1], replace(attempts[-1], end_step=max(attempts[-1].end_step, step))]
+    return replace(
+        status,
+        progress=_progress(view, status, lead, step, throughput),
+        throughput=throughput,
+        metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
+        checkpoint=checkpoint,
+        devices=devices(reports) or status.devices,
+        warnings=_warnings(view, status, reports),
+        attempts=attempts,
+        artifacts=list(lead.artifacts) or status.artifacts,
+    )
+
+
+def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> list[str]:
+    """Return the warnings of the operator and of the ranks, each text once."""
+    own = (say(code, evidence)[:MAX_WARNING] for code, evidence in advisories(view, status, reports))
+    said = (text[:MAX_WARNING] for report in reports for text in report.warnings)
+    return list(dict.fromkeys((*own, *said, *_notices(view))))[:MAX_WARNINGS]
+
+
+def _notices(view: View) -> list[str]:
+    """Return the notices of the agents, for example why warm start is off."""
+    agents = (agent for _, agent in sorted(view.agents.items()))
+    return [say(Reason.AGENT_NOTICE, text)[:MAX_WARNING] for agent in agents for text in agent.notices]
+
+
+def _stepped(report: RankReport, first: int) -> bool:
+    phase = Phase.of(report.phase)
+    if phase is not None and phase.after_step:
+        return True
+    return report.step > 0 and not (phase is not None and phase.before_steps) and report.step != first
+
+
+def _runs(agent: Agent | None, number: int) -> bool:
+    return agent is not None and agent.round == number and agent.state == "running"
+
+
+def _silent_start(view: View, status: TrainingJobStatus) -> float:
+    return since(status.attempts[-1].start_time if status.attempts else None, view.now) + SILENT_START_SECONDS
+
+
+def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int, throughput: Throughput) -> Progress:
+    total = lead.total_steps if lead.total_steps and lead.total_steps > 0 else None
+    percent = round(min(100.0, 100.0 * step / total), 2) if total else None
+    rate = throughput.steps_per_second
+    eta = round(max(0, total - step) / rate) if total and rate and (total - step) / rate < 1e9 else None
+    moved = step != status.progress.step or status.progress.last_step_time is None
+    reported = lead.time if 0 < lead.time <= view.now else view.now
+    return Progress(
+        step=step,
+        total_steps=total,
+        epoch=lead.epoch if lead.epoch is not None and _finite(lead.epoch) else None,
+        percent=percent,
+        eta_seconds=eta,
+        last_step_time=Time.of(reported) if moved and step > 0 else status.progress.last_step_time,
+        phase=lead.phase[:32],
+        stalled=lead.still_seconds > 0,
+    )
+
+
+def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> float:
+    """Return the steps per second since the round opened, for programs that report no rate.
+
+    Programs that count their own steps measure the rate from the second step on; the first one includes the start.
+    """
+    if not status.attempts or lead.round_steps == 1:
+        return 0.0
+    attempt = status.attempts[-1]
+    made = step - attempt.start_step if lead.round_steps is None else lead.round_steps
+    elapsed = lead.time - since(attempt.start_time, lead.time)
+    return max(0.0, made / elapsed) if elapsed > 0 else 0.0
+
+
+def _throughput(told: Mapping[str, float]) -> Throughput:
+    """Return the checked throughput of the whole gang, which rank 0 reports."""
+
+    def figure(name: str) -> float | None:
+        value = told.get(name)
+        return _short(value) if value is not None and _finite(value) and value >= 0 else None
+
+    return Throughput(
+        steps_per_second=figure("stepsPerSecond"),
+        samples_per_second=figure("samplesPerSecond"),
+        tokens_per_second=figure("tokensPerSecond"),
+        mfu=figure("mfu"),
+    )
+
+
+def newest_checkpoint(
+    reports: Sequence[RankReport], before: CheckpointStatus | None, step: int
+) -> CheckpointStatus | None:
+    """Return the newest complete checkpoint that any rank reports, and how far `step` is beyond it.
+
+    Rank 0 has read the folder in this round: if it continues from an older one, newer ones were unreadable.
+    """
+    known = [(saved, report) for report in reports if (saved := _saved_step(report)) is not None]
+    newest = before
+    for saved, report in known:
+        stale = newest is not None and report.rank == 0 and saved < newest.step
+        if newest is None or stale or saved > newest.step:
+            newest = _read_checkpoint(saved, report.checkpoint or {})
+    return replace(newest, steps_at_risk=max(0, step - newest.step)) if newest is not None else None
+
+
+def _saved_step(report: RankReport) -> int | None:
+    saved = (report.checkpoint or {}).get("step")
+    return saved if isinstance(saved, int) and not isinstance(saved, bool) and saved >= 0 else None
+
+
+def _has_none(view: View, lead: RankReport) -> bool:
+    """Return whether rank 0 of a built-in trainer makes steps without a checkpoint: earlier ones went with its pod."""
+    trainer = view.job.spec.trainer
+    trains = trainer is not None and trainer.mode == "train"
+    phase = Phase.of(lead.phase)
+    stepped = phase is not None and (phase.after_step or phase is Phase.STEP)
+    return trains and stepped and lead.rank == 0 and lead.checkpoint is None
+
+
+def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
+    time, size_, seconds, path = (told.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
+    return CheckpointStatus(
+        step=step,
+        time=Time.of(float(time)) if time is not None and _finite(time) and 0 < time < 1e11 else None,
+        path=path[:1024] if isinstance(path, str) else "",
+        bytes=size_ if isinstance(size_, int) and not isinstance(size_, bool) else None,
+        save_seconds=float(seconds) if seconds is not None and _finite(seconds) else None,
+    )
+
+
+def _nodes(seen: Observed, status: TrainingJobStatus) -> Nodes:
+    view = seen.view
+    held = seen.active
+    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < seen.size]
+    ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
+    if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
+        # Members connect to a new operator one by one: those that have not connected yet keep their state.
+        ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
+    return Nodes(desired=seen.size, ready=ready, lost=status.nodes.lost)
+
+
+def _gpus(seen: Observed, status: TrainingJobStatus) -> Gpus:
+    """Return the GPUs of the gang; a GPU that two pods see counts once."""
+    held = [seen.view.agents.get(pod.uid) for pod in seen.active.values()]
+    found: dict[str, GpuReport] = {}
+    for agent in held:
+        for gpu in agent.gpus if agent is not None else ():
+            found[gpu.uuid or f"{agent.pod_uid if agent is not None else ''}/{gpu.index}"] = gpu
+    cards = list(found.values())
+    if not cards:
+        return Gpus(count=status.gpus.count) if held and not any(held) else Gpus()
+    busy = [gpu.utilization for gpu in cards if _finite(gpu.utilization)]
+    heat = [gpu.temperature_c for gpu in cards if _finite(gpu.temperature_c)]
+    power = [gpu.power_w for gpu in cards if _finite(gpu.power_w)]
+    return Gpus(
+        count=len(cards),
+        utilization=round(math.fsum(map(float, filter(_finite, busy))) / len(busy), 1) if busy else None,  # type: ignore[arg-type]
+        memory_used_bytes=sum(gpu.memory_used_bytes for gpu in cards),
+        memory_total_bytes=sum(gpu.memory_total_bytes for gpu in cards),
+        temperature_c=max(value for value in heat if value is not None) if heat else None,
+        power_w=round(math.fsum(value for value in power if value is not None), 1) if power else None,
+    )
+
+
+def _short(value: float) -> float:
+    """Return six significant digits: more would only enlarge every status."""
+    return float(f"{value:.6g}")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308

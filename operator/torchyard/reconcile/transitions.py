@@ -1,0 +1,454 @@
+"""The state machine of a job: at most one transition per plan, from the persisted status and current observations."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.exit_codes import ExitCode, exit_code_of
+from torchyard.api.formatting import plural
+from torchyard.api.forms import BUILT_IN
+from torchyard.api.reasons import Reason, say
+from torchyard.api.states import State
+from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
+from torchyard.api.validation.params import params_faults
+from torchyard.api.values import Time, since
+from torchyard.reconcile import failures, rounds, waiting
+from torchyard.reconcile.actions import EmitEvent
+from torchyard.reconcile.failures import Outcome
+from torchyard.reconcile.observed import Observed, counts_for_index
+from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
+from torchyard.reconcile.rounds import answer
+from torchyard.reconcile.status import goodput
+from torchyard.reconcile.status.progress import counts_anew, running, silent_start_due, started, step_age
+from torchyard.reconcile.view import Pod, View
+from torchyard.reconcile.waiting import waiting_events, with_pending_reason
+
+FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
+FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
+# Delay before a pod that was not charged is replaced, unless it lived longer.
+FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
+
+
+class Transition(Struct, frozen=True, kw_only=True):
+    """The status after this plan, the events to record, and when to plan again if nothing changes."""
+
+    status: TrainingJobStatus
+    events: tuple[EmitEvent, ...] = ()
+    due: tuple[float, ...] = ()
+
+
+def next_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
+    """Decide the next transition of a job. `status` has the current figures already."""
+    view = seen.view
+    if status.state.terminal:
+        return Transition(status=status)
+    deadline = waiting.deadline(view, status)
+    if deadline is not None and view.now >= deadline:
+        advice = f"raise it and run the job again; {_kept(view, status)}"
+        return fail(seen, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
+    decided = _open_transition(seen, status) if status.rendezvous.open else _closed_transition(seen, status)
+    return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
+
+
+def _kept(view: View, status: TrainingJobStatus) -> str:
+    """Return a sentence about what remains of the job's work."""
+    if status.checkpoint is None:
+        return "no checkpoint was saved"
+    return f"its checkpoint of step {status.checkpoint.step} is kept" if view.files_stay else f"note that {FILES_GONE}"
+
+
+def fail(seen: Observed, status: TrainingJobStatus, reason: Reason, evidence: str, *, advice: str = "") -> Transition:
+    """Fail the job and close an open round. `advice`: replaces the reason's next step."""
+    if status.rendezvous.open:
+        status = rounds.close_clean(seen, status, reason)
+    message = say(reason, evidence, advice=advice)
+    status = replace(
+        status,
+        state=State.FAILED,
+        reason=reason,
+        message=message,
+        completion_time=Time.of(seen.view.now),
+        exit_code=exit_code_of(reason),
+    )
+    return Transition(status=status, events=(EmitEvent(type="Warning", reason=reason, message=message),))
+
+
+def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
+    view = seen.view
+    outcomes = rounds.member_outcomes(seen, status)
+    if outcomes and all(each.state == "done" for each in outcomes):
+        return _succeed(seen, status)
+    ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
+    if view.job.spec.suspend or (ending is not None and ending.reason == Reason.SUSPENDED):
+        return _save_and_close(seen, status, outcomes)
+    if any(each.state == "failed" for each in outcomes):
+        settled, due = rounds.settled(view, status, outcomes)
+        if not settled:
+            marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
+            return Transition(status=with_reason(marked, _open_state(seen, marked), status.reason), due=(due,))
+        return _close(seen, status, failures.first(outcomes), outcomes)
+    overdue, start_due = rounds.timed_out(seen, status)
+    if overdue is not None:
+        return _close(seen, status, overdue, outcomes)
+    return _train(seen, status, start_due)
+
+
+def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -> Transition:
+    """Continue the open round."""
+    view = seen.view
+    state = _open_state(seen, status)
+    begun = state == State.RUNNING and view.job.status.state != State.RUNNING
+    if begun:
+        status = _note_recovery(view, status)
+    silent, silence_due = waiting.unheard(view, status)
+    status = _with_silence(status, silent)
+    idle, idle_due = waiting.workers_unheard(view, status) if state != State.RUNNING else ("", None)
+    reason, evidence = (
+        {State.RUNNING: running(status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
+        "",
+    )
+    age_due: float | None = None
+    events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
+    if silent:
+        reason, evidence = Reason.AGENT_SILENT, silent
+    elif idle:
+        reason, evidence = Reason.WORKERS_SILENT, idle
+    elif state == State.RUNNING:
+        evidence, age_due = step_age(seen, status)
+        if counts_anew(seen, status):
+            evidence = "; ".join(filter(None, (evidence, FROM_START)))
+    status = with_reason(status, state, reason, evidence)
+    times = (age_due, start_due, silent_start_due(seen, status), silence_due, idle_due)
+    due = tuple(each for each in times if each is not None)
+    return Transition(
+        status=status, events=(*(events if begun else ()), *waiting_events(view.job.status, status)), due=due
+    )
+
+
+def _with_silence(status: TrainingJobStatus, silent: str) -> TrainingJobStatus:
+    """Return the status with the fact that agents are silent: a new operator need not establish it again."""
+    if status.rendezvous.silent == bool(silent):
+        return status
+    return replace(status, rendezvous=replace(status.rendezvous, silent=bool(silent)))
+
+
+def _open_state(seen: Observed, status: TrainingJobStatus) -> State:
+    if started(seen, status):
+        return State.RUNNING
+    return State.RECOVERING if status.state == State.RECOVERING else State.STARTING
+
+
+def _note_recovery(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Record in the former attempt how long the job made no steps."""
+    if len(status.attempts) < 2 or status.state != State.RECOVERING:
+        return status
+    ended = status.attempts[-2].end_time
+    lost = max(0.0, view.now - ended) if ended is not None else 0.0
+    before = replace(status.attempts[-2], seconds_lost=round(lost, 1))
+    return replace(status, attempts=[*status.attempts[:-2], before, status.attempts[-1]])
+
+
+def _succeed(seen: Observed, status: TrainingJobStatus) -> Transition:
+    status = rounds.close_clean(seen, status, Reason.COMPLETED)
+    said = [f"step {status.progress.step}"] if status.progress.step else []
+    said += [FILES_GONE] if status.artifacts and not seen.view.files_stay else []
+    message = say(Reason.COMPLETED, ", ".join(said))
+    progress = replace(status.progress, eta_seconds=0) if status.progress.total_steps else status.progress
+    status = replace(
+        status,
+        state=State.SUCCEEDED,
+        reason=Reason.COMPLETED,
+        message=message,
+        completion_time=Time.of(seen.view.now),
+        progress=progress,
+    )
+    return Transition(status=status, events=(EmitEvent(type="Normal", reason=Reason.COMPLETED, message=message),))
+
+
+def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: tuple[Outcome, ...]) -> Transition:
+    """Close a failed round: record the first cause, apply the restart budget, and continue or fail the job."""
+    lost = sum(each.lost_pod for each in outcomes)
+    status, decision = rounds.close_failed(seen, status, cause, lost)
+    status = goodput.lose(status, status.attempts[-1].end_step if status.attempts else 0)
+    proof = failures.evidence(cause)
+    if decision.verdict is not None:
+        return fail(
+            seen,
+            status,
+            decision.verdict,
+            _verdict_evidence(seen.view, decision.verdict, status, cause, proof),
+            advice=cause.reason.next_step,
+        )
+    if decision.micro_batch is not None:
+        proof = f"{proof}, going on with micro-batches of {decision.micro_batch}"
+    message = say(cause.reason, proof)
+    status = replace(status, state=State.RECOVERING, reason=cause.reason, message=message)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])
+    return Transition(status=status, events=(event,), due=_backoff_due(seen.view, status))
+
+
+def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+    if verdict == cause.reason and cause.start_attempts:
+        return f"{cause.start_attempts} attempts in a row, the last one: {proof}"
+    if verdict == cause.reason:
+        return proof
+    count = {
+        Reason.NO_PROGRESS: f"{plural(status.restarts.no_progress, 'round')}, no newer step reported",
+        Reason.MAX_RESTARTS_EXCEEDED: f"maxRestarts {view.job.spec.restart.max_restarts}",
+    }.get(verdict, "")
+    return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
+
+
+def _save_and_close(seen: Observed, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Transition:
+    """Suspend an open round: wait until every member has saved and stopped, at most for the grace period."""
+    view = seen.view
+    attempt = status.attempts[-1] if status.attempts else None
+    if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
+        events: tuple[EmitEvent, ...] = (
+            EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),
+        )
+        status = rounds.begin_end(view, status, Reason.SUSPENDED)
+        attempt = status.attempts[-1] if status.attempts else None
+    else:
+        events = ()
+    limit = view.job.spec.grace_period + rounds.STOP_SECONDS
+    due = since(attempt.end_time if attempt is not None else None, view.now) + limit
+    if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
+        return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING), events=events, due=(due,))
+    said = answer(view, status)
+    status = rounds.close_clean(seen, status, Reason.SUSPENDED, answer=said)
+    if said:
+        events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
+    return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said), events=events)
+
+
+def _answered(status: TrainingJobStatus) -> str:
+    """Return how the workers of the newest round responded to the request to save."""
+    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == Reason.SUSPENDED else ""
+
+
+def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
+    """Return whether the round was closed before this member received it: its workers never started."""
+    agent = view.agents.get(status.rendezvous.members[member.rank])
+    return (
+        agent is not None
+        and agent.connected
+        and agent.current
+        and agent.state == "ready"
+        and agent.round < status.round
+    )
+
+
+def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
+    view = seen.view
+    if view.job.spec.suspend:
+        return _suspended_transition(view, status)
+    status, events = _begin(status)
+    impossible = _impossible(view, status)
+    if impossible is not None:
+        return fail(seen, status, *impossible)
+    died = _died_idle(view, status)
+    if died is not None:
+        return _charge_idle(seen, status, died)
+    late, pending_due = waiting.pending(seen, status)
+    if late:
+        return fail(seen, status, Reason.PENDING_TIMEOUT, late, advice=waiting.pending_advice(seen))
+    emptied, part_due = waiting.release_gang(seen, status)
+    if emptied is not None:
+        status = emptied
+        return Transition(
+            status=status, events=(*events, *waiting_events(view.job.status, status)), due=_backoff_due(view, status)
+        )
+    gate = rounds.barrier(seen)
+    opens, backoff = rounds.may_open(view, status, gate)
+    if opens:
+        unlike = rounds.difference(gate)
+        return _replace_gang(seen, status, unlike) if unlike else _open(view, status, gate, events)
+    late, start_due = waiting.start(view, status, gate)
+    if late:
+        return fail(seen, status, Reason.START_TIMEOUT, late)
+    silent, silence_due = waiting.silent(view, gate)
+    status = _with_silence(status, silent)
+    stuck = [failures.stuck_start_due(pod) for pod in view.pods]
+    due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
+    status = with_pending_reason(seen, status, gate, silent)
+    return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
+
+
+def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | None:
+    """Return reason and evidence of a job that no pod can run."""
+    wrong = _wrong_parameters(view, status)
+    if wrong:
+        return Reason.INVALID_SPEC, wrong
+    if view.refusal is not None and view.refusal.permanent:
+        return view.refusal.reason, view.refusal.message
+    return None
+
+
+def _wrong_parameters(view: View, status: TrainingJobStatus) -> str:
+    """Return what the built-in trainer would reject, before the first pod is created and after a suspend.
+
+    The API server cannot check them, since they depend on the trainer. An existing gang is not checked, so that an
+    upgrade of the operator does not end jobs that train.
+    """
+    trainer = view.job.spec.trainer
+    fresh = status.round == 0 or view.job.status.state == State.SUSPENDED
+    if trainer is None or trainer.name not in BUILT_IN or view.pods or not fresh:
+        return ""
+    return "; ".join(params_faults(trainer.name, trainer.params)[:3])
+
+
+def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEvent, ...]]:
+    """Return the status of a job that is new or was suspended; any other status unchanged."""
+    if status.state in {State.SUSPENDING, State.SUSPENDED}:
+        resumed = EmitEvent(type="Normal", reason=Reason.RESUMED, message=say(Reason.RESUMED))
+        return with_reason(status, State.PENDING, Reason.RESUMED), (resumed,)
+    return (status if status.state else with_reason(status, State.PENDING, Reason.JOB_CREATED)), ()
+
+
+def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Transition:
+    status = rounds.open_round(view, status, gate)
+    again = status.state == State.RECOVERING
+    state, reason = (State.RECOVERING, Reason.RECOVERING) if again else (State.STARTING, Reason.STARTING)
+    status = with_reason(status, state, reason)
+    message = say(Reason.ROUND_OPENED, f"round {status.round}, {plural(len(gate.ready), 'node')}")
+    return Transition(
+        status=status, events=(*events, EmitEvent(type="Normal", reason=Reason.ROUND_OPENED, message=message))
+    )
+
+
+def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
+    if any(pod.alive for pod in view.pods):
+        events = (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
+        begins = status.state != State.SUSPENDING
+        status = with_reason(status, State.SUSPENDING, Reason.SUSPENDING)
+        return Transition(status=status, events=events if begins else ())
+    if status.state == State.SUSPENDED:
+        return Transition(status=status)
+    saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
+    if status.checkpoint is not None:
+        saved = f"checkpoint of step {status.checkpoint.step}"
+    if status.checkpoint is not None and not view.files_stay:
+        # Everything from the first step on is progress again.
+        anew = replace(status.restarts, best_step=0, no_progress=0)
+        saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
+    members = [""] * len(status.rendezvous.members)
+    status = replace(
+        with_reason(status, State.SUSPENDED, Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
+        # The next gang has new names: pods that are still being deleted cannot be confused with it.
+        incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
+        images=None,
+        rendezvous=replace(
+            rounds.without_waits(status.rendezvous),
+            members=members,
+            next_round_time=None,
+            releases=0,
+            waiting_since=None,
+        ),
+    )
+    return Transition(
+        status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),)
+    )
+
+
+def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
+    """Return a pod that ended or cannot start between rounds and is not charged yet: its incarnation is the newest."""
+    dead = [
+        pod
+        for pod in view.pods
+        if (not pod.alive or failures.cannot_start(view, pod))
+        and not pod.deleting
+        and not counts_for_index(view, status, pod)
+        and pod.incarnation >= status.incarnation
+        and pod.index < view.job.spec.nodes
+        # The end of a member of a former round was part of that round's failure.
+        and pod.uid not in status.rendezvous.members
+    ]
+    return min(dead, key=lambda pod: (pod.finished or 0.0, pod.index), default=None)
+
+
+def _charge_idle(seen: Observed, status: TrainingJobStatus, pod: Pod) -> Transition:
+    view = seen.view
+    cause = failures.pod_failed(view, pod.index, pod)
+    decision = decide_restart(status, view.job.spec.restart, cause, 0)
+    proof = failures.evidence(cause)
+    if cause.counted or cause.start_attempts:
+        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod.created, cause, decision)])
+    status = replace(
+        status,
+        restarts=decision.restarts,
+        incarnation=max(status.incarnation, pod.incarnation) + 1,
+        nodes=replace(status.nodes, lost=status.nodes.lost + 1),
+    )
+    if decision.verdict is not None:
+        return fail(
+            seen,
+            status,
+            decision.verdict,
+            _verdict_evidence(view, decision.verdict, status, cause, proof),
+            advice=cause.reason.next_step,
+        )
+    # A node that rejects pods, or evicts them at once, also rejects an immediate replacement. A second
+    # fault of the same kind looks like this only until a replacement stays.
+    again = status.rendezvous.next_round_time is not None
+    pause = 0.0 if view.now - pod.created >= PAUSE_SECONDS else PAUSE_SECONDS if again else FIRST_PAUSE_SECONDS
+    delay = decision.delay if decision.counted or cause.start_attempts else pause
+    wait = replace(
+        rounds.without_waits(status.rendezvous), next_round_time=Time.of(view.now + delay) if delay else None
+    )
+    status = replace(with_reason(status, State.RECOVERING, cause.reason, proof), rendezvous=wait)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
+    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _replace_gang(seen: Observed, status: TrainingJobStatus, unlike: str) -> Transition:
+    """Replace all pods of a gang that do not run the same configuration; several times in a row fail the job."""
+    view = seen.view
+    cause = failures.gang_differs(unlike, view.now)
+    decision = decide_restart(status, view.job.spec.restart, cause, 0)
+    newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
+    status = replace(
+        status,
+        attempts=[*status.attempts, _never_opened(view, status, view.now, cause, decision)],
+        restarts=decision.restarts,
+        incarnation=newest,
+    )
+    if decision.verdict is not None:
+        return fail(seen, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
+    again = replace(
+        rounds.without_waits(status.rendezvous),
+        oldest_incarnation=newest,
+        next_round_time=Time.of(view.now + decision.delay),
+        members=[],
+    )
+    status = replace(with_reason(status, State.RECOVERING, cause.reason, unlike), rendezvous=again)
+    event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
+    return Transition(status=status, events=(event,), due=_backoff_due(view, status))
+
+
+def _never_opened(
+    view: View, status: TrainingJobStatus, begun: float, cause: Outcome, decision: RestartDecision
+) -> Attempt:
+    """Return the attempt for a round that could not open because a pod of its gang ended or did not start."""
+    step = status.checkpoint.step if status.checkpoint is not None else 0
+    return Attempt(
+        round=status.round + 1,
+        start_time=Time.of(begun if 0 < begun <= view.now else view.now),
+        end_time=Time.of(view.now),
+        reason=cause.reason,
+        cause=cause.cause,
+        counted=decision.counted,
+        start_step=step,
+        end_step=step,
+    )
+
+
+def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:
+    due = status.rendezvous.next_round_time
+    return (due,) if due is not None and due > view.now else ()
+
+
+def exit_code(status: TrainingJobStatus) -> int:
+    """Return the exit code for the agents of a finished job."""
+    if status.state == State.SUCCEEDED:
+        return ExitCode.DONE
+    return status.exit_code if status.exit_code is not None else ExitCode.USER_ERROR

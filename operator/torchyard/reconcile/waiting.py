@@ -1,0 +1,297 @@
+"""What a job waits for before its next round, for how long, and when a partially scheduled gang is released.
+
+Kubernetes schedules pods one by one: of two gangs of eight, each may get four pods, and both would wait forever. After
+`spec.scheduling.gangTimeout` without another scheduled pod, a gang deletes all its pods and is recreated after a pause.
+Timeout and pause are randomised, so that one of two gangs gets the capacity.
+
+Each function of a timeout returns a sentence if it has expired, and when it will.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from torchyard.api.formatting import plural
+from torchyard.api.reasons import Reason
+from torchyard.api.states import State
+from torchyard.api.status import TrainingJobStatus, with_reason
+from torchyard.api.values import Time, since
+from torchyard.reconcile.actions import EmitEvent
+from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
+from torchyard.reconcile.observed import Observed
+from torchyard.reconcile.rounds import Barrier
+from torchyard.reconcile.view import Pod, View
+
+# Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
+UNANSWERED_SECONDS = 20.0
+
+
+def waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+    """Return an event if the reason for waiting is new; the status keeps the reason until it is resolved."""
+    reason = Reason.of(now.reason)
+    if now.reason == before.reason or reason is None or not reason.announced:
+        return ()
+    if now.reason == FUTILE and now.rendezvous.releases > 0:
+        return ()  # announced before the first release of its pods, and unchanged
+    return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
+
+
+def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
+    """Return the status with what the barrier waits for: a reason of the cluster, a failure, or missing members."""
+    view = seen.view
+    if pause_end(view, status) is not None:
+        return status
+    held = seen.active
+    recovering = status.state == State.RECOVERING
+    state = State.RECOVERING if recovering else State.PENDING
+    if view.refusal is not None:
+        status = _with_delay(status, delayed=recovering)
+        return with_reason(status, state, view.refusal.reason, view.refusal.message)
+    blocked = next(
+        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
+    )
+    if blocked is not None:
+        known = Reason.of(blocked.reason)
+        status = _with_delay(status, delayed=recovering)
+        why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
+        return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
+    lack = [each for each in gate.waiting if each] or _stopping(view, held)
+    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
+    running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
+    if recovering and running and silent:
+        return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
+    if recovering:
+        # The cause of the failure is shown until something else delays the gang; that is resolved now.
+        after = with_reason(_with_delay(status, delayed=False), state, Reason.RECOVERING, evidence)
+        return after if status.rendezvous.delayed else status
+    if running:
+        return with_reason(
+            status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
+        )
+    mute = _unanswered(view, status)
+    evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, and no reason why" if mute else evidence
+    return with_reason(status, State.PENDING, Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
+
+
+def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatus:
+    if status.rendezvous.delayed == delayed:
+        return status
+    return replace(status, rendezvous=replace(status.rendezvous, delayed=delayed))
+
+
+def _unanswered(view: View, status: TrainingJobStatus) -> bool:
+    """Return whether the request to create the pods of a new job has not been answered for some time."""
+    first = status.round == 0 and status.rendezvous.releases == 0
+    return first and not view.pods and view.now - view.since >= UNANSWERED_SECONDS
+
+
+def _stopping(view: View, held: Mapping[int, Pod]) -> list[str]:
+    """Return former pods that have to be gone before their indices get new pods."""
+    former = sorted(pod.name for pod in view.pods if pod.alive and pod.index not in held)
+    return [f"{name} is still stopping" for name in former]
+
+
+SILENT_AGENT_SECONDS = 30.0
+SILENT_WORKERS_SECONDS = 60.0
+
+
+def deadline(view: View, status: TrainingJobStatus) -> float | None:
+    """Return when `spec.activeDeadline` ends the job; it counts from the first round, without pauses."""
+    begun = status.start_time
+    limit = view.job.spec.active_deadline
+    return begun + limit if begun is not None and limit is not None else None
+
+
+def pending(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return pods that have waited longer than `spec.health.pendingTimeout`.
+
+    Only the time that this process has observed counts, since the clock of the API server may differ. A new process
+    starts to count again, which is better than failing every job that waits.
+    """
+    view = seen.view
+    limit = view.job.spec.health.pending_timeout
+    waiting = [pod for pod in seen.active.values() if pod.phase == "Pending"]
+    if limit is None:
+        return "", None
+    if view.refusal is not None:
+        due = view.refusal.since + limit
+        why = f"no pod for {limit}, {view.refusal.reason}: {view.refusal.message}"
+        return (why, None) if view.now >= due else ("", due)
+    if not waiting:
+        return "", None
+    oldest = min(waiting, key=lambda pod: (pod.created, pod.index))
+    # The time before a release counts as well.
+    waits = min(oldest.created, since(status.rendezvous.waiting_since, oldest.created))
+    due = max(view.since, waits) + limit
+    return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
+
+
+def pending_advice(seen: Observed) -> str:
+    """Return what to do about pods that did not start in time: the next step of what they wait for."""
+    waiting = (pod.reason for pod in seen.active.values() if pod.phase == "Pending" and pod.reason)
+    reason = Reason.of(seen.view.refusal.reason if seen.view.refusal is not None else next(waiting, ""))
+    step = reason.next_step if reason is not None else ""
+    return f"{step}, or raise spec.health.pendingTimeout" if step else ""
+
+
+def _what_for(pod: Pod) -> str:
+    if pod.reason:
+        return f"{pod.reason}: {pod.message}"
+    if pod.node:
+        return f"node {pod.node} pulls its images and creates its containers"
+    return "no scheduler has placed it yet"
+
+
+def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:
+    """Return running pods whose agents are silent or not ready, if this lasted longer than the timeout."""
+    pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
+    if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
+        return "", None
+    late = [lack for pod in pods if (lack := _shortage(view, pod))]
+    if not late:
+        return "", None
+    # A restarted agent ends its round: its time begins then.
+    ended = status.attempts[-1].end_time if status.attempts else None
+    begun = max([view.since, ended or 0.0, *(pod.started or pod.created for pod in pods)])
+    due = begun + view.job.spec.health.start_timeout
+    return (", ".join(late[:3]), None) if view.now >= due else ("", due)
+
+
+def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
+    """Return running pods whose agents have never connected, or when their silence becomes significant."""
+    mute = [pod for pod in view.pods if pod.phase == "Running" and not pod.deleting and pod.uid not in view.agents]
+    if not mute or not gate.waiting:
+        return "", None
+    # What a former operator process has established stays true until an agent connects.
+    listening = 0.0 if view.job.status.rendezvous.silent else view.since
+    due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
+    return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
+
+
+def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return the members of the open round if none is connected any more, or when their silence becomes significant.
+
+    One connected member is enough to know how training goes; without any, the figures are out of date.
+    """
+    members = status.rendezvous.members
+    agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
+    mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
+    if any(agent.connected for agent in agents) or len(mute) < len(members):
+        return "", None
+    listening = 0.0 if view.job.status.rendezvous.silent else view.since
+    due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
+    return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
+
+
+def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return members of a starting round whose agents report but not their workers, or when that is significant.
+
+    Only built-in workloads are expected to report: their workers do so before anything else.
+    """
+    agents = [view.agents.get(uid) for uid in status.rendezvous.members]
+    connected = [agent for agent in agents if agent is not None and agent.connected]
+    mute = {agent.pod_uid for agent in connected if all(each.round != status.round for each in agent.reports)}
+    if view.job.spec.trainer is None or len(connected) < len(agents) or not mute:
+        return "", None
+    begun = status.attempts[-1].start_time if status.attempts else None
+    due = since(begun, view.now) + SILENT_WORKERS_SECONDS
+    names = sorted(pod.name for pod in view.pods if pod.uid in mute)
+    return (f"none in {', '.join(names[:3])} since {begun}", None) if view.now >= due else ("", due)
+
+
+def _shortage(view: View, pod: Pod) -> str:
+    agent = view.agents.get(pod.uid)
+    if agent is None:
+        return f"no agent in {pod.name}"
+    return f"the agent in {pod.name} never got ready" if agent.state == "starting" else ""
+
+
+# The first pause exceeds the time after which a scheduler retries an unschedulable pod (10 s). A gang with a shorter
+# timeout than that gets a shorter pause.
+SHORTEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 30.0, 120.0
+# If the nodes can never hold the gang, only new nodes help: retried rarely.
+LONGEST_FUTILE_PAUSE_SECONDS = 1800.0
+SPREAD = 0.25  # share of the timeout by which the release may be delayed
+
+
+class Shortage(Struct, frozen=True):
+    """Why a part of the gang cannot be scheduled, and since when."""
+
+    since: float
+    reason: str
+    message: str
+
+
+def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
+    """Return the status of a gang that is to be released, or when to check again.
+
+    A gang whose files would be lost with its pods is not released, nor one with `gang: none`.
+    """
+    view = seen.view
+    pause = pause_end(view, status)
+    if pause is not None:
+        return None, pause
+    held = seen.active.values()
+    placed = [pod for pod in held if pod.node]
+    lack = _capacity_shortage(view, held)
+    saved = status.checkpoint is not None and not view.files_stay
+    if view.job.spec.scheduling.gang == "none" or saved or not placed or lack is None:
+        return None, None
+    begun = max([view.since, lack.since, *(pod.placed or pod.created for pod in placed)])
+    due = begun + _gang_timeout(view) * (1 + SPREAD * _chance(view, status))
+    if view.now < due:
+        return None, due
+    limit = view.job.spec.scheduling.gang_timeout
+    state = State.RECOVERING if status.state == State.RECOVERING else State.PENDING
+    if lack.reason == FUTILE:
+        return with_reason(_emptied(view, status, lack), state, FUTILE, lack.message), None
+    why = f"{lack.reason}: {lack.message}"
+    evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {why}"
+    return with_reason(_emptied(view, status, lack), state, RELEASED, evidence), None
+
+
+def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJobStatus:
+    """Return the status without members; the next pods have new names.
+
+    The pause doubles each time in a row. `pendingTimeout` counts from the first release.
+    """
+    meet = status.rendezvous
+    first = min(max(_gang_timeout(view), SHORTEST_PAUSE_SECONDS), FIRST_PAUSE_SECONDS)
+    longest = LONGEST_FUTILE_PAUSE_SECONDS if lack.reason == FUTILE else LONGEST_PAUSE_SECONDS
+    pause = min(first * 2.0 ** min(meet.releases, 8), longest)
+    meet = replace(
+        meet,
+        members=[""] * len(meet.members),
+        next_round_time=Time.of(view.now + pause * (1 + _chance(view, status))),
+        released=True,
+        delayed=status.state == State.RECOVERING,
+        releases=meet.releases + 1,
+        waiting_since=meet.waiting_since or Time.of(lack.since),
+    )
+    return replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
+
+
+def _capacity_shortage(view: View, held: Iterable[Pod]) -> Shortage | None:
+    """Return why pods cannot be scheduled; pods that a gang scheduler holds back do not count."""
+    short = [
+        pod
+        for pod in held
+        if pod.phase == "Pending" and not pod.node and pod.reason not in {"", Reason.SCHEDULING_GATED}
+    ]
+    if short:
+        oldest = min(short, key=lambda pod: (pod.created, pod.index))
+        return Shortage(since=oldest.created, reason=oldest.reason, message=oldest.message)
+    if view.refusal is not None and not view.refusal.permanent:
+        return Shortage(since=view.refusal.since, reason=view.refusal.reason, message=view.refusal.message)
+    return None
+
+
+def _gang_timeout(view: View) -> float:
+    return view.job.spec.scheduling.gang_timeout
+
+
+def _chance(view: View, status: TrainingJobStatus) -> float:
+    """Return a number between 0 and 1 that stays the same while the gang has these pods."""
+    return zlib.crc32(f"{view.job.metadata.uid}/{status.incarnation}".encode()) / 2**32

@@ -1,0 +1,127 @@
+"""Jobs as they are known while the CRD under them changes: an upgrade brings the CRD before the operator."""
+
+import pytest
+from aiohttp import web
+from tests.support.kubernetes.api_server import refused, talking
+
+from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.sweeps import Sweeps
+from torchyard.reconcile.ports import Unavailable
+
+KEY = ("team", "job")
+
+
+def document(version, *, generation=1, status=None, **spec):
+    metadata = {
+        "name": "job",
+        "namespace": "team",
+        "uid": "u",
+        "resourceVersion": str(version),
+        "generation": generation,
+    }
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": metadata,
+        "spec": {"script": "1", "nodes": 2, **spec},
+        "status": status or {},
+    }
+
+
+@pytest.fixture
+def invalid():
+    return []
+
+
+@pytest.fixture
+def jobs(invalid):
+    known = Jobs(changed=lambda _key: None, invalid=invalid.append)
+    known.hear("ADDED", document(1))
+    return known
+
+
+def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training(jobs, invalid):
+    jobs.hear("MODIFIED", document(2, status={"state": "Running", "round": 3}, newField=True))
+    job = jobs.get(KEY)
+    assert (job.spec.nodes, job.status.round, job.metadata.resource_version) == (2, 3, "2")
+    assert not invalid
+
+
+def test_a_write_of_our_own_that_the_watch_tells_again_is_not_even_read(jobs, invalid):
+    written = jobs.get(KEY)
+    jobs.hear("MODIFIED", document(1, status={"round": "three"}))
+    assert jobs.get(KEY) is written
+    assert not invalid
+
+
+def test_a_field_that_somebody_wrote_and_we_do_not_know_is_refused(jobs, invalid):
+    jobs.hear("MODIFIED", document(2, generation=2, newField=True))
+    assert jobs.get(KEY) is None
+    assert invalid[-1].problem.startswith("spec.newField: unknown to this operator")
+    assert "upgrade the operator" in invalid[-1].problem
+
+
+def test_a_status_that_cannot_be_read_is_never_taken_for_a_new_job(jobs, invalid):
+    jobs.hear("MODIFIED", document(2, status={"round": "three"}, newField=True))
+    assert jobs.get(KEY) is None
+    assert invalid
+
+
+async def test_a_job_that_a_former_crd_reads_as_valid_again_runs(tmp_path, monkeypatch, jobs, invalid):
+    """The API server drops on reading what its CRD does not know: no version tells of it."""
+    jobs.hear("MODIFIED", document(2, generation=2, newField=True))
+    assert jobs.get(KEY) is None
+
+    async def answer(request):
+        one = document(2, generation=2)
+        listed = {"metadata": {"resourceVersion": "9"}, "items": [{"metadata": one["metadata"]}]}
+        return web.json_response(listed if request.path.endswith("/trainingjobs") else one)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        await jobs.compare(api, [""])
+    assert jobs.get(KEY).spec.nodes == 2
+    assert len(invalid) == 1
+
+
+async def test_a_kind_that_is_not_served_for_a_moment_is_not_the_end_of_its_jobs(tmp_path, monkeypatch, jobs):
+    """As while a CRD is being replaced: lists may be answered already, and objects not yet."""
+    there = {}
+
+    async def answer(request):
+        if request.path.endswith("/trainingjobs"):
+            return web.json_response({"metadata": {"resourceVersion": "9"}, "items": []})
+        return refused(404, "NotFound", "the server could not find the requested resource", details=there)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        with pytest.raises(Unavailable, match="not served"):
+            await jobs.compare(api, [""])
+        assert jobs.get(KEY) is not None
+        there = {"name": "job", "group": "torchyard.dev", "kind": "trainingjobs"}
+        await jobs.compare(api, [""])
+    assert jobs.get(KEY) is None
+
+
+async def test_a_sweep_that_the_watch_missed_is_read_without_the_right_to_get_it(tmp_path, monkeypatch):
+    sweeps, asked = Sweeps(changed=lambda _key: None), []
+    there = [
+        {
+            "metadata": {"name": "tune", "namespace": "team", "uid": "one", "resourceVersion": "7"},
+            "spec": {
+                "objective": {"metric": "score", "goal": "maximize"},
+                "parameters": [{"path": "trainer.params.lr", "choice": [0.1, 0.2]}],
+                "jobTemplate": {"spec": {"trainer": {"name": "x:Y"}}},
+            },
+        }
+    ]
+
+    async def answer(request):
+        asked.append((request.path.rpartition("/")[2], request.query.get("fieldSelector")))
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": there})
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        await sweeps.compare(api, ["team"])
+        assert sweeps.get(("team", "tune")).metadata.uid == "one"
+        assert asked == [("trainingsweeps", None), ("trainingsweeps", "metadata.name=tune")]
+        there.clear()
+        await sweeps.compare(api, ["team"])
+    assert not sweeps.keys()

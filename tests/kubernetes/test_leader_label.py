@@ -1,0 +1,39 @@
+"""Agents find the leader by a label on its pod: nobody else may call them to itself."""
+
+import asyncio
+
+from aiohttp import web
+from tests.support.kubernetes.api_server import talking, until
+
+from torchyard.kubernetes.client.errors import Fenced
+from torchyard.kubernetes.election import leader_label
+from torchyard.kubernetes.election.leader_label import LABEL, LeaderLabel
+
+
+async def test_who_leads_no_more_takes_its_label_off_and_sets_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(leader_label, "RETRY_SECONDS", 0.01)
+    labels, checks, leads = {"other": "true"}, [], False
+
+    async def answer(request):
+        if request.method == "GET":
+            items = [{"metadata": {"name": name}} for name, value in labels.items() if value]
+            return web.json_response({"items": items})
+        labels[request.path.rpartition("/")[2]] = (await request.json())["metadata"]["labels"][LABEL]
+        return web.json_response({})
+
+    def fence():
+        checks.append(leads)
+        if not leads:
+            raise Fenced("one does not hold the lease")
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        label = LeaderLabel(api, namespace="torchyard", pod="one", fence=fence)
+        moving = asyncio.create_task(label.move_here())
+        await until(lambda: len(checks) > 2)
+        assert labels == {"other": "true"}
+        leads = True
+        await moving
+        assert labels == {"one": "true", "other": None}
+        leads = False
+        await label.take_off()
+        assert labels == {"one": None, "other": None}
