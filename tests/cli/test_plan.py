@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.cli.command_table import plan
+from torchyard.cli.commands import plan
 from torchyard.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
