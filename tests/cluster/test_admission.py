@@ -33,6 +33,8 @@ PATHS = {
 }
 SITE = Site(operator_url="https://intake:8443", ca_pem="x", agent_image="agent:1", trainer_image="trainer:1")
 DRY = {"dryRun": "All"}
+JOB = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "spec": {"script": "pass", "suspend": True}}
+TRIAL_OF_NOBODY = {"name": "tune-0", "labels": {"torchyard.dev/sweep-uid": "1-2-3"}}
 
 
 class Cluster:
@@ -64,8 +66,15 @@ class Cluster:
                 return str(error)
         return ""
 
+    def group(self, plural):
+        return f"/apis/torchyard.dev/v1alpha1/namespaces/{self.namespace}/{plural}"
+
     def pods(self, namespace=None):
         return f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+
+    async def as_operator(self, verb, path, body):
+        async with self.as_user(self.operator) as api:
+            await api.request(verb, path, body=body)
 
     async def submit(self, user, spec, name="job", *, verb="POST"):
         path = f"/apis/torchyard.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs"
@@ -123,6 +132,7 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
             await found.submit(found.operator, {}),
             await found.ask(found.operator, "POST", found.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
             await found.ask("editor", "POST", found.pods(), member(bare())),
+            await found.ask("tenant", "POST", found.group("trainingjobs"), {**JOB, "metadata": TRIAL_OF_NOBODY}),
             await found.ask(
                 found.operator,
                 "POST",
@@ -228,8 +238,8 @@ async def test_a_stolen_token_of_the_operator_makes_and_changes_trials_of_sweeps
         trial(labels={"torchyard.dev/sweep-uid": "1-2-3"}),
     ):
         assert policy in await made(attack), attack
-    # By an administrator: one trial, and one job of a user.
-    await cluster.api.request("POST", f"{group}/trainingjobs", body=trial())
+    # One trial, and one job of a user.
+    await cluster.as_operator("POST", f"{group}/trainingjobs", trial())
     users = {"apiVersion": there["apiVersion"], "kind": "TrainingJob", "metadata": {"name": "job"}}
     spec = {"script": "pass", "suspend": True}
     await cluster.api.request("POST", f"{group}/trainingjobs", body=users | {"spec": spec})
@@ -237,6 +247,43 @@ async def test_a_stolen_token_of_the_operator_makes_and_changes_trials_of_sweeps
     assert await changed("tune-0", edit) == ""
     assert policy in await changed("tune-0", {"metadata": {"labels": {"torchyard.dev/sweep-uid": "1-2-3"}}})
     assert policy in await changed("job", {"spec": {"suspend": False}})
+
+
+async def test_nobody_else_makes_or_changes_a_job_that_looks_like_a_trial(cluster):
+    forbidden = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-trial-owners'"
+    jobs = cluster.group("trainingjobs")
+    there = json.loads(await cluster.api.request("POST", cluster.group("trainingsweeps"), body=sweep("tune", {})))
+    uid = there["metadata"]["uid"]
+    owner = {"apiVersion": there["apiVersion"], "kind": "TrainingSweep", "name": "tune", "uid": uid, "controller": True}
+    labels = {"torchyard.dev/sweep": "tune", "torchyard.dev/sweep-uid": uid}
+    trial = {"ownerReferences": [owner], "labels": labels, "annotations": {"torchyard.dev/trial": "{}"}}
+    await cluster.as_operator("POST", jobs, {**JOB, "metadata": {"name": "tune-0"} | trial})
+    await cluster.api.request("POST", jobs, body={**JOB, "metadata": {"name": "plain"}})
+
+    async def changed(name, body):
+        return await cluster.ask("editor", "PATCH", f"{jobs}/{name}", body, content_type=MERGE_PATCH)
+
+    for mark in (
+        *({"labels": {label: value}} for label, value in labels.items()),
+        *({"annotations": {f"torchyard.dev/{name}": "{}"}} for name in ("trial", "trial-signature")),
+        {"ownerReferences": [owner]},
+        {"ownerReferences": [owner | {"apiVersion": "evil.dev/v1", "controller": False}]},
+        trial,
+    ):
+        assert forbidden in await cluster.ask("editor", "POST", jobs, {**JOB, "metadata": {"name": "x"} | mark})
+        assert forbidden in await changed("plain", {"metadata": mark})
+    for change in (
+        {"metadata": {"annotations": {"torchyard.dev/trial": '{"values":{"10":1e9}}'}}},
+        {"metadata": {"annotations": {"torchyard.dev/trial": None}}},
+        {"metadata": {"labels": {"torchyard.dev/sweep-uid": None}}},
+        {"metadata": {"ownerReferences": []}},
+        {"spec": {"nodes": 2}},
+        {"spec": {"suspend": False}},
+    ):
+        assert forbidden in await changed("tune-0", change), change
+    for name in ("tune-0", "plain"):
+        assert await changed(name, {"metadata": {"labels": {"team": "blue"}, "finalizers": ["team.example/x"]}}) == ""
+    assert await changed("plain", {"spec": {"suspend": False}}) == ""
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,9 @@ async def test_a_damaged_trial_is_named_and_made_again_once_it_is_deleted():
     world.edit("trainingjobs", "tune-1", lambda job: job["metadata"]["annotations"].clear())
     await world.visit()
     reason, message = stalled(world)
-    assert reason == "DamagedTrial"
+    assert reason == "NameConflict"
     assert "tune-1" in message
+    assert "its annotations were changed" in message
     del world.objects["trainingjobs", "tune-1"]
     assert (await world.until_over())["columns"]["trials"] == "8/8"
 

@@ -15,6 +15,16 @@ KIND = "TrainingJob"
 PLURAL = "trainingjobs"
 
 
+class OwnerReference(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """An object that owns another one."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
 class ObjectMeta(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """The part of Kubernetes object metadata that TorchYard reads."""
 
@@ -26,6 +36,7 @@ class ObjectMeta(Struct, frozen=True, omit_defaults=True, rename="camel", kw_onl
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     finalizers: list[str] = field(default_factory=list)
+    owner_references: list[OwnerReference] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
 

@@ -35,6 +35,7 @@ from torchyard.kubernetes.election.lease import Lease, Unelected
 from torchyard.kubernetes.invalid_jobs import InvalidJobs
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.kubernetes.sweeps import Sweeps, Trials
+from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.reconcile.loop.controller import Controller, Settings
 from torchyard.reconcile.ports import Conflict, Key, Unavailable
 
@@ -212,7 +213,7 @@ class Operator:
                 await self._synced.wait()
                 self._look_at_all(controller)
             # Its decisions need all trials, so it starts when they are known.
-            trials = Trials(self._writing, self.jobs)
+            trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
             sweeps = SweepController(self._writing, self.sweeps, trials, clock=self._api.time)
             self._sweep_controller = sweeps
             group.create_task(sweeps.run())

@@ -109,6 +109,9 @@ class SweepController:
             await delete_sweep(self._api, sweep)
             return None
         failed: Exception | None = None
+        if any(not isinstance(action, Finish) for action in decided.actions):
+            sweep = await self._with_our_key(sweep)
+            decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=problem))
         for action in decided.actions:
             try:
                 await self._carry_out(sweep, action, jobs)
@@ -150,11 +153,13 @@ class SweepController:
         job = jobs[action.number]
         assert isinstance(job, TrainingJob), "a sweep with an invalid trial decides nothing"
         if isinstance(action, Stop):
-            await self._trials.edit(job, suspend=True, values=action.values)
+            await self._trials.edit(sweep, job, suspend=True, values=action.values)
         elif isinstance(action, Suspend):
-            await self._trials.edit(job, suspend=True)
+            await self._trials.edit(sweep, job, suspend=True)
         else:
-            await self._trials.edit(job, suspend=False, unit=action.unit if isinstance(action, Promote) else None)
+            await self._trials.edit(
+                sweep, job, suspend=False, unit=action.unit if isinstance(action, Promote) else None
+            )
 
     async def _suggested(
         self, sweep: TrainingSweep, action: Create, jobs: Mapping[int, TrainingJob | InvalidJob]
@@ -167,6 +172,17 @@ class SweepController:
             if record.number < action.number
         ]
         return await self._sampler.suggest(sweep.spec, action.number, action.unit.basis, action.history, past)
+
+    async def _with_our_key(self, sweep: TrainingSweep) -> TrainingSweep:
+        """Return the sweep once its status names the key of this process: no reader trusts a trial before."""
+        keys = self._trials.keys_for(sweep)
+        if keys == sweep.status.trial_keys:
+            return sweep
+        await self._write(sweep, replace(sweep.status, trial_keys=keys))
+        written = self._sweeps.get(sweep.key)
+        if written is None or written.metadata.uid != sweep.metadata.uid:
+            raise Conflict(f"sweep {sweep.metadata.name} changed while its status was written")
+        return written
 
     async def _write(self, sweep: TrainingSweep | InvalidSweep, status: TrainingSweepStatus) -> None:
         if status == sweep.status:
@@ -243,7 +259,10 @@ def _problem(error: Exception | None, sweep: TrainingSweep) -> Problem | None:
     if isinstance(error, SamplerError):
         return Problem(SweepReason.SAMPLER_FAILED, f"{error}. It is tried again.")
     if isinstance(error, NameTakenError):
-        what = f"job {error} exists and is no trial of this sweep. Delete it, or create a sweep of another name."
+        what = (
+            f"job {error} exists, and it is no trial that the operator created for this sweep, or its annotations were "
+            "changed. Delete it, or create a sweep of another name."
+        )
         return Problem(SweepReason.NAME_CONFLICT, what)
     what = f"the job of a trial is rejected: {error}. Correct that, or create a sweep {sweep.metadata.name}-2 instead."
     return Problem(SweepReason.TRIAL_REJECTED, what)

@@ -45,7 +45,7 @@ class Provenance:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._private = Ed25519PrivateKey.generate()
-        self.public_key = _text(self._private.public_key().public_bytes_raw())
+        self.public_key = text_of(self._private.public_key().public_bytes_raw())
         """What other processes verify our signatures by."""
         self._keys: dict[str, Ed25519PublicKey] = {}
         self._verdicts: dict[str, bool] = {}  # by pod uid
@@ -56,7 +56,7 @@ class Provenance:
         """Accept signatures by these keys too; what is not a key is ignored."""
         added = False
         for text in public_keys:
-            if text not in self._keys and (key := _key(text)) is not None:
+            if text not in self._keys and (key := key_from(text)) is not None:
                 self._keys[text] = key
                 added = True
         if added:
@@ -66,7 +66,7 @@ class Provenance:
         """Return the signature for one request that creates a pod now."""
         issued = f"{self._clock():.0f}-{secrets.token_hex(3)}"
         signature = self._private.sign(_payload(namespace, job_uid, name, issued))
-        return f"{self.public_key}.{issued}.{_text(signature)}"
+        return f"{self.public_key}.{issued}.{text_of(signature)}"
 
     def created(self, uid: str, signature: str) -> None:
         """Note the uid from the answer to our own creation, on which this signature is spent."""
@@ -94,7 +94,7 @@ class Provenance:
         if not -EARLY_SECONDS <= claim.created - int(seconds) <= LATE_SECONDS:
             return False
         try:
-            key.verify(_bytes(signature), _payload(claim.namespace, claim.job_uid, claim.name, issued))
+            key.verify(raw_of(signature), _payload(claim.namespace, claim.job_uid, claim.name, issued))
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -115,16 +115,23 @@ def _payload(namespace: str, job_uid: str, name: str, issued: str) -> bytes:
     return f"torchyard.dev/pod\n{namespace}\n{job_uid}\n{name}\n{issued}".encode()
 
 
-def _key(text: str) -> Ed25519PublicKey | None:
+def key_from(text: str) -> Ed25519PublicKey | None:
+    """Return a public key from its text; None: it is none."""
     try:
-        return Ed25519PublicKey.from_public_bytes(_bytes(text))
+        return Ed25519PublicKey.from_public_bytes(raw_of(text))
     except ValueError:
         return None
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: bytes) -> str:
+    """Return bytes as base64url without padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _bytes(text: str) -> bytes:
+def raw_of(text: str) -> bytes:
+    """Return the bytes of a base64url text without padding.
+
+    Raises:
+        ValueError: it is none.
+    """
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

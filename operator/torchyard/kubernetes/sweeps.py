@@ -7,22 +7,26 @@ import msgspec
 
 from torchyard.api.codec import job_document
 from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob
-from torchyard.api.validation.parse import InvalidJob
+from torchyard.api.validation.parse import InvalidJob, metadata_of
 from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
 from torchyard.kubernetes.client.api import MERGE_PATCH, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
+from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
 from torchyard.sweeps.received import InvalidSweep, received_sweep
-from torchyard.sweeps.resource import KIND, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import KIND, TRIAL, TRIAL_SIGNATURE, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 from torchyard.sweeps.spec import MAX_TRIALS
 from torchyard.sweeps.status import TrainingSweepStatus
 from torchyard.sweeps.trials import edited, trial_job
 
+MANY_KEYS = 32
+KEPT_KEYS = 8
+
 
 class NameTakenError(Exception):
-    """The name of a trial belongs to a job of another creator."""
+    """The name of a trial belongs to a job that is no trial, or no longer as an operator left it."""
 
 
 class Sweeps(Objects[TrainingSweep, InvalidSweep]):
@@ -54,19 +58,31 @@ class Trials:
     Args:
         api: for writes.
         jobs: all jobs of the cluster; answers to writes are put into it.
+        provenance: signs trials and recognizes them.
     """
 
-    def __init__(self, api: Api, jobs: Jobs) -> None:
-        self._api, self._jobs = api, jobs
+    def __init__(self, api: Api, jobs: Jobs, provenance: TrialProvenance) -> None:
+        self._api, self._jobs, self._provenance = api, jobs, provenance
+
+    def keys_for(self, sweep: TrainingSweep) -> list[str]:
+        """Return the keys that the status has to name before this process writes a trial.
+
+        Of many, those that a trial is signed by stay, and the newest: a creation may still be on its way.
+        """
+        ours, before = self._provenance.public_key, sweep.status.trial_keys
+        if ours in before:
+            return before
+        if len(before) >= MANY_KEYS:
+            used = {signer_of(job.metadata) for job in self.of(sweep).values()}
+            before = [key for key in before if key in used or key in before[-KEPT_KEYS:]]
+        return [*before, ours]
 
     def of(self, sweep: TrainingSweep) -> dict[int, TrainingJob | InvalidJob]:
-        """Return the trials of a sweep by number. A job of such a name that the sweep did not create is none."""
+        """Return the trials of a sweep by number. A job of such a name that no operator created for it is none."""
         namespace, name = sweep.key
         found = ((number, self._jobs.find((namespace, trial_name(name, number)))) for number in range(MAX_TRIALS))
         return {
-            number: job
-            for number, job in found
-            if job is not None and job.metadata.labels.get(SWEEP_UID) == sweep.metadata.uid
+            number: job for number, job in found if job is not None and self._provenance.is_trial(sweep, job.metadata)
         }
 
     async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
@@ -79,16 +95,27 @@ class Trials:
         """
         job = trial_job(sweep, record)
         document = job_document(job, with_status=False)
+        record_text = document["metadata"]["annotations"][TRIAL]
+        signature = self._provenance.sign(sweep, job.metadata.name, record_text)
+        document["metadata"]["annotations"][TRIAL_SIGNATURE] = signature
         document["metadata"] |= {"namespace": sweep.metadata.namespace, "ownerReferences": [owner(sweep)]}
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{sweep.metadata.namespace}/{PLURAL}"
         try:
             answer = await self._api.request("POST", path, body=document)
         except AlreadyExists:
             answer = await self._own(sweep, job)
+        else:
+            self._provenance.spend(signature, str(msgspec.json.decode(answer)["metadata"]["uid"]))
         self._jobs.put(answer)
 
     async def edit(
-        self, job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+        self,
+        sweep: TrainingSweep,
+        job: TrainingJob,
+        *,
+        suspend: bool,
+        unit: Unit | None = None,
+        values: dict[str, float] | None = None,
     ) -> None:
         """Stop a trial or let it go on, and store with the same write why, see `trials.edited`.
 
@@ -98,11 +125,13 @@ class Trials:
         """
         after = edited(job, suspend=suspend, unit=unit, values=values)
         meta = job.metadata
+        record = after.metadata.annotations[TRIAL]
+        signature = self._provenance.sign(sweep, meta.name, record, uid=meta.uid)
         body = {
             "metadata": {
                 "uid": meta.uid,
                 "resourceVersion": meta.resource_version,
-                "annotations": {TRIAL: after.metadata.annotations[TRIAL]},
+                "annotations": {TRIAL: record, TRIAL_SIGNATURE: signature},
             },
             "spec": {"suspend": suspend},
         }
@@ -122,8 +151,8 @@ class Trials:
             answer = await self._api.request("GET", job_path(job.key))
         except NotFound as error:
             raise Conflict(f"job {job.metadata.name} was deleted while it was read") from error
-        metadata = msgspec.json.decode(answer).get("metadata", {})
-        if (metadata.get("labels") or {}).get(SWEEP_UID) != sweep.metadata.uid:
+        metadata = metadata_of(msgspec.json.decode(answer))
+        if metadata is None or not self._provenance.is_trial(sweep, metadata):
             raise NameTakenError(job.metadata.name)
         return answer
 

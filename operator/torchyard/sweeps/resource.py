@@ -17,6 +17,8 @@ SWEEP_UID = "torchyard.dev/sweep-uid"
 """Label of a trial: which sweep of that name."""
 TRIAL = "torchyard.dev/trial"
 """Annotation of a trial: its `TrialRecord` as JSON."""
+TRIAL_SIGNATURE = "torchyard.dev/trial-signature"
+"""Annotation of a trial on a cluster: the operator's signature of that record."""
 MAX_SWEEP_NAME = MAX_JOB_NAME - 1 - len(str(MAX_TRIALS - 1))
 """`<sweep>-<number>` must be the name of a job."""
 

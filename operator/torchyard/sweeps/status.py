@@ -73,5 +73,8 @@ class TrainingSweepStatus(StatusModel, frozen=True, kw_only=True):
     trials: Annotated[TrialCounts, doc("Trials by how they fare.")] = field(default_factory=TrialCounts)
     best: Annotated[Best | None, doc("The best trial so far.")] = None
     columns: Annotated[SweepColumns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=SweepColumns)
+    trial_keys: Annotated[list[str], doc("Public keys by which operators sign the trials that they create.")] = field(
+        default_factory=list
+    )
     completion_time: Annotated[Time | None, doc("When the sweep became Succeeded or Failed.")] = None
     last_update_time: Annotated[Time | None, doc("When this status was last written.")] = None

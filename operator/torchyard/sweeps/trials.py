@@ -6,10 +6,10 @@ import msgspec
 from msgspec.structs import replace
 
 from torchyard.api.codec import sparse
-from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob
 from torchyard.api.spec_workload import Milestones
 from torchyard.sweeps.outcomes import Trial, rungs
-from torchyard.sweeps.resource import SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import KIND, SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.space import trial_spec
 from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
 
@@ -30,6 +30,17 @@ def trial_of(job: TrainingJob) -> Trial:
             f"run {job.metadata.name}: annotation {TRIAL}: no units; delete the trial; it is then run again"
         )
     return Trial(record=record, state=job.status.state, suspended=job.spec.suspend, metrics=job.status.metrics)
+
+
+def is_owned(sweep: TrainingSweep, job: ObjectMeta) -> bool:
+    """Return whether a job of this namespace says that this sweep controls it. Any user may have written that."""
+    controllers = [each for each in job.owner_references if each.controller]
+    return (
+        job.namespace == sweep.metadata.namespace
+        and job.labels.get(SWEEP_UID) == sweep.metadata.uid
+        and [(each.api_version.partition("/")[0], each.kind, each.name, each.uid) for each in controllers]
+        == [(GROUP, KIND, sweep.metadata.name, sweep.metadata.uid)]
+    )
 
 
 def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchyard.api.validation.parse import received
+from torchyard.api.values import rfc3339
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Details, NotFound
 from torchyard.kubernetes.sweeps import Sweeps, Trials
+from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.outcomes import outcomes_of, rungs
 from torchyard.sweeps.received import received_sweep
 from torchyard.sweeps.resource import TRIAL
@@ -52,6 +54,7 @@ class World:
         self.writes: list[tuple[str, str]] = []
         self.fails: set[str] = set()
         self.kill_at: int | None = None
+        self.provenance = TrialProvenance(lambda: self.now)
         self.version = 1
         sweep = {"metadata": {"name": KEY[1], "creationTimestamp": CREATED}, "spec": {**copy.deepcopy(GRID), **spec}}
         self.put("trainingsweeps", sweep)
@@ -65,6 +68,7 @@ class World:
             "uid": f"uid-{self.version}",
             "resourceVersion": str(self.version),
             "generation": 1,
+            "creationTimestamp": rfc3339(self.now),
         }
         self.objects[plural, meta["name"]] = document
         return document
@@ -132,14 +136,15 @@ class World:
         jobs, sweeps = Jobs(changed=lambda _key: None), Sweeps(changed=lambda _key: None)
         for (plural, _), document in self.objects.items():
             (jobs if plural == "trainingjobs" else sweeps).hear(None, json.loads(json.dumps(document)))
-        return SweepController(self, sweeps, Trials(self, jobs), clock=lambda: self.now, sampler=self.sampler)  # type: ignore[arg-type]
+        trials = Trials(self, jobs, self.provenance)  # type: ignore[arg-type]
+        return SweepController(self, sweeps, trials, clock=lambda: self.now, sampler=self.sampler)  # type: ignore[arg-type]
 
     async def visit(self) -> None:
         """Let a fresh operator visit the sweep once; it may be killed meanwhile."""
         try:
             await self.operator().visit(KEY)
         except Killed:
-            return
+            self.provenance = TrialProvenance(lambda: self.now)  # its key went with the process
 
     async def until_over(self, turns: int = 200) -> dict[str, Any]:
         """Visit and train in turns until the sweep is over; return its status."""

@@ -85,11 +85,12 @@ def _problem(error: Exception) -> str:
 
 
 def metadata_of(document: Mapping[str, Any]) -> ObjectMeta | None:
-    """Return what we need of the metadata, without labels and annotations of the wrong form; None: no name."""
+    """Return what we need of the metadata, without owners, labels and annotations of the wrong form; None: no name."""
     raw = document.get("metadata")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         return None
-    for dropped in ((), ("labels",), ("labels", "annotations"), ("labels", "annotations", "deletionTimestamp")):
+    odd = ("ownerReferences", "labels", "annotations", "deletionTimestamp")
+    for dropped in (odd[:count] for count in range(len(odd) + 1)):
         kept = {name: value for name, value in raw.items() if name not in dropped and value is not None}
         try:
             return msgspec.convert(kept, ObjectMeta, dec_hook=values.decode)

@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 
 from torchyard.api.resource import GROUP, VERSION, TrainingJob
+from torchyard.api.validation.parse import metadata_of
 from torchyard.client.errors import NotFoundError, TorchYardError
 from torchyard.client.remote.jobs import jobs_path, typed
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
+from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.received import InvalidSweep, received_sweep
 from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
 from torchyard.sweeps.trials import trial_of
@@ -50,18 +52,24 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
 
 
 async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
-    """Return the jobs of a sweep's trials by number."""
+    """Return the jobs of a sweep's trials by number; a job that no operator created as such is none."""
+    provenance = TrialProvenance()
     found: dict[int, TrainingJob] = {}
     params = {"labelSelector": f"{SWEEP_UID}={sweep.metadata.uid}", "limit": PAGE}
     while True:
         answer = await remote.api.request("GET", jobs_path(remote.namespace), params=params, timeout=60.0)
         page = msgspec.json.decode(answer)
-        jobs = [typed(each) for each in page.get("items") or []]
+        jobs = [typed(each) for each in page.get("items") or [] if _is_trial(provenance, sweep, each)]
         found |= {trial_of(job).record.number: job for job in jobs}
         following = page.get("metadata", {}).get("continue")
         if not following:
             return found
         params = {**params, "continue": following}
+
+
+def _is_trial(provenance: TrialProvenance, sweep: TrainingSweep, document: Mapping[str, Any]) -> bool:
+    metadata = metadata_of(document)
+    return metadata is not None and provenance.is_trial(sweep, metadata)
 
 
 async def create(remote: Remote, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""Forged trials: whatever a user who may create and change jobs writes into one, it decides nothing of a sweep."""
+
+import copy
+import json
+
+import pytest
+from tests.support.kubernetes.sweep_world import KEY, World
+
+from torchyard.api.validation.parse import metadata_of
+from torchyard.kubernetes.provenance import LATE_SECONDS
+from torchyard.kubernetes.trial_provenance import TrialProvenance
+from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE
+
+
+def forged(world, name, change):
+    """Let a tenant create a job with all that a trial has, and a result that no trial reaches."""
+    real = copy.deepcopy(world.objects["trainingjobs", "tune-0"])
+    job = {"metadata": {**real["metadata"], "name": name}, "spec": real["spec"]}
+    job["status"] = {"state": "Succeeded", "metrics": {"score": 1e9, "score@10%": 1e9}}
+    change(job["metadata"]["annotations"])
+    world.put("trainingjobs", job)
+
+
+def numbered(annotations):
+    record = json.loads(annotations[TRIAL]) | {"number": 2, "units": [{"number": 2}]}
+    annotations[TRIAL] = json.dumps(record)
+
+
+def unsigned(annotations):
+    numbered(annotations)
+    del annotations[TRIAL_SIGNATURE]
+
+
+def signed_by_another(annotations):
+    numbered(annotations)
+    sweep = received_sweep(World().sweep())
+    annotations[TRIAL_SIGNATURE] = TrialProvenance(lambda: 0.0).sign(sweep, "tune-2", annotations[TRIAL])
+
+
+@pytest.mark.parametrize("change", [unsigned, numbered, signed_by_another, lambda _copied: None])
+async def test_a_forged_trial_decides_nothing_and_is_named(change):
+    calm, world = World(), World()
+    await calm.until_over()
+    await world.visit()
+    forged(world, "tune-2", change)
+    for _ in range(30):
+        await world.visit()
+        world.train()
+    status = world.sweep()["status"]
+    assert status["trials"]["created"] == 2
+    assert (status["reason"], "job tune-2 exists" in status["message"]) == ("NameConflict", True)
+    assert status.get("best", {}).get("value", 0) < 1e9
+    del world.objects["trainingjobs", "tune-2"]
+    await world.until_over()
+    assert world.decisions() == calm.decisions()
+
+
+async def test_a_changed_record_is_no_record():
+    world = World()
+    await world.visit()
+
+    def better(job):
+        record = json.loads(job["metadata"]["annotations"][TRIAL]) | {"values": {"10": 1e9}}
+        job["metadata"]["annotations"][TRIAL] = json.dumps(record)
+
+    world.edit("trainingjobs", "tune-1", better)
+    await world.visit()
+    assert world.sweep()["status"]["trials"]["created"] == 1
+    assert world.sweep()["status"]["reason"] == "NameConflict"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_copy_that_takes_the_place_of_a_trial_is_none(restarted):
+    """The process that created it knows; to another one it must have been created too late."""
+    world = World()
+    await world.visit()
+    copied = copy.deepcopy(world.objects.pop(("trainingjobs", "tune-0")))
+    if restarted:
+        world.now += LATE_SECONDS + 1
+        world.provenance = TrialProvenance(lambda: world.now)
+    world.put("trainingjobs", {**copied, "status": {"state": "Succeeded", "metrics": {"score": 1e9}}})
+    await world.visit()
+    assert world.sweep()["status"]["trials"] == world.sweep()["status"]["trials"] | {"created": 1}
+    assert "tune-0 exists" in world.sweep()["status"]["message"]
+
+
+async def test_an_edited_trial_is_bound_to_its_uid():
+    """Its record is signed again long after its creation, and a copy of that is worth nothing."""
+    world = World(maxFailed=8)
+    await world.visit()
+    while not any("." + each["metadata"]["uid"] + "." in signature(each) for each in world.trials()):
+        world.now += LATE_SECONDS
+        world.train()
+        await world.visit()
+    (job,) = (each for each in world.trials() if "." + each["metadata"]["uid"] + "." in signature(each))
+    assert is_trial(world, job["metadata"])
+    assert not is_trial(world, {**job["metadata"], "uid": "uid-999"})
+
+
+def signature(job):
+    return job["metadata"]["annotations"][TRIAL_SIGNATURE]
+
+
+def is_trial(world, metadata):
+    return TrialProvenance().is_trial(received_sweep(world.sweep()), metadata_of({"metadata": metadata}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"apiVersion": "evil.dev/v1alpha1"},
+        {"apiVersion": "torchyard.dev.evil/v1alpha1"},
+        {"kind": "TrainingJob"},
+        {"name": "tune-1"},
+        {"uid": "uid-1"},
+        {"controller": False},
+        {"controller": None},
+        {"controller": "yes"},
+    ],
+)
+async def test_a_trial_is_controlled_by_its_sweep(change):
+    world = World()
+    await world.visit()
+    metadata = world.trials()[0]["metadata"]
+    assert is_trial(world, metadata)
+    (owner,) = metadata["ownerReferences"]
+    assert not is_trial(world, {**metadata, "ownerReferences": [owner | change]})
+    assert not is_trial(world, {**metadata, "ownerReferences": [owner, owner | {"uid": "uid-1"}]})
+    assert not is_trial(world, {**metadata, "namespace": "other"})
+    assert not is_trial(world, {**metadata, "labels": {}})
+
+
+async def test_every_process_adds_its_key_before_its_first_trial_and_few_are_kept():
+    world = World(maxTrials=8)
+    for _ in range(60):  # processes, each of which writes once
+        world.provenance = TrialProvenance(lambda: world.now)
+        world.edit(
+            "trainingsweeps", KEY[1], lambda sweep: sweep["spec"].update(suspend=not sweep["spec"].get("suspend"))
+        )
+        await world.visit()
+        assert all(is_trial(world, job["metadata"]) for job in world.trials())
+        world.train()
+    keys = world.sweep()["status"]["trialKeys"]
+    assert len(world.trials()) == 8
+    assert 8 < len(keys) <= 33
