@@ -23,8 +23,8 @@ def document(pods: int) -> bytes:
     import msgspec
 
     from torchyard.api.resource import TrainingJob
+    from torchyard.kubernetes.manifests.names import Site
     from torchyard.kubernetes.manifests.pod import pod as pod_manifest
-    from torchyard.kubernetes.manifests.site import Site
     from torchyard.reconcile.actions import CreatePod
 
     job = msgspec.convert(

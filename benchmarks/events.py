@@ -18,17 +18,16 @@ import uvloop
 from msgspec.structs import replace
 from plan import START, Memory, report
 
-from torchyard.api.codec import job_document
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.values import rfc3339
 from torchyard.app.memory_tuning import leave_caches_alone
 from torchyard.kubernetes.cache import pods
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.cluster import KubeCluster
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.loop.controller import Controller, Settings
-from torchyard.reconcile.view import Agent
+from torchyard.reconcile.observed import Agent
 
 FEW, PODS = 10, 8
 START_SECONDS = 120.0

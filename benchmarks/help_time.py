@@ -14,9 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from torchyard.api.codec import read_job
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.resource import read_job
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.local.run import write_status_file
 from torchyard.local.runs import create_run, run_folder
 

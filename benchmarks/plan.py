@@ -14,9 +14,9 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
 from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.observed import Agent, Pod, RankReport, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Key
-from torchyard.reconcile.view import Agent, Pod, RankReport, View
 
 NODES = 8
 START = 1_800_000_000.0

@@ -31,8 +31,8 @@ from whole_system import memory, processor, quiet
 from torchyard.api.crd import crd
 from torchyard.api.resource import TrainingJob
 from torchyard.kubernetes.client.api import APPLY_PATCH, Api, connected
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
-from torchyard.kubernetes.manifests.site import Site
 from torchyard.reconcile.actions import CreatePod
 from torchyard.reconcile.ports import Unavailable
 

@@ -9,8 +9,8 @@ from parameters import parameters_markdown
 from python_reference import python_markdown
 
 from torchyard.api.crd import crd_yaml
-from torchyard.api.forms import BUILT_IN
 from torchyard.api.reference import reference_markdown
+from torchyard.api.values import BUILT_IN
 from torchyard.sweeps import reference as sweep_reference
 from torchyard.sweeps.crd import sweep_crd_yaml
 

@@ -38,7 +38,7 @@ from tests.support.kubernetes.api_server import kubeconfig, serving, until
 
 from torchyard.agents.auth.tokens import AUDIENCE
 from torchyard.agents.http import server
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.api.values import rfc3339
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Files that we want a reader to cross at most, and the files that are crossed now: a journey never gets longer. Every
 # called function counts, also those that only help (formatting, back-off, metrics).
 GOALS = {"job event to pod": 25, "sync to status": 20, "torchyard status": 12}
-LIMITS = {"job event to pod": 52, "sync to status": 50, "torchyard status": 19}
+LIMITS = {"job event to pod": 40, "sync to status": 41, "torchyard status": 17}
 # What an operator does beside a journey, in its own time, is not in each of several runs.
 RUNS, MOST_RUNS = 3, 12
 STEP = 3

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from torchyard.cli.command_table import foreground
+from torchyard.cli.commands import foreground
 from torchyard.cli.commands.job_options import RequestedJob
 from torchyard.cli.views import terminal
 from torchyard.cli.views.live import render
 from torchyard.cli.views.snapshot import Picture
 from torchyard.client.files import job_of
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs/images/run.svg"

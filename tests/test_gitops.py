@@ -11,8 +11,8 @@ from lupa.lua54 import LuaRuntime
 from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
-from torchyard.api.codec import job_document
 from torchyard.api.crd import NEVER_VISITED
+from torchyard.api.resource import job_document
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.values import Duration, Time
 

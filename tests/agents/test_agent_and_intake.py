@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from torchyard.agents.http.server import Intake, application
-from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.http.server import Intake, application, unix_intake
 from torchyard.agents.registry import AgentRegistry
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CommandAgent

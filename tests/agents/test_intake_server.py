@@ -8,8 +8,7 @@ import time
 import aiohttp
 import pytest
 
-from torchyard.agents.http.server import Intake, application
-from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.http.server import Intake, application, unix_intake
 from torchyard.agents.registry import AgentRegistry
 from torchyard.reconcile.actions import CommandAgent
 

@@ -5,9 +5,9 @@ import json
 
 import msgspec
 
-from torchyard.agents import figures, sanitize
+from torchyard.agents import sanitize
 from torchyard.api.status import Artifact
-from torchyard.reconcile.view import RankReport
+from torchyard.reconcile.observed import RankReport
 from torchyard_trainers.core.report import Reporter
 
 
@@ -53,7 +53,7 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
         ),
         Artifact(name="export/web", verified=False),
     )
-    assert read == figures.well_formed_report(msgspec.Raw(msgspec.json.encode(written)))
+    assert read == sanitize.well_formed_report(msgspec.Raw(msgspec.json.encode(written)))
     assert read.counter == written["counter"] > 0
     assert read.time == written["time"]
     assert read.phase_since == written["phaseSince"]

@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.agents import figures, protocol, sanitize
+from torchyard.agents import protocol, sanitize
 from torchyard.agents.registry import AgentRegistry
-from torchyard.reconcile.view import Failure, GpuReport, RankReport, RoundExit
+from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
 values = st.recursive(
@@ -75,8 +75,8 @@ def test_any_exit(document):
 @given(st.lists(values | shaped(GpuReport), max_size=80))
 def test_any_gpus_and_notices(documents):
     raw = [written(document) for document in documents]
-    check(msgspec.to_builtins(figures.gpus(raw)))
-    check(msgspec.to_builtins(figures.reports(raw)))
+    check(msgspec.to_builtins(sanitize.gpus(raw)))
+    check(msgspec.to_builtins(sanitize.reports(raw)))
     check(msgspec.to_builtins(sanitize.notices(documents)))
 
 
@@ -94,7 +94,7 @@ def nearly(**usual):
     )
 )  # fmt: skip
 def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
-    quick = figures.well_formed_report(written(document))
+    quick = sanitize.well_formed_report(written(document))
     assert quick is None or quick == sanitize.report(read_back(document))
 
 
@@ -106,20 +106,20 @@ def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
     )
 )  # fmt: skip
 def test_a_gpu_read_in_one_go_is_what_sanitising_makes_of_it(document):
-    quick = figures.well_formed_gpu(written(document))
+    quick = sanitize.well_formed_gpu(written(document))
     assert quick is None or quick == sanitize.gpu(read_back(document))
 
 
 def test_what_our_own_programs_write_is_read_in_one_go():
     report = {"round": 1, "rank": 0, "step": 3, "phase": "step", "metrics": {"loss": 1.9}, "epoch": None}
-    assert figures.well_formed_report(written(report)) is not None
-    assert figures.well_formed_gpu(written({"uuid": "GPU-1", "utilization": None})) is not None
-    assert figures.well_formed_report(written(report | {"phase": "st\x1bep"})) is None
+    assert sanitize.well_formed_report(written(report)) is not None
+    assert sanitize.well_formed_gpu(written({"uuid": "GPU-1", "utilization": None})) is not None
+    assert sanitize.well_formed_report(written(report | {"phase": "st\x1bep"})) is None
 
 
 def test_a_report_that_is_no_json_costs_nothing_but_itself():
     good = {"round": 1, "rank": 0, "step": 3}
-    (read,) = figures.reports([msgspec.Raw(b'{"round": 1e999}'), msgspec.Raw(b'"\xff"'), written(good)])
+    (read,) = sanitize.reports([msgspec.Raw(b'{"round": 1e999}'), msgspec.Raw(b'"\xff"'), written(good)])
     assert read.step == 3
 
 

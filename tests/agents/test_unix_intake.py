@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from torchyard.agents.http.server import application
-from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
 
 

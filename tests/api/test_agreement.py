@@ -12,7 +12,7 @@ from tests.support.generated_objects import ODD, generated
 from torchyard.api import files
 from torchyard.api.schema import spec_schema
 from torchyard.api.validation.parse import received
-from torchyard.api.validation.rules import RULES
+from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.validation.validate import validate_bytes, validate_file
 
 

@@ -1,7 +1,7 @@
 """A file works on laptop and cluster; what one of them has no use for is named."""
 
 from torchyard.api.backends import ONLY, ignored, on_this_machine
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.api.schema import spec_schema
 
 

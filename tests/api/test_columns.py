@@ -2,9 +2,8 @@
 
 import pytest
 
-from torchyard.api.columns import columns, with_columns
-from torchyard.api.states import State
-from torchyard.api.status import Columns, Goodput, Progress, Throughput, TrainingJobStatus
+from torchyard.api.resource import columns, with_columns
+from torchyard.api.status import Columns, Goodput, Progress, State, Throughput, TrainingJobStatus
 
 TRAINS = TrainingJobStatus(
     state=State("Running"),

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from torchyard.api import values
-from torchyard.api.codec import resolved
 from torchyard.api.crd import MAX_CRD_BYTES, NEVER_VISITED, crd, crd_yaml
+from torchyard.api.resource import resolved
 from torchyard.api.schema import structural
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.validation.rules import RULES
+from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.values import MAX_DEPTH
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchyard.api.codec import job_document, read_job, read_status, resolved, status_document
 from torchyard.api.launch import agent_env, own_env, trainer_config, worker_command
+from torchyard.api.resource import job_document, read_job, read_status, resolved, status_document
 
 
 def job(**spec):

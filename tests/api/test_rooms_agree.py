@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from torchyard.api.codec import read_job
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode, reason_of_exit
-from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import agent_env, trainer_config
 from torchyard.api.reasons import Reason
+from torchyard.api.resource import read_job
+from torchyard.api.values import BUILT_IN
 from torchyard.cli import errors
 from torchyard_agent.exit_codes import ExitCode as AgentExitCode
 from torchyard_trainers.core.config import load

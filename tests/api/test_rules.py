@@ -6,14 +6,14 @@ import pytest
 import yaml
 from tests.support.large_objects import too_large
 
-from torchyard.api.codec import read_job
-from torchyard.api.forms import BUILT_IN
+from torchyard.api.resource import read_job
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.changes import FIXED, FREE, forbidden_changes
-from torchyard.api.validation.params import params_schema
-from torchyard.api.validation.rules import RULES
-from torchyard.api.validation.unimplemented import GAPS
+from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.rules import GAPS
+from torchyard.api.validation.schema_check import params_schema
 from torchyard.api.validation.validate import check_update, validate_bytes
+from torchyard.api.values import BUILT_IN
 
 OBJECTS = Path(__file__).parent / "objects"
 ACCEPTED, REJECTED, UPDATES = (

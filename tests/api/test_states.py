@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchyard.api.codec import read_status
-from torchyard.api.states import Phase, State
+from torchyard.api.resource import read_status
+from torchyard.api.status import Phase, State
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from torchyard.api import status
-from torchyard.api.states import State
-from torchyard.api.status import Goodput, StatusModel
+from torchyard.api.status import Goodput, State, StatusModel
 
 OPERATOR = Path(status.__file__).resolve().parents[1]
 WRITERS = [path for path in OPERATOR.rglob("*.py") if path.name != "status.py" or path.parent.name != "api"]
@@ -17,7 +16,9 @@ TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in WRITERS if "cli
 SET = {
     keyword.arg for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
 }
-TEXTS = {node.value for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+TEXTS = {node.value for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.Constant)} | {
+    entry.activity for kind in (State, Phase) for entry in kind
+}
 STATES = {
     node.attr
     for tree in TREES

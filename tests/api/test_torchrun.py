@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchyard.api.codec import read_job
-from torchyard.api.torchrun import asked_procs, local_procs, options
+from torchyard.api.launch import asked_procs, local_procs, options
+from torchyard.api.resource import read_job
 
 
 def spec(**fields):

@@ -9,8 +9,8 @@ from tests.support.effort import calls_of
 from tests.support.large_objects import PATTERNS, largest, too_large
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.validation.params import params_faults, params_schema
 from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.schema_check import params_faults, params_schema
 from torchyard.api.validation.validate import validate_bytes
 from torchyard.api.values import MAX_BYTES, Params
 

@@ -12,7 +12,7 @@ from torchyard.cli.views.live import LiveView, render
 from torchyard.cli.views.program_output import OutputLine
 from torchyard.cli.views.snapshot import Picture
 from torchyard.client.ranks import Rank, Reported, ranks_of
-from torchyard.reconcile.view import RankReport
+from torchyard.reconcile.observed import RankReport
 
 WHOLE = Picture(RUNNING, NOW, RANKS, LOSSES, EVENTS)
 

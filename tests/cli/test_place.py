@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.cli.command_table import parser_of
 from torchyard.cli.main import command_first
 from torchyard.client.backend import on_cluster

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.support.cli.recorded import EVENTS, FAILED, NOW, RUNNING, SUCCEEDED, job
 
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.cli.views.plain import PlainView
 from torchyard.cli.views.snapshot import Picture
 from torchyard.local.run import Event

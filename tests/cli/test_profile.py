@@ -9,7 +9,7 @@ import pytest
 
 from torchyard.client.profile_request import left_in
 from torchyard.client.remote.profile import LEFT
-from torchyard.local.folder import take_lock
+from torchyard.local.run import take_lock
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_reader_that_stalls_gets_all_of_it_in_the_end(tmp_path) -> None:
     ],
 )
 def test_how_many_ranks_write_is_known_from_the_job(spec, several) -> None:
-    from torchyard.api.codec import read_job
+    from torchyard.api.resource import read_job
 
     job = read_job({"metadata": {"name": "job"}, "spec": {"script": "pass", **spec}})
     assert several_ranks(job.spec) is several

@@ -3,10 +3,9 @@
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
-from torchyard.api.status import CheckpointStatus, Progress, TrainingJobStatus
+from torchyard.api.status import CheckpointStatus, Progress, State, TrainingJobStatus
 from torchyard.client.ranks import Reported, freshen
-from torchyard.reconcile.view import RankReport
+from torchyard.reconcile.observed import RankReport
 
 
 def shown(report_step, saved):

@@ -8,7 +8,7 @@ import yaml
 from tests.cli.conftest import CommandLine, eventually
 from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 
-from torchyard.api.codec import status_document
+from torchyard.api.resource import status_document
 
 
 def controlled(folder: Path) -> object:

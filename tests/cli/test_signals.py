@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.cli.commands.foreground import SAME_PRESS_SECONDS, Watching
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 
 
 @pytest.fixture

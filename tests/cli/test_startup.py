@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.cli.command_table import COMMANDS
 from torchyard.local.runs import create_run, run_folder
 

@@ -8,14 +8,13 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 
-from torchyard.api.codec import status_document
+from torchyard.api.resource import status_document
 from torchyard.cli.command_table import parser_of
 from torchyard.cli.commands.job_options import options_of, requested
 from torchyard.cli.output import say
 from torchyard.cli.views.outcome import ending
 from torchyard.client.start import RequestedJob, start
-from torchyard.local.folder import RunFolder
-from torchyard.local.run import read_run
+from torchyard.local.run import RunFolder, read_run
 
 TRAINS = {"trainer": {"name": "cvrp"}}
 SCRIPT = {"script": "pass"}

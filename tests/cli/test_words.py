@@ -2,8 +2,7 @@
 
 import pytest
 
-from torchyard.api.formatting import figure, span
-from torchyard.client.text import addressed, clean, clip, measure, rate, size
+from torchyard.api.formatting import addressed, clean, clip, figure, measure, rate, size, span
 
 
 @pytest.mark.parametrize(

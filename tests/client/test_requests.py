@@ -5,7 +5,7 @@ import json
 import pytest
 
 import torchyard as ty
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.client.metrics import rows_of, table_of
 from torchyard.client.request import requested
 

@@ -11,13 +11,12 @@ import yaml
 from tests.support.charts import CHART, helm, needs_helm
 from tests.support.cluster.operators import until
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, connected
 from torchyard.kubernetes.client.errors import Rejected
-from torchyard.kubernetes.manifests.network_policy import network_policy
+from torchyard.kubernetes.manifests.companions import network_policy, service
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
-from torchyard.kubernetes.manifests.service import service
-from torchyard.kubernetes.manifests.site import Site
 from torchyard.reconcile.actions import CreatePod
 
 pytestmark = needs_helm

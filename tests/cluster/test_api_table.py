@@ -11,15 +11,15 @@ import yaml
 from tests.support.generated_objects import differs_by_design, generated
 from tests.support.large_objects import largest, too_large
 
-from torchyard.api.codec import read_job, resolved
 from torchyard.api.crd import crd
-from torchyard.api.validation.rules import RULES
-from torchyard.api.validation.unimplemented import GAPS, WHAT
+from torchyard.api.resource import read_job, resolved
+from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.rules import GAPS, WHAT
 from torchyard.api.validation.validate import validate_bytes
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import Conflict, Rejected
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
-from torchyard.kubernetes.manifests.site import Site
 from torchyard.reconcile.actions import CreatePod
 
 pytestmark = pytest.mark.cluster

@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster.fault_proxy import FaultProxy, Request
 from tests.support.cluster.operators import holder, until
 
-from torchyard.kubernetes.election.lease import Terms
+from torchyard.kubernetes.election import Terms
 
 TERMS = Terms()
 # A request is seen when it arrives, which on a slow machine is later than it was sent.

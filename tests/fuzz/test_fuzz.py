@@ -26,7 +26,7 @@ from torchyard.agents.http.admission import Slot
 from torchyard.agents.http.connection import Connection, Response
 from torchyard.agents.protocol import MAX_BODY_BYTES, decode
 from torchyard.agents.registry import AgentRegistry
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.api.validation.validate import validate_bytes
 from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.checkpoint import Checkpoints

@@ -12,9 +12,8 @@ from torchyard.api.resource import TrainingJob
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.cluster import KubeCluster
 from torchyard.kubernetes.companions import FRESH_SECONDS
-from torchyard.kubernetes.manifests.network_policy import network_policy
-from torchyard.kubernetes.manifests.service import service
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.companions import network_policy, service
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
 from torchyard.reconcile.ports import Conflict, Refused
 

@@ -10,7 +10,7 @@ from tests.support.kubernetes.pod_json import container, ended, placed, pod, tex
 from torchyard.api.resource import TrainingJob
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.cluster import KubeCluster
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import DeletePod
 from torchyard.reconcile.ports import Conflict
 

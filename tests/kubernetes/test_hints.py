@@ -13,7 +13,7 @@ from tests.support.kubernetes.pod_json import placed as on_node
 from torchyard.kubernetes.cache import kubelet_events, nodes
 from torchyard.kubernetes.cache import pods as kube_pods
 from torchyard.kubernetes.cache.pod_record import Facts
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 NO_SECRET = 'MountVolume.SetUp failed for volume "x" : secret "token" not found'
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from torchyard.api.validation.parse import InvalidJob, received
-from torchyard.kubernetes.invalid_jobs import InvalidJobs
+from torchyard.kubernetes.cache.jobs import InvalidJobs
 
 NOW = 1795000000.0
 SPEC = {"trainer": {"name": "cvrp"}}

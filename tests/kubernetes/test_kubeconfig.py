@@ -7,8 +7,7 @@ from aiohttp import web
 from tests.support.kubernetes.api_server import kubeconfig, serving, talking
 
 from torchyard.kubernetes.client.api import connected
-from torchyard.kubernetes.client.credentials import Credentials
-from torchyard.kubernetes.client.proxies import proxy_for
+from torchyard.kubernetes.client.credentials import Credentials, proxy_for
 
 
 def write(folder, name, *, current=True, namespace="default", token="", server="http://127.0.0.1:1"):

@@ -5,13 +5,13 @@ import asyncio
 from aiohttp import web
 from tests.support.kubernetes.api_server import talking, until
 
+from torchyard.kubernetes import election
 from torchyard.kubernetes.client.errors import Fenced
-from torchyard.kubernetes.election import leader_label
-from torchyard.kubernetes.election.leader_label import LABEL, LeaderLabel
+from torchyard.kubernetes.election import LABEL, LeaderLabel
 
 
 async def test_who_leads_no_more_takes_its_label_off_and_sets_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(leader_label, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(election, "RETRY_SECONDS", 0.01)
     labels, checks, leads = {"other": "true"}, [], False
 
     async def answer(request):

@@ -10,7 +10,7 @@ from tests.support.kubernetes.leases import LeaseServer, Wire
 from tests.support.virtual_time import virtual_time
 
 from torchyard.kubernetes.client.errors import Fenced
-from torchyard.kubernetes.election.lease import DeposedError, Lease, Terms
+from torchyard.kubernetes.election import DeposedError, Lease, Terms
 from torchyard.reconcile.ports import Unavailable
 
 TERMS = Terms()

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from kubernetes.client import models
 from tests.support.kubernetes.pod_json import ended, seen
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.api.status import Images
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests import pod as files
 from torchyard.kubernetes.manifests.environment import verbatim
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images, pod
-from torchyard.kubernetes.manifests.site import Site
 from torchyard.reconcile.actions import CreatePod
 from torchyard_agent.workers.environment import unpack
 

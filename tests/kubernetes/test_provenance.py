@@ -14,9 +14,9 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.values import Time, rfc3339
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.cluster import KubeCluster
-from torchyard.kubernetes.election.lease import Lease
+from torchyard.kubernetes.election import Lease
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.provenance import LATE_SECONDS, MAX_KEYS, Provenance
 from torchyard.reconcile.actions import CreatePod
 from torchyard.reconcile.ports import NameTaken, Refused

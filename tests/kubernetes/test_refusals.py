@@ -8,8 +8,8 @@ from torchyard.api.reasons import Reason
 from torchyard.kubernetes.client.errors import Details, NotFound, Rejected
 from torchyard.kubernetes.diagnostics.admission import forbidden, refused
 from torchyard.reconcile.loop.controller import Refusals
+from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.ports import Refused, Unavailable
-from torchyard.reconcile.view import Refusal
 
 
 def no(code, message, reason="Forbidden"):

@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from torchyard.agents.http.server import application
-from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.local import record
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.controller import run_job
-from torchyard.local.folder import RunFolder
 from torchyard.local.process import carrying
 from torchyard.local.record import Running
-from torchyard.local.run import read_run
+from torchyard.local.run import RunFolder, read_run
 from torchyard.local.runs import create_run
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod
 
@@ -30,7 +28,7 @@ SECONDS = 300.0
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 from torchyard.local.controller import run_job
 asyncio.run(run_job(RunFolder(Path(sys.argv[1]))))
 """

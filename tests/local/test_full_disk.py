@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.local import controller, events, record, run
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.controller import run_job
-from torchyard.local.folder import write_atomic
+from torchyard.local.run import write_atomic
 from torchyard.local.runs import create_run, is_controlled, remove_run
 from torchyard.reconcile.actions import EmitEvent
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.local.controller import run_job
 from torchyard.local.runs import create_run
 

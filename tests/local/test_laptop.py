@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from torchyard.local import record
-from torchyard.local.folder import RunFolder
 from torchyard.local.process import carrying
-from torchyard.local.run import events, read_run
+from torchyard.local.run import RunFolder, events, read_run
 from torchyard.local.runs import is_controlled
 
 pytestmark = pytest.mark.e2e

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from torchyard.agents.registry import AgentRegistry
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.local import record
 from torchyard.local.pod import LocalPod
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.local import run
-from torchyard.local.folder import RunFolder, take_lock
+from torchyard.local.run import RunFolder, take_lock
 from torchyard.local.runs import control, create_run, discard_run, list_runs, run_folder
 
 TERMINALS = 4
@@ -18,7 +18,7 @@ ROUNDS = 12
 TERMINAL = """
 import json, sys
 from pathlib import Path
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard.local.runs import RunBusyError, create_run, run_folder
 
 job = read_job({"metadata": {"name": "any"}, "spec": {"script": "pass"}})

@@ -11,15 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchyard.api.codec import read_job
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.resource import read_job
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import Time, rfc3339
 from torchyard.local import run
-from torchyard.local.finished_runs import KEPT_ASIDE
-from torchyard.local.folder import RunFolder, take_lock
 from torchyard.local.record import POD_MARK, PodRecord, loopback_address, write
+from torchyard.local.run import RunFolder, take_lock
 from torchyard.local.runs import (
+    KEPT_ASIDE,
     SOURCE_FOLDER,
     RunBusyError,
     RunExistsError,

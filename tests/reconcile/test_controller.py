@@ -8,8 +8,7 @@ from tests.support.reconcile.running_controller import KEY, controlled, pass_tim
 from tests.support.reconcile.world import START, Ports, World
 from tests.support.virtual_time import virtual_time
 
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, EmitEvent, Plan, WriteStatus
 from torchyard.reconcile.loop.executor import Executor, StatusWriter

@@ -10,7 +10,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.reasons import Reason
 from torchyard.app.log_format import formatter
-from torchyard.reconcile.loop.decision_log import MAX_NAMES, decision
+from torchyard.reconcile.loop.executor import MAX_NAMES, decision
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Refused
 

@@ -35,11 +35,11 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Duration
 from torchyard.kubernetes.diagnostics.admission import refused
 from torchyard.local.events import Events
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
+from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Refused
 from torchyard.reconcile.status.conditions import stalled, with_conditions
-from torchyard.reconcile.view import Refusal
 
 MESSAGES = Path(__file__).with_name("messages.yaml")
 Said = dict[str, str]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from torchyard.api.states import State
-from torchyard.api.status import Artifact, TrainingJobStatus
+from torchyard.api.status import Artifact, State, TrainingJobStatus
 from torchyard.reconcile.status.conditions import with_conditions
 
 WEIGHTS = Artifact(name="model.safetensors", sha256="0" * 64)

@@ -12,8 +12,8 @@ from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import WriteStatus
+from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import Refusal
 
 
 def pending(reason="", message="", node=""):

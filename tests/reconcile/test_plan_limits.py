@@ -10,8 +10,8 @@ from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import CommandAgent, DeletePod, WriteStatus
+from torchyard.reconcile.observed import RankReport
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import RankReport
 
 
 def test_suspend_saves_first_then_gives_every_pod_up_and_resume_goes_on():

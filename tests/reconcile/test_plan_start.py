@@ -10,8 +10,8 @@ from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, WriteStatus
+from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import Refusal
 
 
 def test_the_first_visit_creates_the_whole_gang_and_says_so():

@@ -7,8 +7,8 @@ from tests.support.reconcile.world import START, World
 
 from torchyard.api.spec_workload import Trainer
 from torchyard.reconcile.actions import EmitEvent, WriteStatus
+from torchyard.reconcile.observed import GpuReport, RankReport
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import GpuReport, RankReport
 
 
 def test_progress_rate_and_time_left_are_what_the_ranks_report():

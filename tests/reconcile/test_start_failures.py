@@ -8,7 +8,7 @@ from tests.support.reconcile.world import World
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.spec_workload import Launcher
 from torchyard.reconcile.actions import DeletePod
-from torchyard.reconcile.failures import STUCK_START_SECONDS
+from torchyard.reconcile.observed import STUCK_START_SECONDS
 
 BUSY = "failed to start containerd task: context deadline exceeded"
 

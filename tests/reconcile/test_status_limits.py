@@ -6,8 +6,6 @@ import msgspec
 import pytest
 
 from torchyard.api import values
-from torchyard.api.forms import MAX_NODES
-from torchyard.api.states import State
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_ATTEMPTS,
@@ -21,11 +19,12 @@ from torchyard.api.status import (
     Condition,
     Goodput,
     Rendezvous,
+    State,
     TrainingJobStatus,
     bounded,
 )
-from torchyard.api.values import Time
-from torchyard.reconcile.advisories import MAX_DEVICES
+from torchyard.api.values import MAX_NODES, Time
+from torchyard.reconcile.status.conditions import MAX_DEVICES
 
 TIME = Time.parse("2026-11-21T06:20:00Z")
 LINES = ["x" * 200] * 20

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from tests.support.reconcile.world import START, World
 
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.states import State
-from torchyard.api.status import Attempt, CheckpointStatus, Rendezvous, TrainingJobStatus
+from torchyard.api.status import Attempt, CheckpointStatus, Rendezvous, State, TrainingJobStatus
 from torchyard.api.values import Duration, Time
+from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, RoundExit, View
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import Agent, Failure, Pod, RankReport, RoundExit, View
 
 UIDS = st.sampled_from(["a", "b"])
 SMALL = st.integers(0, 3)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.reconcile.world import START, World
 
-from torchyard.api.codec import read_status, status_document
+from torchyard.api.resource import read_status, status_document
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.gang import pause_end
 from torchyard.reconcile.transitions import exit_code

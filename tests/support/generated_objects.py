@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchyard.api.schema import INT_OR_STRING, Schema, spec_schema
-from torchyard.api.validation.check import ANY
+from torchyard.api.validation.schema_check import ANY
 
 # Values that have broken readers before: of every type, at every edge, of every script.
 ODD: tuple[Any, ...] = (

@@ -6,8 +6,7 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from torchyard.api.states import State
-from torchyard.api.status import CheckpointStatus
+from torchyard.api.status import CheckpointStatus, State
 from torchyard.api.values import Time
 from torchyard.local import sweep_controller, sweeps
 from torchyard.local.run import read_run, write_status_file

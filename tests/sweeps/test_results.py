@@ -8,8 +8,7 @@ import msgspec
 from rich.console import Console
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.api.states import State
-from torchyard.api.status import Progress, TrainingJobStatus
+from torchyard.api.status import Progress, State, TrainingJobStatus
 from torchyard.cli.views.sweep_page import page_of
 from torchyard.cli.views.sweep_table import line_of, table_of
 from torchyard.sweeps.codec import read_sweep

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from torchyard.api import launch
-from torchyard.api.codec import read_job
+from torchyard.api.resource import read_job
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, load
 from torchyard_trainers.cvrp import params

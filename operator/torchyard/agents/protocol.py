@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from torchyard.reconcile.actions import CommandAgent
-from torchyard.reconcile.view import AgentState
+from torchyard.reconcile.observed import AgentState
 
 PROTOCOL = 1
 MAX_BODY_BYTES = 16 * 1024

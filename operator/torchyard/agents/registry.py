@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from torchyard.agents import figures, sanitize
+from torchyard.agents import sanitize
 from torchyard.agents.protocol import SyncAnswer, SyncRequest, command_document
 from torchyard.reconcile.actions import CommandAgent
-from torchyard.reconcile.view import Agent
+from torchyard.reconcile.observed import Agent
 
 MAX_HOLD_SECONDS = 30.0
 TICKS = 50
@@ -224,8 +224,8 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         exit=sanitize.round_exit(request.exit),
         content=sanitize.line(request.content, 64),
         environment=sanitize.line(request.environment, 64),
-        reports=figures.reports(request.reports),
-        gpus=figures.gpus(request.gpus),
+        reports=sanitize.reports(request.reports),
+        gpus=sanitize.gpus(request.gpus),
         notices=sanitize.notices(request.notices),
     )
 

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from torchyard.api.codec import resolved
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, resolved
 from torchyard.api.spec import TrainingJobSpec
 
 Backend = Literal["cluster", "local"]

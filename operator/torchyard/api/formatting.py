@@ -1,6 +1,8 @@
-"""Figures and texts as people read them: in a table of `kubectl`, in a message, on a terminal."""
+"""Figures, sizes, times and foreign text as people read them: in a message, a table, on a terminal."""
 
+import math
 import re
+import time
 
 # What is not text in a text that is meant for a terminal.
 ESCAPES = re.compile(
@@ -35,3 +37,83 @@ def figure(value: float) -> str:
         digits = max(0, 4 - len(str(int(abs(value)))))
         return f"{value:,.{digits}f}"
     return f"{value:.3g}"
+
+
+# C0 but tab, DEL, C1, and the marks that turn the direction of what follows.
+CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+_OWN_COMMAND = re.compile(r"`torchyard (explain|logs|resume|stacks|status)`")
+_KUBECTL = re.compile(r"`kubectl (describe pod|describe pvc|logs)( [^`]*)?`")
+
+
+def clean(line: str) -> str:
+    """One line of foreign text without escape sequences and control characters.
+
+    Of a line that was overwritten with carriage returns (a progress bar), what a terminal would show last.
+    """
+    line = line.rstrip("\r\n")
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
+    return CONTROLS.sub("", ESCAPES.sub("", line))
+
+
+def addressed(text: str, name: str, flags: str = "") -> str:
+    """Return a sentence whose commands can be typed as they stand: with the name of the job and where it is.
+
+    Args:
+        text: sentence of a reason, in which commands name no job.
+        name: of the job.
+        flags: of a job on a cluster, as ` -n team`; empty: it is on this machine.
+    """
+    text = _OWN_COMMAND.sub(lambda found: f"`torchyard {found[1]} {name}{flags}`", text)
+    return _KUBECTL.sub(lambda found: f"`kubectl {found[1]}{flags}{found[2] or ''}`", text)
+
+
+def size(count: float) -> str:
+    """Bytes in binary units: `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{three_digits(count)} {unit}"
+        count /= 1024
+    return f"{three_digits(count)} TiB"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Things a second in two or three digits: `6.9k samples/s`, `0.35 steps/s`."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(per_second) >= factor * 0.9995:
+            return f"{three_digits(per_second / factor)}{prefix} {unit}/s"
+    return f"{three_digits(per_second)} {unit}/s"
+
+
+def three_digits(value: float) -> str:
+    """A number in three significant digits, without zeros that say nothing: `46.2`, `0.35`, `120`."""
+    if value == 0 or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def measure(name: str, value: float) -> str:
+    """A metric with the unit that its name speaks of: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
+    if name.endswith("Bytes"):
+        return size(value)
+    if name.endswith("Percent"):
+        return f"{three_digits(value)} %"
+    if name.endswith("Share"):
+        return f"{three_digits(100 * value)} %"
+    if name.endswith("Seconds"):
+        return f"{three_digits(value)} s"
+    return figure(value)
+
+
+def clock(unix: float) -> str:
+    """Local wall-clock time: `12:00:03`."""
+    return time.strftime("%H:%M:%S", time.localtime(unix))
+
+
+def clip(text: str, width: int) -> str:
+    """`text` in at most `width` characters, its end marked when something is missing."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

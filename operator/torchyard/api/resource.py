@@ -1,11 +1,24 @@
-"""The TrainingJob object: metadata, spec, status."""
+"""The TrainingJob object, its documents (dicts of JSON values), and what `kubectl get` shows of it.
 
-from typing import Any
+A printer column of the API server shows a field as it is, so the status holds texts for the columns beside the figures.
 
+A status that an earlier version of the operator wrote gets the facts that were left to its reason: the planner never
+reads `status.reason`, and an operator that takes over must not restart a job or recreate a released gang at once.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from torchyard.api import values
+from torchyard.api.exit_codes import exit_code_of
+from torchyard.api.formatting import figure, span
+from torchyard.api.reasons import Kind, Reason
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Columns, State, TrainingJobStatus
 from torchyard.api.values import Time
 
 GROUP = "torchyard.dev"
@@ -54,3 +67,193 @@ class TrainingJob(Struct, frozen=True, rename="camel", kw_only=True):
     def key(self) -> tuple[str, str]:
         """(namespace, name), the key of the work queue."""
         return (self.metadata.namespace, self.metadata.name)
+
+
+# The fields of a status that hold a time.
+TIMES = frozenset(
+    {
+        *("time", "startTime", "endTime", "completionTime", "lastStepTime", "lastTransitionTime", "lastUpdateTime"),
+        *("nextRoundTime", "waitingSince"),
+    }
+)
+T = TypeVar("T")
+
+
+def read_job(document: Mapping[str, Any]) -> TrainingJob:
+    """Decode an object as the API server or a run folder holds it. Null and absent mean the same.
+
+    Raises:
+        ValueError: naming the field; files that people write go through `validate` instead, which names them all.
+    """
+    job = converted({key: value for key, value in document.items() if key != "status"}, TrainingJob)
+    status = document.get("status")
+    if status is None:
+        return job
+    try:
+        return msgspec.structs.replace(job, status=read_status(status))
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text.replace("`$", "`$.status", 1) if "`$" in text else f"{text} - at `$.status`") from error
+
+
+def read_status(document: Mapping[str, Any]) -> TrainingJobStatus:
+    """Decode a status; unknown fields of a newer version are ignored.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    return upgraded(_read_status(document))
+
+
+def status_document(status: TrainingJobStatus) -> dict[str, Any]:
+    """Return the status as JSON values; fields at their default are left out."""
+    document: dict[str, Any] = msgspec.to_builtins(status, enc_hook=values.encode)
+    return document
+
+
+def job_document(job: TrainingJob, *, with_status: bool = True) -> dict[str, Any]:
+    """Return the whole object as JSON values, in the order people write it; fields at their default are left out."""
+    document: dict[str, Any] = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": msgspec.to_builtins(job.metadata, enc_hook=values.encode),
+        "spec": sparse(job.spec),
+    }
+    if with_status:
+        document["status"] = status_document(job.status)
+    return document
+
+
+def resolved(model: msgspec.Struct) -> dict[str, Any]:
+    """Return a model as JSON values with every default filled in, None included."""
+    return {
+        wire_name: plain(getattr(model, name))
+        for name, wire_name in zip(model.__struct_fields__, model.__struct_encode_fields__, strict=True)
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a model as JSON has it."""
+    if isinstance(value, msgspec.Struct):
+        return resolved(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return values.encode(value) if isinstance(value, values.Duration | values.Params) else value
+
+
+def sparse(model: msgspec.Struct) -> dict[str, Any]:
+    """Return a model as people write it: msgspec leaves out plain defaults but keeps empty sections."""
+    return {
+        item.encode_name: sparse(value)
+        if isinstance(value, msgspec.Struct)
+        else msgspec.to_builtins(value, enc_hook=values.encode)
+        for item in msgspec.structs.fields(model)
+        if (value := getattr(model, item.name)) != _default(item)
+    }
+
+
+def _default(item: msgspec.structs.FieldInfo) -> Any:
+    return item.default if item.default_factory is msgspec.NODEFAULT else item.default_factory()
+
+
+def converted(document: Mapping[str, Any], into: type[T]) -> T:
+    """Decode an object as the API server or a file holds it. Null and absent mean the same.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    try:
+        return msgspec.convert(_without_nulls(document), into, dec_hook=values.decode)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_status(document: Any) -> TrainingJobStatus:
+    """Decode a status; a time that cannot be read counts as absent, so that the rest of the status is not lost."""
+    try:
+        return converted(document, TrainingJobStatus)
+    except ValueError:
+        return converted(_without_unreadable_times(document), TrainingJobStatus)
+
+
+def _without_unreadable_times(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _without_unreadable_times(item)
+            for key, item in value.items()
+            if key not in TIMES or not isinstance(item, str) or _is_time(item)
+        }
+    return [_without_unreadable_times(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_time(text: str) -> bool:
+    try:
+        values.Time.parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        # What a trainer's parameters mean by null is the trainer's business.
+        return {
+            key: item if key == "params" else _without_nulls(item) for key, item in value.items() if item is not None
+        }
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def upgraded(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status with each missing fact derived from its reason; the same object if none is missing."""
+    reason, meet = Reason.of(status.reason), status.rendezvous
+    if reason is None:
+        return status
+    released = reason is Reason.GANG_INCOMPLETE or (reason is Reason.CLUSTER_TOO_SMALL and meet.releases > 0)
+    if released and not meet.released:
+        meet = replace(meet, released=True)
+    if reason is Reason.AGENT_SILENT and not meet.silent:
+        meet = replace(meet, silent=True)
+    if status.state is State.RECOVERING and reason.kind is Kind.WAITING and not meet.delayed:
+        meet = replace(meet, delayed=True)
+    if meet is not status.rendezvous:
+        status = replace(status, rendezvous=meet)
+    if reason in {Reason.TRAINING, Reason.STANDING_STILL} and status.progress.stalled is None:
+        status = replace(status, progress=replace(status.progress, stalled=reason is Reason.STANDING_STILL))
+    if status.state is State.FAILED and status.exit_code is None:
+        status = replace(status, exit_code=exit_code_of(reason))
+    return status
+
+
+# What built-in workloads are trained for, the first that a job reports.
+RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
+
+
+def columns(status: TrainingJobStatus) -> Columns:
+    """The columns of a status; what is not known is empty."""
+    progress, rate = status.progress, status.throughput.steps_per_second
+    loss, reward = status.metrics.get("loss"), status.metrics.get("reward")
+    running = status.state == State.RUNNING
+    return Columns(
+        # Rounded down: what is not done never reads 100%.
+        progress=f"{int(progress.percent)}%" if progress.percent is not None else "",
+        step=f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
+        loss=figure(loss) if loss is not None else "",
+        reward=figure(reward) if reward is not None else "",
+        rate=f"{figure(rate)}/s" if rate is not None else "",
+        goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
+        eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
+        result=_result(status),
+    )
+
+
+def _result(status: TrainingJobStatus) -> str:
+    """Return what a built-in workload is trained for, as it last evaluated it: the first such metric of the job."""
+    name = next((name for name in RESULTS if name in status.metrics), None)
+    return f"{name} {figure(status.metrics[name])}" if name is not None else ""
+
+
+def with_columns(status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with what a table shows of it."""
+    return replace(status, columns=columns(status))

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from torchyard.api import values
-from torchyard.api.forms import DNS_LABEL_PATTERN, MAX_JOB_NAME, Model
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
+from torchyard.api.values import DNS_LABEL_PATTERN, MAX_JOB_NAME, Model
 
 Schema = dict[str, Any]
 

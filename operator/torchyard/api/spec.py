@@ -9,18 +9,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import (
-    MAX_NODES,
-    TEXT_PATTERN,
-    AnnotationValue,
-    Argument,
-    LabelValue,
-    Model,
-    Module,
-    Reference,
-    by_key,
-    doc,
-)
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -34,7 +22,19 @@ from torchyard.api.spec_workload import (
     Parallelism,
     Trainer,
 )
-from torchyard.api.values import Duration
+from torchyard.api.values import (
+    MAX_NODES,
+    TEXT_PATTERN,
+    AnnotationValue,
+    Argument,
+    Duration,
+    LabelValue,
+    Model,
+    Module,
+    Reference,
+    by_key,
+    doc,
+)
 
 MAX_SCRIPT_BYTES = MAX_TEXTS = 60 * 1024
 

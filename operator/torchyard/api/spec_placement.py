@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import (
+from torchyard.api.values import (
     MAX_NODES,
     AbsolutePath,
     ComputeCapability,
+    Duration,
     LabelKey,
     LabelValue,
     Model,
@@ -17,7 +18,6 @@ from torchyard.api.forms import (
     TaintKey,
     doc,
 )
-from torchyard.api.values import Duration
 
 
 class Elastic(Model, frozen=True, kw_only=True):

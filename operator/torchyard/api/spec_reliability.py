@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import CHECKPOINT_PATTERN, Model, Quantity, Reference, doc
-from torchyard.api.values import Duration, DurationOrAuto
+from torchyard.api.values import CHECKPOINT_PATTERN, Duration, DurationOrAuto, Model, Quantity, Reference, doc
 
 
 class CheckpointInterval(Model, frozen=True, kw_only=True):

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Argument, EnvName, Model, Reference, TrainerName, doc
-from torchyard.api.values import Duration, Params
+from torchyard.api.values import Argument, Duration, EnvName, Model, Params, Reference, TrainerName, doc
 
 
 class Trainer(Model, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from torchyard.app.memory_tuning import give_large_buffers_back
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
 from torchyard.kubernetes.client.api import connected
-from torchyard.kubernetes.election.lease import DeposedError
+from torchyard.kubernetes.election import DeposedError
 from torchyard.version import __version__
 
 _log = logging.getLogger(__name__)

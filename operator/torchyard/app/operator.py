@@ -16,7 +16,7 @@ from torchyard.agents.auth.tokens import REVIEW_PATH, Member, MemberOf, Tokens, 
 from torchyard.agents.http import server, tls
 from torchyard.agents.http.admission import raise_descriptor_limit
 from torchyard.agents.registry import AgentRegistry
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.app import probes
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.memory_tuning import leave_caches_alone
@@ -24,15 +24,13 @@ from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
-from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.cache.jobs import InvalidJobs, Jobs
 from torchyard.kubernetes.cache.pod_record import Facts
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.client.write_budget import Budget
 from torchyard.kubernetes.cluster import KubeCluster
-from torchyard.kubernetes.election.leader_label import LeaderLabel
-from torchyard.kubernetes.election.lease import Lease, Unelected
-from torchyard.kubernetes.invalid_jobs import InvalidJobs
+from torchyard.kubernetes.election import LeaderLabel, Lease, Unelected
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from torchyard.app.log_format import LogFormat
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.version import __version__
 
 INTAKE_PORT, PROBE_PORT = 8443, 8080

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchyard.api.forms import QUANTITY_PATTERN
-from torchyard.api.values import amount
+from torchyard.api.values import QUANTITY_PATTERN, amount
 from torchyard.client.errors import FAILED, TorchYardError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from torchyard.api.states import State
+from torchyard.api.status import State
 
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob

@@ -13,7 +13,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.portal import PORTAL
 from torchyard.local.controller import run_job
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 from torchyard.local.sweep_controller import run_sweep
 from torchyard.local.sweeps import control_sweep, sweeps_folder
 from torchyard.sweeps.decide import Finish

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from torchyard.api.formatting import figure
+from torchyard.api.formatting import clean, clip, figure
 from torchyard.api.resource import TrainingJob
 from torchyard.client.backend import Backend, Document
 from torchyard.client.errors import TorchYardError
-from torchyard.client.text import clean, clip
 
 MAX_SHOWN = 120  # characters of a value
 MAX_LINES = 200  # of the difference between two texts

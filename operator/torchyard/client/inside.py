@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torchyard.client.local import PodProcesses
 from torchyard.client.ranks import Rank
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 
 class Processes(NamedTuple):

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchyard.api.backends import ignored
-from torchyard.api.codec import job_document
-from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.formatting import addressed, clean
+from torchyard.api.resource import TrainingJob, job_document
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
 from torchyard.client.backend import (
     HERE,
@@ -31,7 +30,6 @@ from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardErro
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Target, requested
-from torchyard.client.text import addressed, clean
 from torchyard.client.why import Explanation, last_lines
 from torchyard.local.run import Event
 from torchyard.local.runs import run_folder

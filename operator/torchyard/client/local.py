@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
-from torchyard.api.codec import job_document
-from torchyard.api.forms import DNS_LABEL_PATTERN
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, job_document
+from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.client.backend import (
     MAX_RECORD,
     RECORD,
@@ -26,10 +25,9 @@ from torchyard.client.backend import (
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
 from torchyard.client.ranks import failing_rank, freshen, ranks_of, read_reports
-from torchyard.local.folder import RunFolder
 from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
-from torchyard.local.run import Event, events, read_run
+from torchyard.local.run import Event, RunFolder, events, read_run
 from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchyard.api.formatting import clean
 from torchyard.client.backend import LogLine
-from torchyard.client.text import clean
 
 MAX_LINE_BYTES = 64 * 1024
 NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")

@@ -9,7 +9,7 @@ from torchyard.client.local import Run, find, load
 from torchyard.client.profile_request import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
 from torchyard.client.rank_stacks import Standing, read
 from torchyard.interpreter import own_environment, own_python
-from torchyard.local.folder import is_locked, write_atomic
+from torchyard.local.run import is_locked, write_atomic
 from torchyard.local.zipapp import agent_zipapp
 
 

@@ -107,6 +107,6 @@ def _nodes(job: "TrainingJob") -> int:
 
 
 def _procs(job: "TrainingJob") -> int:
-    from torchyard.api.torchrun import local_procs
+    from torchyard.api.launch import local_procs
 
     return local_procs(job.spec)

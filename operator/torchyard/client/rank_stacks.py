@@ -2,7 +2,7 @@
 
 import msgspec
 
-from torchyard.client.text import clean
+from torchyard.api.formatting import clean
 
 NO_STACKS = "no stacks: it ended, or it is no Python that the agent's hooks are in"
 

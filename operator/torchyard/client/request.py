@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api.backends import Backend
-from torchyard.api.codec import job_document
-from torchyard.api.resource import API_VERSION, KIND, TrainingJob
+from torchyard.api.resource import API_VERSION, KIND, TrainingJob, job_document
 from torchyard.api.validation.validate import has_kind, validate_bytes
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.files import job_of, the_job

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 
 MAX_BYTES = 1_000_000  # a file; there are two at most
 FILE = "controller.log"

@@ -8,15 +8,13 @@ from typing import NamedTuple
 from torchyard.api.backends import ignored, on_this_machine
 from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.api.validation.changes import can_go_on_from
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
-from torchyard.local.finished_runs import KEPT_ASIDE, Aside
-from torchyard.local.folder import RunFolder
-from torchyard.local.run import read_run
-from torchyard.local.runs import SOURCE_FOLDER, create_run, expire_runs
+from torchyard.local.run import RunFolder, read_run
+from torchyard.local.runs import KEPT_ASIDE, SOURCE_FOLDER, Aside, create_run, expire_runs
 
 
 class RequestedJob(NamedTuple):

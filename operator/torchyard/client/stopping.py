@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.local import Run, find, load
 from torchyard.local.controller import run_job
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 from torchyard.local.runs import RunBusyError, suspend_run
 
 POLL_SECONDS = 0.1

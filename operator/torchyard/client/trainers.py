@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from torchyard.api.forms import BUILT_IN
 from torchyard.api.launch import trainer_config
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.problems import Problem
+from torchyard.api.values import BUILT_IN
 from torchyard.client.errors import FAILED, INVALID, TorchYardError
 from torchyard.interpreter import own_environment, own_python
 

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from torchyard.api.formatting import span
+from torchyard.api.formatting import addressed, clean, clip, span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
-from torchyard.api.status import Attempt
-from torchyard.client.text import addressed, clean, clip
+from torchyard.api.status import Attempt, State
 from torchyard.local.run import Event
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 MAX_PODS = 32
 MAX_EVENTS = 10

@@ -10,10 +10,8 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.codec import status_document
-from torchyard.api.columns import with_columns
 from torchyard.api.reasons import Reason, say
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, status_document, with_columns
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.cache.pod_record import Facts, read
@@ -24,14 +22,14 @@ from torchyard.kubernetes.companions import Companions
 from torchyard.kubernetes.diagnostics.admission import forbidden, refused
 from torchyard.kubernetes.event_recorder import Recorder
 from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images as pod_images
 from torchyard.kubernetes.manifests.pod import pod as pod_manifest
-from torchyard.kubernetes.manifests.site import Site
 from torchyard.kubernetes.objects import KubePod, Seen
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
-from torchyard.reconcile.view import Pod
 
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time

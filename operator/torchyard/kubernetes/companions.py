@@ -11,15 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.launch import is_agentless
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.torchrun import is_agentless
 from torchyard.kubernetes.client.api import APPLY_PATCH, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.manifests.network_policy import network_policy
-from torchyard.kubernetes.manifests.service import service
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.companions import network_policy, service
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.objects import PodMeta
 from torchyard.reconcile.ports import Refused
 

@@ -8,9 +8,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.api.forms import MAX_JOB_NAME
 from torchyard.api.resource import TrainingJob
-from torchyard.api.values import rfc3339
+from torchyard.api.values import MAX_JOB_NAME, rfc3339
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.reconcile.actions import EmitEvent

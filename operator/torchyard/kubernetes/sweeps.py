@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.codec import job_document
-from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob
+from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob, job_document
 from torchyard.api.validation.parse import InvalidJob, metadata_of
 from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
 from torchyard.kubernetes.client.api import MERGE_PATCH, UNCHECKED, Api

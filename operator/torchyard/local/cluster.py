@@ -11,12 +11,11 @@ import msgspec
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.local.events import Events
-from torchyard.local.folder import RunFolder
 from torchyard.local.pods import LocalPods
-from torchyard.local.run import Event, read_run, write_status_file
+from torchyard.local.run import Event, RunFolder, read_run, write_status_file
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, Unavailable
-from torchyard.reconcile.view import Pod
 
 
 class LocalCluster:

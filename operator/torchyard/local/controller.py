@@ -11,15 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from torchyard.agents.http.server import application
-from torchyard.agents.http.unix import unix_intake
+from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.local.cluster import LocalCluster
-from torchyard.local.folder import RunFolder
-from torchyard.local.run import Event, NoRunError, edit_job, read_run
+from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run
 from torchyard.local.runs import control, discard_run, suspend_run
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.loop.controller import Controller

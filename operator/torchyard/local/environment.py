@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchyard.api import launch
+from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
-from torchyard.api.torchrun import local_procs
-from torchyard.local.folder import RunFolder
 from torchyard.local.record import POD_MARK, PodRecord
+from torchyard.local.run import RunFolder
 from torchyard.local.runs import SOURCE_FOLDER
 
 _LAUNCHER_PREFIXES = ("TORCHYARD_", "TORCHELASTIC_", "PET_", "KUBEFLOW_TRAINER_")

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from torchyard.api.reasons import Reason, say
 from torchyard.api.values import rfc3339
-from torchyard.local.folder import RunFolder
-from torchyard.local.run import Event, append_events
+from torchyard.local.run import Event, RunFolder, append_events
 from torchyard.reconcile.actions import EmitEvent
 
 MAX_UNWRITTEN = 1000

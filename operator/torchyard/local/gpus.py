@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.local.folder import take_lock
+from torchyard.local.run import take_lock
 
 Waiting = tuple[str, str]
 """Reason code and sentence."""

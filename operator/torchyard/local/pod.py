@@ -20,11 +20,10 @@ from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import record
-from torchyard.local.folder import RunFolder, is_locked, take_lock, write_atomic
-from torchyard.local.process import kill_carrying
+from torchyard.local.process import ended, kill_carrying, until, within
 from torchyard.local.record import POD_MARK, Exit, PodRecord, Running
-from torchyard.local.waiting import ended, until, within
-from torchyard.reconcile.view import Pod
+from torchyard.local.run import RunFolder, is_locked, take_lock, write_atomic
+from torchyard.reconcile.observed import Pod
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SIGNALLED = 128

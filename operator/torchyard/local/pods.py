@@ -19,12 +19,12 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import gpus, record
 from torchyard.local.environment import pod_environment, working_folder
-from torchyard.local.folder import RunFolder
 from torchyard.local.pod import KILLED, LocalPod
 from torchyard.local.record import Deletion, PodRecord, loopback_address
+from torchyard.local.run import RunFolder
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CreatePod, DeletePod
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 MAX_LOG_FOLDERS = 32
 RETRY_SECONDS = 2.0

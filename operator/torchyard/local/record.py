@@ -6,8 +6,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from torchyard.local.folder import write_atomic
 from torchyard.local.process import ProcessId
+from torchyard.local.run import write_atomic
 
 S = TypeVar("S", bound=Struct)
 

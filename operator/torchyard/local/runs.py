@@ -1,6 +1,7 @@
 """The runs of this machine: make one, list them, tell who controls one, find its logs. Files only, no process."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -15,12 +16,20 @@ import msgspec
 from torchyard.api import values
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.changes import can_go_on_from
-from torchyard.api.values import Time
-from torchyard.local.finished_runs import CONDEMNED, Aside, put_aside
-from torchyard.local.folder import RunFolder, is_locked, take_lock
+from torchyard.api.values import Time, rfc3339
 from torchyard.local.process import kill_carrying
 from torchyard.local.record import POD_MARK, PodRecord, read
-from torchyard.local.run import NoRunError, change_job, edit_job, editing, read_run, write_job
+from torchyard.local.run import (
+    NoRunError,
+    RunFolder,
+    change_job,
+    edit_job,
+    editing,
+    is_locked,
+    read_run,
+    take_lock,
+    write_job,
+)
 
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation: folder of the job file, which `spec.workingDir` is relative to."""
@@ -30,6 +39,20 @@ ASKING_SECONDS = 0.2
 """`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
+
+
+KEPT_ASIDE = 10
+"""Finished runs of one name that are kept in `$TORCHYARD_HOME/old/NAME` when others take their name."""
+
+CONDEMNED = "."
+"""Names of folders that are about to be deleted begin with it; no run's does."""
+
+
+class Aside(NamedTuple):
+    """Where a finished run was moved; `deleted`: the oldest ones of its name, which are more than are kept."""
+
+    folder: RunFolder
+    deleted: tuple[Path, ...]
 
 
 class RunBusyError(ValueError):
@@ -305,3 +328,28 @@ def _end_pods(folder: RunFolder) -> None:
         pod = read(path, PodRecord)
         if pod is not None:
             kill_carrying(POD_MARK, pod.uid)
+
+
+def put_aside(folder: RunFolder, job: TrainingJob) -> Aside:
+    """Move a finished run to `$TORCHYARD_HOME/old/<name>/<time of its end>`, where the newest `KEPT_ASIDE` stay."""
+    shelf = folder.home / "old" / folder.name
+    if (shelf / "job.yaml").exists():  # written by a version that kept one run of a name, without a time
+        former = shelf.rename(shelf.with_name(f"{CONDEMNED}{folder.name}"))
+        shelf.mkdir(mode=0o700)
+        former.rename(_free(shelf, former.stat().st_mtime))
+    shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
+    completed = job.status.completion_time
+    path = folder.path.rename(_free(shelf, completed if completed is not None else time.time()))
+    # What was put aside just now is never deleted, whatever its time.
+    others = sorted(each for each in shelf.iterdir() if each != path)
+    deleted = tuple(others[: max(0, len(others) + 1 - KEPT_ASIDE)])
+    for each in deleted:
+        shutil.rmtree(each, ignore_errors=True)
+    return Aside(RunFolder(path), deleted)
+
+
+def _free(shelf: Path, ended: float) -> Path:
+    """Return a path that does not exist and whose name sorts by time: `2026-11-25T12-34-56Z`."""
+    stamp = rfc3339(ended).replace(":", "-")
+    names = itertools.chain([stamp], (f"{stamp}.{number}" for number in itertools.count(2)))
+    return next(path for name in names if not (path := shelf / name).exists())

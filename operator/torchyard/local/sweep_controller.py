@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
-from torchyard.api.torchrun import local_procs
 from torchyard.api.values import since
 from torchyard.local.controller import run_job
 from torchyard.local.run import Event

@@ -12,11 +12,9 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import TrainingJob
-from torchyard.api.values import Duration, Time
-from torchyard.local.folder import RunFolder, take_lock, write_atomic
-from torchyard.local.run import edit_job, read_run
+from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
+from torchyard.local.run import RunFolder, edit_job, read_run, take_lock, write_atomic
 from torchyard.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name

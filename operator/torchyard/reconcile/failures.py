@@ -7,18 +7,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
+from torchyard.api.launch import asked_procs
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Cause
-from torchyard.api.torchrun import asked_procs
 from torchyard.api.values import Duration
-from torchyard.reconcile.view import Agent, Failure, Pod, RoundExit, View
+from torchyard.reconcile.observed import Agent, Failure, Pod, RoundExit, View, never_starts, node_lost
 
-NODE_SILENCE_SECONDS = 20.0
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
-# How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
-STUCK_START_SECONDS = 60.0
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -99,29 +96,6 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     return Outcome(rank=node_rank, state="running")
 
 
-def node_lost(view: View, pod: Pod) -> bool:
-    """Return whether the node is not ready and the agent has been silent for a while; one alone proves nothing."""
-    agent = view.agents.get(pod.uid)
-    silent = agent is None or not agent.connected
-    return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
-
-
-def node_loss_due(view: View) -> tuple[float, ...]:
-    """Return when nodes that are not ready may count as lost: the silence of an agent causes no event."""
-    return tuple(
-        max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
-        for pod in view.pods
-        if pod.phase == "Unknown" and not node_lost(view, pod)
-    )
-
-
-def _heard(view: View, pod: Pod) -> float:
-    """Return since when the agent is silent; a new pod has had no time to report."""
-    agent = view.agents.get(pod.uid)
-    made = pod.created if pod.created <= view.now else 0.0
-    return max(view.since, made, agent.seen if agent is not None else 0.0)
-
-
 def _classified(view: View, ended: RoundExit) -> bool:
     """Return whether an exit code has the meaning of the table of exit codes.
 
@@ -199,25 +173,7 @@ def gang_differs(unlike: str, now: float) -> Outcome:
     )
 
 
-def cannot_start(view: View, pod: Pod) -> bool:
-    """Return whether the kubelet of a pod has tried for too long to create its containers."""
-    due = stuck_start_due(pod)
-    return due is not None and view.now >= due
-
-
-def stuck_start_due(pod: Pod) -> float | None:
-    """Return when a pod whose containers cannot be created is to be replaced; None: they can."""
-    if pod.phase != "Pending" or not _never_starts(pod.reason):
-        return None
-    return (pod.placed or pod.created) + STUCK_START_SECONDS
-
-
-def _never_starts(code: str) -> bool:
-    reason = Reason.of(code)
-    return reason is not None and reason.start_attempts > 0
-
-
-def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = _never_starts) -> list[Cause]:
+def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = never_starts) -> list[Cause]:
     """Return the causes of the newest attempts in a row that ended because a container could not be started.
 
     Args:

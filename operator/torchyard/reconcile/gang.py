@@ -9,14 +9,23 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.forms import MAX_INCARNATION, pod_name
+from torchyard.api.launch import is_agentless
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.torchrun import is_agentless
+from torchyard.api.values import MAX_INCARNATION, pod_name
 from torchyard.reconcile.actions import CreatePod, DeletePod
-from torchyard.reconcile.failures import cannot_start, node_lost, start_failures, suspected_hardware
-from torchyard.reconcile.observed import Observed, is_ahead, is_outdated, is_spent, is_suspect
-from torchyard.reconcile.view import Pod, View
+from torchyard.reconcile.failures import start_failures, suspected_hardware
+from torchyard.reconcile.observed import (
+    Observed,
+    Pod,
+    View,
+    cannot_start,
+    is_ahead,
+    is_outdated,
+    is_spent,
+    is_suspect,
+    node_lost,
+)
 
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97

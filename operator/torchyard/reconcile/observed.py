@@ -1,20 +1,196 @@
-"""What one plan observes: the view joined with the round that the status names, computed once.
+"""What one plan observes: frozen values of one job, joined with the round that the status names, once.
 
-A job without agents (`launcher.kind: none`) is observed like any other: the state of an agent is derived from its pod.
-Such a pod trains from its start to its end: it can neither wait for the other pods nor receive commands. A gang of such
-pods therefore takes part in one round, and the next round gets new pods.
+`View` is the input of the plan; times are unix seconds. A job without agents (`launcher.kind: none`) is observed like
+any other: the state of an agent is derived from its pod. Such a pod trains from its start to its end: it can neither
+wait for the other pods nor receive commands. A gang of such pods therefore takes part in one round, and the next round
+gets new pods.
 """
 
+import math
 from collections.abc import Mapping
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from torchyard.api.launch import MASTER_PORT, is_agentless
 from torchyard.api.reasons import Reason
-from torchyard.api.status import TrainingJobStatus
-from torchyard.api.torchrun import MASTER_PORT, is_agentless
-from torchyard.reconcile.failures import cannot_start, node_lost
-from torchyard.reconcile.view import Agent, Pod, RankReport, RoundExit, View
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import Artifact, Images, TrainingJobStatus
+from torchyard.reconcile.actions import CommandAgent
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
+
+
+class Pod(Struct, frozen=True, kw_only=True):
+    """One pod of the job, as reported by the cluster. A view has only pods that were created for the job."""
+
+    uid: str
+    name: str
+    index: int
+    incarnation: int
+    phase: PodPhase  # Unknown: it was Pending or Running, and its node is not ready
+    node: str = ""
+    address: str = ""
+    created: float = 0.0
+    placed: float | None = None  # when it was scheduled
+    started: float | None = None
+    finished: float | None = None
+    deleting: bool = False
+    unconfirmed: bool = False  # no watch shows it any more; the API server is being asked whether it is gone
+    lingers: bool = False  # it has ended, but injected containers still run
+    exit_code: int | None = None
+    reason: str = ""  # why it waits, is deleted or ended (OOMKilled, Evicted, ...); a code of the cluster if unknown
+    message: str = ""
+    lines: tuple[str, ...] = ()  # the end of its log, if it ended without a report of its agent
+    configuration: str = ""  # digest of the spec that it was created from; empty: unknown
+    images: Images | None = None  # it was created with
+    image_digest: str = ""  # of the trainer's image as its node has it; empty: unknown
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes may still run: only a finished or vanished pod is certainly gone."""
+        return self.phase not in {"Succeeded", "Failed"}
+
+    @property
+    def displaced(self) -> Reason | None:
+        """Why the cluster took the pod away; None: it did not."""
+        reason = Reason.of(self.reason)
+        return reason if reason is not None and reason.took_pod else None
+
+
+class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The first failure among the ranks of an agent."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    code: int | None = None
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    time: float = 0.0
+    secondary: bool = False
+    phase: str = ""
+    step: int | None = None
+    next_micro_batch: int | None = None  # out of GPU memory: the micro-batch to try, 0 if there is no smaller one
+    out_of_memory: bool = False  # the kernel killed it for lack of memory
+    classified: bool = False  # the agent or a failure file says that `code` is one of the table of exit codes
+
+
+class RoundExit(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a round ended in one pod."""
+
+    round: int
+    code: int
+    saved: bool = False
+    asked: bool = False
+    time: float = 0.0
+    answer: str = ""  # response to a request to save, of a program that reports no saves: ended, killed or deaf
+    answer_seconds: float = 0.0  # from the request to the end
+    answer_code: int = 0  # exit code of the program
+    failure: Failure | None = None
+    lines: tuple[str, ...] = ()
+
+
+class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The newest report of one rank (docs/protocol.md)."""
+
+    round: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    counter: int = 0
+    time: float = 0.0
+    step: int = 0
+    total_steps: int | None = None
+    round_steps: int | None = None  # made in this round; None: not reported
+    epoch: float | None = None
+    phase: str = ""
+    phase_since: float = 0.0
+    still_seconds: float = 0.0  # without progress, if its agent considers that unusual
+    device: str = ""  # device in training, as `cuda:0 NVIDIA H100`; empty: not reported
+    from_start: bool = False  # steps are counted from the start of the program, which does not report where it resumed
+    alone_seconds: float | None = (
+        None  # how long it has made steps without a process group; None: it has one, or there is one rank
+    )
+    metrics: dict[str, float] = field(default_factory=dict)
+    throughput: dict[str, float] = field(default_factory=dict)
+    checkpoint: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One GPU as NVML reports it."""
+
+    uuid: str = ""
+    index: int = 0
+    product: str = ""
+    memory_total_bytes: int = 0
+    memory_used_bytes: int = 0
+    utilization: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """The last state that the agent of one pod reported."""
+
+    pod_uid: str
+    instance: str
+    state: AgentState
+    seen: float  # when the last sync arrived, by the operator's clock
+    connected: bool = True  # a poll is held or the last one ended less than two intervals ago
+    current: bool = True  # this state is later than the newest command
+    round: int = 0
+    address: str = ""
+    master_port: int = 0
+    procs: int = 1
+    exit: RoundExit | None = None
+    content: str = ""  # digest of the files and variables that its workers are configured by; empty: unknown
+    environment: str = ""  # digest of Python, packages and code; the agent of node rank 0 has it; empty: unknown
+    reports: tuple[RankReport, ...] = ()
+    gpus: tuple[GpuReport, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """A rejected creation of pods. It applies until a creation succeeds or the spec changes."""
+
+    reason: Reason
+    message: str = ""
+    permanent: bool = False  # retrying cannot help
+    since: float = 0.0
+    until: float = 0.0  # not retried before
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """Everything that `plan` may know."""
+
+    job: TrainingJob
+    pods: tuple[Pod, ...]
+    agents: Mapping[str, Agent]  # by pod uid
+    commands: Mapping[str, CommandAgent]  # last command of this process, by pod uid; empty after a restart
+    now: float
+    since: float = 0.0
+    """When this process first looked at the job. Older silence proves nothing: no operator was listening."""
+    term: float = math.inf
+    """Since when this process, and no other, decides."""
+    refusal: Refusal | None = None
+    name_taken: bool = False
+    """Whether the last try to create a pod met one of the same name that is not the job's."""
+    configuration: str = ""
+    """Digest of the spec, which the pods of one gang have in common."""
+    images: Images | None = None
+    """Images that new pods would be created with; None where pods have none."""
+    files_stay: bool = True
+    """Whether checkpoints and exports outlive the pods."""
+
+
+NODE_SILENCE_SECONDS = 20.0
+# How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
+STUCK_START_SECONDS = 60.0
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -143,3 +319,45 @@ def _agent(view: View, pod: Pod) -> Agent:
         procs=max(1, view.job.spec.gpus_per_node),
         exit=RoundExit(round=status.round, code=0, time=pod.finished or view.now) if member and ended else None,
     )
+
+
+def node_lost(view: View, pod: Pod) -> bool:
+    """Return whether the node is not ready and the agent has been silent for a while; one alone proves nothing."""
+    agent = view.agents.get(pod.uid)
+    silent = agent is None or not agent.connected
+    return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
+
+
+def node_loss_due(view: View) -> tuple[float, ...]:
+    """Return when nodes that are not ready may count as lost: the silence of an agent causes no event."""
+    return tuple(
+        max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
+        for pod in view.pods
+        if pod.phase == "Unknown" and not node_lost(view, pod)
+    )
+
+
+def _heard(view: View, pod: Pod) -> float:
+    """Return since when the agent is silent; a new pod has had no time to report."""
+    agent = view.agents.get(pod.uid)
+    made = pod.created if pod.created <= view.now else 0.0
+    return max(view.since, made, agent.seen if agent is not None else 0.0)
+
+
+def cannot_start(view: View, pod: Pod) -> bool:
+    """Return whether the kubelet of a pod has tried for too long to create its containers."""
+    due = stuck_start_due(pod)
+    return due is not None and view.now >= due
+
+
+def stuck_start_due(pod: Pod) -> float | None:
+    """Return when a pod whose containers cannot be created is to be replaced; None: they can."""
+    if pod.phase != "Pending" or not never_starts(pod.reason):
+        return None
+    return (pod.placed or pod.created) + STUCK_START_SECONDS
+
+
+def never_starts(code: str) -> bool:
+    """Return whether a reason means that a container of the pod could not be created or started."""
+    reason = Reason.of(code)
+    return reason is not None and reason.start_attempts > 0

@@ -11,10 +11,9 @@ import math
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
+from torchyard.api.launch import is_agentless
 from torchyard.api.reasons import Kind, Reason, say
-from torchyard.api.states import State
-from torchyard.api.status import Throughput, TrainingJobStatus, bounded, with_reason
-from torchyard.api.torchrun import is_agentless
+from torchyard.api.status import State, Throughput, TrainingJobStatus, bounded, with_reason
 from torchyard.api.values import since
 from torchyard.reconcile import rounds
 from torchyard.reconcile.actions import (
@@ -27,14 +26,12 @@ from torchyard.reconcile.actions import (
     Plan,
     WriteStatus,
 )
-from torchyard.reconcile.failures import node_loss_due
 from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
-from torchyard.reconcile.observed import observe, with_pod_agents
-from torchyard.reconcile.status import goodput
+from torchyard.reconcile.observed import View, node_loss_due, observe, with_pod_agents
+from torchyard.reconcile.status import progress
 from torchyard.reconcile.status.conditions import with_conditions
 from torchyard.reconcile.status.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
-from torchyard.reconcile.view import View
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
@@ -51,7 +48,7 @@ def plan(view: View) -> Plan:
     if before.state.terminal:
         return _finished(view, before)
     seen = observe(view, before)
-    decided = next_transition(seen, goodput.advance(view, with_figures(seen, before)))
+    decided = next_transition(seen, progress.advance(view, with_figures(seen, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     due = [*decided.due, *node_loss_due(view)]
     deletes: tuple[DeletePod, ...] = ()

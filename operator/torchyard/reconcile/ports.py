@@ -7,7 +7,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
-from torchyard.reconcile.view import Agent, Pod
+from torchyard.reconcile.observed import Agent, Pod
 
 Key = tuple[str, str]  # (namespace, name)
 

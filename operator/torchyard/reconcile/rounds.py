@@ -6,16 +6,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
-from torchyard.api.states import State
-from torchyard.api.status import Attempt, Rendezvous, TrainingJobStatus
+from torchyard.api.status import Attempt, Rendezvous, State, TrainingJobStatus
 from torchyard.api.values import Time, since
 from torchyard.reconcile import failures
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.failures import Outcome
-from torchyard.reconcile.observed import Observed
+from torchyard.reconcile.observed import Agent, Observed, Pod, RoundExit, View
 from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
 from torchyard.reconcile.status.progress import RETURN_SECONDS, started
-from torchyard.reconcile.view import Agent, Pod, RoundExit, View
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0

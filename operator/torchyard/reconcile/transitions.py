@@ -5,21 +5,18 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode, exit_code_of
 from torchyard.api.formatting import plural
-from torchyard.api.forms import BUILT_IN
 from torchyard.api.reasons import Reason, say
-from torchyard.api.states import State
-from torchyard.api.status import Attempt, TrainingJobStatus, with_reason
-from torchyard.api.validation.params import params_faults
-from torchyard.api.values import Time, since
+from torchyard.api.status import Attempt, State, TrainingJobStatus, with_reason
+from torchyard.api.validation.schema_check import params_faults
+from torchyard.api.values import BUILT_IN, Time, since
 from torchyard.reconcile import failures, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
-from torchyard.reconcile.observed import Observed, counts_for_index
+from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, counts_for_index, stuck_start_due
 from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
 from torchyard.reconcile.rounds import answer
-from torchyard.reconcile.status import goodput
+from torchyard.reconcile.status import progress
 from torchyard.reconcile.status.progress import counts_anew, running, silent_start_due, started, step_age
-from torchyard.reconcile.view import Pod, View
 from torchyard.reconcile.waiting import waiting_events, with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
@@ -168,7 +165,7 @@ def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: 
     """Close a failed round: record the first cause, apply the restart budget, and continue or fail the job."""
     lost = sum(each.lost_pod for each in outcomes)
     status, decision = rounds.close_failed(seen, status, cause, lost)
-    status = goodput.lose(status, status.attempts[-1].end_step if status.attempts else 0)
+    status = progress.lose(status, status.attempts[-1].end_step if status.attempts else 0)
     proof = failures.evidence(cause)
     if decision.verdict is not None:
         return fail(
@@ -268,7 +265,7 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return fail(seen, status, Reason.START_TIMEOUT, late)
     silent, silence_due = waiting.silent(view, gate)
     status = _with_silence(status, silent)
-    stuck = [failures.stuck_start_due(pod) for pod in view.pods]
+    stuck = [stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(seen, status, gate, silent)
     return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
@@ -355,7 +352,7 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
     dead = [
         pod
         for pod in view.pods
-        if (not pod.alive or failures.cannot_start(view, pod))
+        if (not pod.alive or cannot_start(view, pod))
         and not pod.deleting
         and not counts_for_index(view, status, pod)
         and pod.incarnation >= status.incarnation

@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
-from torchyard.api.states import State
-from torchyard.api.status import TrainingJobStatus, with_reason
+from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, since
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
-from torchyard.reconcile.observed import Observed
+from torchyard.reconcile.observed import Observed, Pod, View
 from torchyard.reconcile.rounds import Barrier
-from torchyard.reconcile.view import Pod, View
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api import values
-from torchyard.api.codec import converted, sparse
+from torchyard.api.resource import converted, sparse
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.status import TrainingSweepStatus
 

@@ -7,11 +7,11 @@ from copy import deepcopy
 from typing import Any
 
 from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
-from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
+from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
 from torchyard.sweeps.rules import NEVER_TUNED
 from torchyard.sweeps.schema import spec_schema

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from torchyard.api.forms import BUILT_IN, MODULE_PATTERN
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
-from torchyard.api.validation.check import check
-from torchyard.api.validation.params import params_schema, trainer_metrics
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
+from torchyard.api.values import BUILT_IN, MODULE_PATTERN
 from torchyard.sweeps.space import bound, grid_size, strange, trial_spec
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from torchyard.api.forms import DNS_LABEL_PATTERN
 from torchyard.api.schema import ANY, Schema, described, object_of, structural
+from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweeps.spec import TrainingSweepSpec
 

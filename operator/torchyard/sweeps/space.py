@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.codec import sparse
+from torchyard.api.resource import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.values import decode
 from torchyard.sweeps.spec import FloatRange, IntRange, Parameter, TrainingSweepSpec

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.forms import Model, by_key, doc
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.values import Duration
+from torchyard.api.values import Duration, Model, by_key, doc
 
 MAX_TRIALS = 1000
 MAX_PARAMETERS = 32

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import field
 
-from torchyard.api.forms import doc
 from torchyard.api.status import Condition, StatusModel
-from torchyard.api.values import Time
+from torchyard.api.values import Time, doc
 
 SweepState = Literal["", "Running", "Suspending", "Suspended", "Succeeded", "Failed"]
 CONDITION_TYPES = ("Ready", "Reconciling", "Stalled", "Complete", "Failed")

@@ -5,8 +5,7 @@ import hashlib
 import msgspec
 from msgspec.structs import replace
 
-from torchyard.api.codec import sparse
-from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob
+from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
 from torchyard.api.spec_workload import Milestones
 from torchyard.sweeps.outcomes import Trial, rungs
 from torchyard.sweeps.resource import KIND, SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name

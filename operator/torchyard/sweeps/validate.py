@@ -10,9 +10,9 @@ import msgspec
 from torchyard.api.files import read_bounded
 from torchyard.api.resource import API_VERSION
 from torchyard.api.resource import KIND as JOB_KIND
-from torchyard.api.validation.check import check
 from torchyard.api.validation.overrides import override
 from torchyard.api.validation.problems import Problem
+from torchyard.api.validation.schema_check import check
 from torchyard.api.validation.validate import MAX_PROBLEMS, checked_tree, tree_of
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At
 from torchyard.sweeps.codec import read_sweep, sweep_document

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.cluster.fault_proxy import Request
 
-from torchyard.kubernetes.election.leader_label import LABEL
+from torchyard.kubernetes.election import LABEL
 
 JOB = "job"  # in the place of a job's own name
 

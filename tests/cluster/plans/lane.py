@@ -16,7 +16,7 @@ from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.namespaces import fresh_namespace
 
 from torchyard.kubernetes.client.api import Api
-from torchyard.kubernetes.election.leader_label import LABEL
+from torchyard.kubernetes.election import LABEL
 
 if TYPE_CHECKING:
     from tests.cluster.plans.stage import Stage

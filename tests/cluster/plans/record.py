@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.states import State
-from torchyard.api.status import MAX_STATUS_BYTES
+from torchyard.api.status import MAX_STATUS_BYTES, State
 from torchyard.reconcile.ports import Unavailable
 
 ENDED = {"Succeeded", "Failed"}

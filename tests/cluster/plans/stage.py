@@ -11,7 +11,7 @@ from tests.cluster.plans.kubelet import Container, now, placement
 from tests.cluster.plans.lane import Lane
 from tests.cluster.plans.record import Record
 
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.kubernetes.client.errors import NotFound
 
 LOOK_SECONDS = 0.02

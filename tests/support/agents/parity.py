@@ -30,7 +30,7 @@ import json, os, sys, traceback
 import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
-from torchyard_agent import failure, launcher
+from torchyard_agent.workers import failure, launcher
 
 def torchrun(args):
     config, entrypoint, arguments = torch.distributed.run.config_from_args(torch.distributed.run.parse_args(args))

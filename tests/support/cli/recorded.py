@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from torchyard.api.codec import read_job
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, read_job
 from torchyard.client.ranks import Rank
 from torchyard.local.run import Event
 

@@ -15,8 +15,8 @@ from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.validation.changes import configuration
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
+from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.view import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 
 START = 1_800_000_000.0
 

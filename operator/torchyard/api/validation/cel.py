@@ -11,8 +11,8 @@ from typing import Any
 
 from torchyard.api.schema import Schema
 from torchyard.api.validation.changes import FIXED, Fixed
-from torchyard.api.validation.rules import RULES
-from torchyard.api.validation.unimplemented import GAPS, WHAT, Gap
+from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.rules import GAPS, WHAT, Gap
 
 VALIDATIONS = "x-kubernetes-validations"
 # An edit cannot touch the status, and a status write cannot touch the rest: two of one second are judged as edits.

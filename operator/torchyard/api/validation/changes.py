@@ -9,8 +9,7 @@ import hashlib
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.codec import resolved, sparse
-from torchyard.api.resource import TrainingJob
+from torchyard.api.resource import TrainingJob, resolved, sparse
 from torchyard.api.spec import TrainingJobSpec
 
 WHAT = "it cannot change once the job exists"

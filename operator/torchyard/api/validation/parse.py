@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api import values
-from torchyard.api.codec import read_job, read_status
 from torchyard.api.reasons import Reason
-from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.resource import ObjectMeta, TrainingJob, read_job, read_status
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.rule_engine import judge
 from torchyard.version import __version__

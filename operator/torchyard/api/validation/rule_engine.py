@@ -1,19 +1,26 @@
-"""Judges a decoded spec by the rules between fields and by what this version does not do."""
+"""Check a decoded spec against the rules between fields and against what this version does not implement.
+
+A rule holds for a *scope*: the spec (""), a section (`checkpoint.interval`) or each item of a list (`env[]`). Sections
+that are absent break no rule. The API server checks the same rules in CEL (`cel.py`). Constraints of one field alone
+(type, range, pattern) are part of the models.
+"""
 
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
 
-from torchyard.api.codec import plain, resolved
+from torchyard.api.resource import plain, resolved
 from torchyard.api.schema import spec_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import shown
-from torchyard.api.validation.rule import Rule
-from torchyard.api.validation.rules import RULES
-from torchyard.api.validation.unimplemented import GAPS, WHAT
+from torchyard.api.validation.rules import GAPS, WHAT, Rule
+from torchyard.api.validation.rules_pods import DURATIONS, PLACEMENT, RELIABILITY, SIZE
+from torchyard.api.validation.rules_workload import PROGRAM, TRAINING
 
 Fault = tuple[str, str, str]  # path, what is wrong, how to fix it
+
+RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)
 
 
 def judge(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:

@@ -8,19 +8,17 @@ from typing import Any
 import msgspec
 
 from torchyard.api import values
-from torchyard.api.codec import read_job
 from torchyard.api.files import read_bounded
-from torchyard.api.forms import BUILT_IN
-from torchyard.api.resource import API_VERSION, KIND, TrainingJob
+from torchyard.api.resource import API_VERSION, KIND, TrainingJob, read_job
 from torchyard.api.schema import object_schema, spec_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.changes import forbidden_changes
-from torchyard.api.validation.check import UNSOUND, check
 from torchyard.api.validation.overrides import override
-from torchyard.api.validation.params import check_params
 from torchyard.api.validation.problems import Problem, nearest, shown
 from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.schema_check import UNSOUND, check, check_params
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At, YamlError, read
+from torchyard.api.values import BUILT_IN
 
 MAX_PROBLEMS = 100
 

@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from torchyard.api.crd import crd
-from torchyard.api.formatting import plural
+from torchyard.api.formatting import addressed, plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.cli.commands.findings import Finding, Leader
 from torchyard.cli.commands.intake_probe import reach
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
-from torchyard.client.text import addressed
 from torchyard.kubernetes.client.errors import NotFound, Rejected
 from torchyard.kubernetes.manifests.names import GPU
 from torchyard.kubernetes.manifests.placement import GPU_PRODUCT

@@ -69,8 +69,8 @@ def ask(path: str, tokenizer: Path | None) -> dict[str, Any]:
 
 def shown(found: dict[str, Any]) -> list[str]:
     """Return the facts as lines; names of a dataset are those of a stranger."""
+    from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
-    from torchyard.client.text import clean
 
     lengths = found["lengths"]
     head = f"LeRobot {clean(found['version'])}, {plural(found['episodes'], 'episode')}"
@@ -91,8 +91,8 @@ def shown(found: dict[str, Any]) -> list[str]:
 
 def shown_text(found: dict[str, Any]) -> list[str]:
     """Return the facts of a dataset of text as lines; its names are those of a stranger."""
+    from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
-    from torchyard.client.text import clean
 
     looked = "" if found["checked"] == found["records"] else f", {found['checked']} of them looked at"
     text = [plural(found["records"], "record") + looked]
@@ -110,7 +110,7 @@ def shown_text(found: dict[str, Any]) -> list[str]:
 
 
 def _problems(found: dict[str, Any]) -> list[str]:
-    from torchyard.client.text import clean
+    from torchyard.api.formatting import clean
 
     more = found["problemCount"] - len(found["problems"])
     text = [f"problem: {clean(problem)}" for problem in found["problems"]] + (

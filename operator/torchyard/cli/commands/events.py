@@ -19,9 +19,9 @@ def command(name: str, context: str | None, namespace: str | None, output: Liter
     """Show what happened to a job, oldest first."""
     import msgspec
 
+    from torchyard.api.formatting import clean
     from torchyard.cli.arguments import ask
     from torchyard.cli.output import escaped
-    from torchyard.client.text import clean
 
     found = ask(lambda backend: backend.events(name), name, context, namespace)
     if output == "yaml":

@@ -3,13 +3,12 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from torchyard.api.formatting import plural
+from torchyard.api.formatting import clean, plural, size
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
 from torchyard.client.artifacts import MAX_SIZE
 from torchyard.client.backend import place_flags
-from torchyard.client.text import clean, size
 
 
 def arguments(parser: ArgumentParser) -> None:

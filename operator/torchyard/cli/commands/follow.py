@@ -6,8 +6,9 @@ import time
 from collections import deque
 from typing import TextIO
 
+from torchyard.api.formatting import addressed, clean
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.cli.commands.foreground import KEPT_EVENTS
 from torchyard.cli.errors import FAILED
 from torchyard.cli.output import say
@@ -18,7 +19,6 @@ from torchyard.cli.views.snapshot import Picture, learned, record
 from torchyard.cli.views.terminal import drawn, is_live
 from torchyard.client.backend import Away, Backend, LogLine, is_over
 from torchyard.client.errors import TorchYardError
-from torchyard.client.text import addressed, clean
 from torchyard.client.why import last_lines
 from torchyard.local.run import Event
 

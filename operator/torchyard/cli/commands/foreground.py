@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.curve import History, StoredCurve
@@ -18,8 +18,7 @@ from torchyard.cli.views.program_output import OutputLine, OutputStream, Program
 from torchyard.cli.views.snapshot import Picture, curve_metric, record
 from torchyard.cli.views.terminal import drawn
 from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
-from torchyard.local.folder import RunFolder
-from torchyard.local.run import Event
+from torchyard.local.run import Event, RunFolder
 
 KEPT_EVENTS = 50
 SAME_PRESS_SECONDS = 0.5
@@ -45,7 +44,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         trouble = f"the run {folder.name!r} cannot be controlled any more: {error}"
         raise RefusalError(trouble, f"correct that, then `torchyard resume {folder.name}` goes on", FAILED) from error
     if output is not None:
-        from torchyard.api.codec import job_document
+        from torchyard.api.resource import job_document
 
         emit(job_document(job), output)
     for line in ending(job, folder):

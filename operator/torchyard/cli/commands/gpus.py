@@ -88,8 +88,8 @@ def ask(words: list[str]) -> dict[str, Any]:
 
 def shown(found: dict[str, Any]) -> list[str]:
     """The answer as lines."""
+    from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
-    from torchyard.client.text import clean
 
     if not found["gpus"]:
         return ["no GPU" + ("" if found["driver"] else ": there is no NVIDIA driver")]
@@ -116,7 +116,7 @@ def capability(text: str) -> str:
     """A compute capability such as 8.0."""
     import re
 
-    from torchyard.api.forms import COMPUTE_CAPABILITY_PATTERN
+    from torchyard.api.values import COMPUTE_CAPABILITY_PATTERN
 
     if not re.fullmatch(COMPUTE_CAPABILITY_PATTERN, text):
         raise ArgumentTypeError(f"{text!r} is not a compute capability; write it like 8.0")
@@ -138,8 +138,7 @@ def size(text: str) -> int:
     """Bytes of a quantity such as 40Gi."""
     import re
 
-    from torchyard.api.forms import QUANTITY_PATTERN
-    from torchyard.api.values import amount
+    from torchyard.api.values import QUANTITY_PATTERN, amount
 
     if not re.fullmatch(QUANTITY_PATTERN, text):
         raise ArgumentTypeError(f"{text!r} is not a size; write it like 40Gi")

@@ -12,8 +12,8 @@ import msgspec
 from torchyard.cli.commands.findings import Finding, Leader
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.manifests.names import NON_ROOT
 from torchyard.kubernetes.manifests.pod import container_security
-from torchyard.kubernetes.manifests.site import NON_ROOT
 
 Document = dict[str, Any]
 LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # by which a NetworkPolicy of the chart lets it in

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from torchyard.api.forms import derived_name
+from torchyard.api.values import derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
@@ -138,7 +138,7 @@ def save(wanted: "RequestedJob", path: Path) -> None:
     """
     import yaml
 
-    from torchyard.api.codec import job_document
+    from torchyard.api.resource import job_document
 
     document = job_document(wanted.job, with_status=False)
     folder = path.absolute().parent
@@ -171,7 +171,7 @@ def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
         raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)
     job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
     if options.env:
-        from torchyard.api.codec import job_document
+        from torchyard.api.resource import job_document
 
         document = job_document(job, with_status=False)
         given = {variable["name"]: variable for variable in document["spec"].get("env", [])}

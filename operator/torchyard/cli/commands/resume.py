@@ -24,7 +24,7 @@ def command(*, name: str, context: str | None, namespace: str | None, quiet: boo
 
     A run of this machine is watched until it is over; exit codes as for `run`.
     """
-    from torchyard.api.states import State
+    from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.foreground import watch
     from torchyard.client.backend import HERE, place_of

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED
 from torchyard.cli.output import say

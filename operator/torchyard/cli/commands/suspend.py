@@ -21,7 +21,7 @@ def command(name: str, context: str | None, namespace: str | None, output: Forma
 
     Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
     """
-    from torchyard.api.states import State
+    from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
     from torchyard.client.backend import HERE, Backend, place_of
 

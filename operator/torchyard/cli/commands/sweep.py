@@ -94,7 +94,7 @@ def _show(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format 
 
 
 def _best(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None) -> int:
-    from torchyard.api.codec import job_document
+    from torchyard.api.resource import job_document
     from torchyard.cli.views.sweep_table import line_of
     from torchyard.sweeps.results import best_job, results_of
 

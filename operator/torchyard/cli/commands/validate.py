@@ -86,7 +86,7 @@ def _print(
 ) -> int:
     import msgspec
 
-    from torchyard.api.codec import job_document
+    from torchyard.api.resource import job_document
 
     checked_files: list[tuple[str, Validation | SweepValidation]] = [*results, *sweeps]
     problems = [problem for _, each in checked_files for problem in each.problems]

@@ -14,11 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import figure, span
-from torchyard.api.states import Phase, State
+from torchyard.api.formatting import clean, clip, clock, figure, rate, span
+from torchyard.api.status import Phase, State
 from torchyard.cli.views.curve import draw
 from torchyard.cli.views.snapshot import Picture, age, curve_metric, headline
-from torchyard.client.text import clean, clip, clock, rate
 
 STATE_STYLES: dict[str, str] = {
     State.RUNNING: "bold green",

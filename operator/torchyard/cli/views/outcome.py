@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from torchyard.api.formatting import addressed, clean, size
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.views.snapshot import learned
 from torchyard.client.artifacts import EXPORT, Artifact, artifacts_of
-from torchyard.client.text import addressed, clean, size
 from torchyard.client.why import last_lines
-from torchyard.local.folder import RunFolder
+from torchyard.local.run import RunFolder
 
 MAX_WRITTEN = 8
 INTERNAL = {"DONE", "latest", "micro-batch.json"}

@@ -3,8 +3,8 @@
 import sys
 from typing import TextIO
 
+from torchyard.api.formatting import clean, clock
 from torchyard.cli.views.snapshot import Picture, progress_words
-from torchyard.client.text import clean, clock
 from torchyard.local.run import Event
 
 PROGRESS_EVERY = 10.0  # seconds between lines while nothing but the step changes

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchyard.api.formatting import clean, size
+from torchyard.api.launch import local_procs
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.torchrun import local_procs
-from torchyard.client.text import clean, size
 
 POLL_SECONDS = 0.1
 READ_BYTES = 128 * 1024

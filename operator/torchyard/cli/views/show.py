@@ -8,18 +8,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import plural, span
+from torchyard.api.formatting import addressed, clean, plural, size, span
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import Phase, State
-from torchyard.api.status import Attempt
+from torchyard.api.status import Attempt, Phase, State
 from torchyard.cli.views.live import STATE_STYLES
 from torchyard.cli.views.snapshot import age, headline, progress_words, state_word
 from torchyard.client.backend import Kept, interrupted
 from torchyard.client.inside import Inside, Processes
 from torchyard.client.ranks import Rank
-from torchyard.client.text import addressed, clean, size
 from torchyard.client.why import cause_words, last_lines, next_command
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 MAX_PODS = 16  # of this machine, with the process of every rank
 MAX_CLUSTER_PODS = 32

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchyard.api.formatting import figure, span
+from torchyard.api.formatting import addressed, clean, figure, measure, rate, span
 from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.status import State
 from torchyard.client.backend import interrupted
-from torchyard.client.text import addressed, clean, measure, rate
 
 if TYPE_CHECKING:
     from torchyard.cli.views.curve import History, Point

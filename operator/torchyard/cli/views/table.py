@@ -1,12 +1,10 @@
 """Runs as a table, a line each."""
 
-from torchyard.api.columns import columns
-from torchyard.api.formatting import span
-from torchyard.api.resource import TrainingJob
-from torchyard.api.states import State
+from torchyard.api.formatting import clean, span
+from torchyard.api.resource import TrainingJob, columns
+from torchyard.api.status import State
 from torchyard.cli.views.snapshot import age, state_word
 from torchyard.client.backend import interrupted
-from torchyard.client.text import clean
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")

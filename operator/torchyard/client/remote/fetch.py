@@ -20,8 +20,8 @@ from torchyard.client.remote.session import Remote
 from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
 from torchyard.kubernetes.client.errors import Gone, NotFound
 from torchyard.kubernetes.manifests import names, placement
+from torchyard.kubernetes.manifests.names import NON_ROOT
 from torchyard.kubernetes.manifests.pod import container_security, pod_security
-from torchyard.kubernetes.manifests.site import NON_ROOT
 
 Document = dict[str, Any]
 READER_SECONDS = 900

@@ -16,7 +16,7 @@ from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, Listed
 from torchyard.local.run import Event
-from torchyard.reconcile.view import Pod
+from torchyard.reconcile.observed import Pod
 
 Document = dict[str, Any]
 PAGE = "500"

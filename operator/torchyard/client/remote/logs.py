@@ -7,16 +7,16 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from torchyard.api.formatting import clean
 from torchyard.client.backend import LogLine, Notice, is_over
 from torchyard.client.errors import TorchYardError
 from torchyard.client.ranks import failing_rank
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
-from torchyard.client.text import clean
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests.names import TRAINER
+from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Unavailable
-from torchyard.reconcile.view import Pod
 
 FORBIDDEN = 403
 POLL_SECONDS = 1.0

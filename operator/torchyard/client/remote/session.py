@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from aiohttp import ClientConnectorCertificateError
 
-from torchyard.api.forms import DNS_LABEL_PATTERN
+from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.client.backend import place_flags
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.kubernetes.client.api import Api, connected

@@ -10,7 +10,7 @@ from torchyard.kubernetes.diagnostics.node_fit import Demands, demands
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, ResourceLimits, version
 from torchyard.kubernetes.provenance import Claim
-from torchyard.reconcile.view import Pod, PodPhase
+from torchyard.reconcile.observed import Pod, PodPhase
 
 MAX_DIGEST, MAX_IMAGE = 64, 512
 OVERDUE_SECONDS = 2.0

@@ -22,8 +22,8 @@ from torchyard.kubernetes.diagnostics.capacity import Amount, Resource, Room, co
 from torchyard.kubernetes.diagnostics.node_fit import Demands
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, Node
+from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key
-from torchyard.reconcile.view import Pod
 
 # A label that is ours alone: policies give pods a manager and other names of a team's liking.
 SELECTOR = names.JOB_UID

@@ -1,26 +1,52 @@
-"""Who we are to which API server, by the rules of kubectl; tokens and certificates are read again as they rotate."""
+"""Which API server, and as which user, by the rules of kubectl; tokens and certificates are read again as they rotate.
+
+Of several kubeconfig files the first one that sets a value wins. The `kubernetes` package lets the last file's current
+context win, wants a current context even where another one is asked for, refuses empty files, and passes over `as`: it
+would speak to another cluster, or as another user. As for kubectl, no proxy stands before this machine and NO_PROXY's.
+"""
 
 import asyncio
+import ipaddress
 import logging
 import os
 import ssl
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import yaml
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from kubernetes.client import Configuration
+from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
-from torchyard.kubernetes.client.kubeconfig import Chosen, choose
-from torchyard.kubernetes.client.proxies import proxy_for
 from torchyard.reconcile.ports import Unavailable
 
 TOKEN_SECONDS = 60.0
 RELOAD_SECONDS = 5.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _log = logging.getLogger(__name__)
+
+
+Document = dict[str, Any]
+
+
+class Chosen(NamedTuple):
+    """A context, and what the package that loads credentials does not tell."""
+
+    files: str = ""
+    """Those that say anything, as $KUBECONFIG lists them."""
+    context: str = ""
+    namespace: str = "default"
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers of every request."""
+    plugin: str = ""
+    """Command that gives the user's credentials; empty: they are in the file."""
+    hint: str = ""
+    """What its installer says to who lacks it."""
 
 
 class Loaded(NamedTuple):
@@ -163,3 +189,74 @@ def _present(tls: ssl.SSLContext, configuration: Configuration) -> None:
         tls.load_verify_locations(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+
+
+def choose(files: str, context: str | None) -> Chosen:
+    """Find the context that is asked for, else the current one.
+
+    Args:
+        files: as $KUBECONFIG lists them; those that are not there do not count.
+        context: what --context says.
+
+    Raises:
+        ValueError: there is no such context.
+        OSError, yaml.YAMLError, TypeError, KeyError, AttributeError: a file is no kubeconfig.
+    """
+    paths = [Path(file).expanduser() for file in files.split(os.pathsep) if file]
+    found = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
+    documents = {path: document for path, document in found.items() if document is not None}
+    if not documents:
+        raise ValueError("no such file, or nothing in it")
+    name = context or next((each["current-context"] for each in documents.values() if each.get("current-context")), "")
+    if not name:
+        raise ValueError("there is no current-context")
+    chosen = _first(documents, "context", name)
+    if chosen is None:
+        raise ValueError(f"there is no context `{name}`")
+    user = _first(documents, "user", chosen.get("user") or "") or {}
+    plugin = user.get("exec") or {}
+    return Chosen(
+        files=os.pathsep.join(map(str, documents)),
+        context=name,
+        namespace=str(chosen.get("namespace") or "default"),
+        impersonation=tuple(_impersonation(user)),
+        plugin=str(plugin.get("command") or ""),
+        hint=" ".join(str(plugin.get("installHint") or "").split()) or "run it by hand to see why",
+    )
+
+
+def _first(documents: dict[Path, Document], kind: str, name: str) -> Document | None:
+    listed = (each for document in documents.values() for each in document.get(f"{kind}s") or ())
+    return next((each.get(kind) or {} for each in listed if each["name"] == name), None)
+
+
+def _impersonation(user: Document) -> Iterator[tuple[str, str]]:
+    if user.get("as"):
+        yield "Impersonate-User", str(user["as"])
+    if user.get("as-uid"):
+        yield "Impersonate-Uid", str(user["as-uid"])
+    for group in user.get("as-groups") or ():
+        yield "Impersonate-Group", str(group)
+    for key, values in (user.get("as-user-extra") or {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{key}", str(value)
+
+
+def proxy_for(server: str) -> str | None:
+    """The proxy's URL; None: directly.
+
+    Args:
+        server: base URL.
+    """
+    url = urlsplit(server)
+    spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if _is_here(url.hostname or "") or should_bypass_proxies(server, spared):
+        return None
+    return getproxies().get(url.scheme)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

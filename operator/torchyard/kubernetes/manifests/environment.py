@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchyard.api import launch
+from torchyard.api.launch import MASTER_PORT, local_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.torchrun import MASTER_PORT, local_procs
 from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
 
 Variable = dict[str, Any]

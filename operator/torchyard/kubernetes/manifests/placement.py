@@ -8,7 +8,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Gpu, Topology
 from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.manifests.site import Site
+from torchyard.kubernetes.manifests.names import Site
 
 Entry = dict[str, Any]
 

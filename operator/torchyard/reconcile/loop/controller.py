@@ -12,13 +12,13 @@ from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.changes import configuration
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
-from torchyard.reconcile.loop import decision_log
+from torchyard.reconcile.loop import executor
 from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, StatusWriter
 from torchyard.reconcile.loop.workqueue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
+from torchyard.reconcile.observed import Refusal, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
 from torchyard.reconcile.status.conditions import stalled
-from torchyard.reconcile.view import Refusal, View
 
 MAX_EVIDENCE = 300
 _log = logging.getLogger(__name__)
@@ -104,15 +104,15 @@ class Controller:
         decided = plan(self.view(job))
         if not complete and not decided.pods_first:
             return None
-        made = decision_log.decision(job, decided)
+        made = executor.decision(job, decided)
         try:
             due = await self._executor.carry_out(job, decided)
         except (NameTaken, Refused, Unavailable) as error:
             if made is not None:
-                decision_log.log(made, failed=type(error).__name__)
+                executor.log(made, failed=type(error).__name__)
             raise
         if made is not None:
-            decision_log.log(made)
+            executor.log(made)
         if any(isinstance(action, CreatePod) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
             self._taken.discard(job.metadata.uid)

@@ -1,0 +1,358 @@
+"""Rules of pods and rounds: sizes of texts, volumes, taints, GPUs, labels, checkpoints, restarts, metrics, times.
+
+The sizes make what a job costs the operator's memory a small, known amount: Python keeps a text in one byte a character
+if all of them are ASCII, and in up to four if one is not.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from re import _parser as parser  # type: ignore[attr-defined]  # the public way to it is deprecated
+from typing import Any
+
+from torchyard.api import values
+from torchyard.api.spec import MAX_SCRIPT_BYTES, MAX_TEXTS, TrainingJobSpec
+from torchyard.api.spec_placement import Elastic, Toleration, Volume
+from torchyard.api.spec_reliability import Backoff, CheckpointInterval, Restart
+from torchyard.api.spec_workload import Trainer
+from torchyard.api.validation.rules import Rule, one_source
+from torchyard.api.values import LABEL_KEY_PATTERN
+
+PER_TEXT = 64
+MAX_LABEL_KEY = 253 + 1 + 63
+_FIX = f"give at most {MAX_TEXTS // 1024} KiB of ASCII in all, or a quarter of that; a file or ConfigMap can hold more"
+
+
+def weight(texts: Iterable[str]) -> int:
+    """Return about how many bytes of memory these texts take."""
+    return sum((len(text) if text.isascii() else 4 * len(text)) + PER_TEXT for text in texts)
+
+
+def _weight(text: str) -> str:
+    return f"(size(bytes({text})) == size({text}) ? size({text}) : 4 * size({text}))"
+
+
+def _texts(field: str) -> Rule:
+    return Rule(
+        scope="",
+        field=field,
+        what="together they are too long",
+        fix=_FIX,
+        holds=lambda spec: weight(getattr(spec, field)) <= MAX_TEXTS,
+        cel=f"self.map(each, {_weight('each')} + {PER_TEXT}).sum() <= {MAX_TEXTS}",
+        on_field=True,
+    )
+
+
+def _params_fit(trainer: Trainer) -> bool:
+    return len(trainer.params.json) <= values.MAX_BYTES
+
+
+SIZE: tuple[Rule, ...] = (
+    _texts("command"),
+    _texts("args"),
+    Rule(
+        scope="",
+        field="env",
+        what="together they are too long",
+        fix=_FIX,
+        holds=lambda spec: weight(part for each in spec.env for part in (each.name, each.value)) <= MAX_TEXTS,
+        cel=f"self.map(each, size(each.name) + {2 * PER_TEXT} + "
+        f"(has(each.value) ? {_weight('each.value')} : 0)).sum() <= {MAX_TEXTS}",
+        on_field=True,
+    ),
+    Rule(
+        scope="",
+        field="script",
+        what="it is too long",
+        fix=f"give at most {MAX_SCRIPT_BYTES // 1024} KiB; a file in the image may be longer",
+        holds=lambda spec: spec.script is None or len(spec.script.encode(errors="replace")) <= MAX_SCRIPT_BYTES,
+        # Not of the field alone: its value, all of the script, would stand before these words.
+        cel=f"!has(self.script) || size(bytes(self.script)) <= {MAX_SCRIPT_BYTES}",
+    ),
+    Rule(
+        scope="scheduling",
+        field="nodeSelector",
+        what="a label key is too long",
+        fix=f"give at most {MAX_LABEL_KEY} characters",
+        holds=lambda scheduling: all(len(key) <= MAX_LABEL_KEY for key in scheduling.node_selector),
+        cel=f"self.all(key, size(key) <= {MAX_LABEL_KEY})",
+        on_field=True,
+    ),
+    Rule(
+        scope="trainer",
+        field="params",
+        what=f"more than {values.MAX_BYTES // 1024} KiB as JSON",
+        fix="put what is large into a file of a volume",
+        holds=_params_fit,
+        cel=None,  # CEL cannot read what has no schema; that limits each level, and the operator the whole
+    ),
+)
+
+
+OUR_VOLUMES = "torchyard-"
+DETOURS = r"//|/[.]([.]|/|$)"
+OUR_PATHS = r"^/+(tmp|dev/shm|torchyard(/.*)?)?/*$"
+
+
+# What the operator finds its pods by, what it sets itself, and what switches protections of a pod off.
+RESERVED_KEYS = (
+    "torchyard.dev/",
+    "app.kubernetes.io/managed-by",
+    "kubectl.kubernetes.io/",
+    "container.apparmor.security.beta.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+)
+
+
+def _labelling(field: str) -> tuple[Rule, Rule]:
+    """Return the rules of a map of labels or annotations."""
+
+    def keys(spec: TrainingJobSpec) -> Mapping[str, Any]:
+        return spec.pod_labels if field == "podLabels" else spec.pod_annotations
+
+    reserved = " || ".join(f"name.startsWith({prefix!r})" for prefix in RESERVED_KEYS)
+    return (
+        Rule(
+            scope="",
+            field=field,
+            what="a key of it is reserved",
+            fix=f"leave out keys that begin with {', '.join(RESERVED_KEYS)}",
+            holds=lambda spec: not any(name.startswith(RESERVED_KEYS) for name in keys(spec)),
+            cel=f"!self.exists(name, {reserved})",
+            on_field=True,
+        ),
+        Rule(
+            scope="",
+            field=field,
+            what="a key of it is not a label key",
+            fix="write keys like example.com/team",
+            holds=lambda spec: all(re.search(LABEL_KEY_PATTERN, name) and len(name) <= 253 for name in keys(spec)),
+            cel=None,
+        ),
+    )
+
+
+def _is_free_path(volume: Volume) -> bool:
+    return re.search(OUR_PATHS, volume.mount_path) is None and re.search(DETOURS, volume.mount_path) is None
+
+
+def _mounts_differ(spec: TrainingJobSpec) -> bool:
+    paths = [volume.mount_path for volume in spec.volumes]
+    return len(paths) == len(set(paths))
+
+
+def _value_has_a_use(toleration: Toleration) -> bool:
+    return toleration.operator != "Exists" or not toleration.value
+
+
+def _names_a_taint(toleration: Toleration) -> bool:
+    return bool(toleration.key) or toleration.operator == "Exists"
+
+
+PLACEMENT: tuple[Rule, ...] = (
+    *_labelling("podLabels"),
+    *_labelling("podAnnotations"),
+    Rule(
+        scope="volumes[]",
+        field="",
+        what="it needs one source",
+        fix="give exactly one of claim, configMap and secret",
+        holds=one_source,
+        cel="(has(self.claim) ? 1 : 0) + (has(self.configMap) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
+    ),
+    Rule(
+        scope="volumes[]",
+        field="name",
+        what="{value} is a name of our own volumes",
+        fix=f"choose one that does not begin with {OUR_VOLUMES}",
+        holds=lambda volume: not volume.name.startswith(OUR_VOLUMES),
+        cel=f"!self.startsWith({OUR_VOLUMES!r})",
+        on_field=True,
+    ),
+    Rule(
+        scope="volumes[]",
+        field="mountPath",
+        what="{value} is taken or leaves its folder",
+        fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, // and parts . and .. are not allowed",
+        holds=_is_free_path,
+        cel=f"!self.matches({OUR_PATHS!r}) && !self.matches({DETOURS!r})",
+        on_field=True,
+    ),
+    Rule(
+        scope="",
+        field="volumes",
+        what="two have the same mountPath",
+        fix="mount each in a folder of its own",
+        holds=_mounts_differ,
+        cel="self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
+        on_field=True,
+    ),
+    Rule(
+        scope="scheduling.tolerations[]",
+        field="value",
+        what="operator Exists compares no value",
+        fix="leave value out, or use operator Equal",
+        holds=_value_has_a_use,
+        cel="self.operator != 'Exists' || self.value == ''",
+        reads=("operator",),
+    ),
+    Rule(
+        scope="scheduling.tolerations[]",
+        field="key",
+        what="it is missing",
+        fix="give the key of the taint, or operator Exists for every taint",
+        holds=_names_a_taint,
+        cel="self.operator == 'Exists' || self.key != ''",
+        reads=("operator",),
+    ),
+    Rule(
+        scope="scheduling.tolerations[]",
+        field="tolerationSeconds",
+        what="only taints of effect NoExecute send pods away",
+        fix="leave it out, or use effect: NoExecute",
+        holds=lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
+        cel="!has(self.tolerationSeconds) || self.effect == 'NoExecute'",
+        reads=("effect",),
+    ),
+    Rule(
+        scope="",
+        field="gpu",
+        what="no GPU is asked for",
+        fix="set gpusPerNode, or leave gpu out",
+        holds=lambda spec: spec.gpu is None or spec.gpus_per_node > 0,
+        cel="!has(self.gpu) || self.gpusPerNode > 0",
+        reads=("gpusPerNode",),
+    ),
+    Rule(
+        scope="",
+        field="gpusPerNode",
+        what="device cpu needs no GPU",
+        fix="set gpusPerNode to 0, or device to auto or cuda",
+        holds=lambda spec: spec.device != "cpu" or spec.gpus_per_node == 0,
+        cel="self.device != 'cpu' || self.gpusPerNode == 0",
+        reads=("device",),
+    ),
+)
+
+
+NAMED_GROUP = r"\(\?P<[A-Za-z_][A-Za-z0-9_]*>"
+
+
+def _within(elastic: Elastic) -> bool:
+    return elastic.min_nodes <= elastic.max_nodes
+
+
+def _one_unit(interval: CheckpointInterval) -> bool:
+    return (interval.steps is None) != (interval.seconds is None)
+
+
+def _restarts_are_allowed(restart: Restart) -> bool:
+    return restart.policy != "Never" or not restart.max_restarts
+
+
+def _grows(backoff: Backoff) -> bool:
+    return backoff.initial <= backoff.max
+
+
+def _is_sound(pattern: str) -> bool:
+    """Return whether Python can parse a pattern.
+
+    To compile what other people write can take seconds: 60 classes of all of Unicode without regard to case do.
+    """
+    try:
+        return bool(parser.parse(pattern).state.groupdict)
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _positive(scope: str, field: str, attribute: str, *, optional: bool = False, auto: bool = False) -> Rule:
+    def holds(section: Any) -> bool:
+        value = getattr(section, attribute)
+        return value is None or value > 0
+
+    cel = "duration(self) > duration('0s')"
+    return Rule(
+        scope=scope,
+        field=field,
+        what="{value} is no time at all",
+        fix="give a longer duration" + (", or leave it out" if optional else ""),
+        holds=holds,
+        cel=f"self == 'auto' || {cel}" if auto else cel,
+        on_field=True,
+    )
+
+
+RELIABILITY: tuple[Rule, ...] = (
+    Rule(
+        scope="elastic",
+        field="minNodes",
+        what="{value} is more than maxNodes",
+        fix="make minNodes at most maxNodes",
+        holds=_within,
+        cel="self.minNodes <= self.maxNodes",
+        reads=("maxNodes",),
+    ),
+    Rule(
+        scope="checkpoint.interval",
+        field="",
+        what="it needs one unit",
+        fix="give exactly one of steps and seconds, or leave interval out",
+        holds=_one_unit,
+        cel="has(self.steps) != has(self.seconds)",
+    ),
+    Rule(
+        scope="checkpoint.volume",
+        field="",
+        what="it needs one source",
+        fix="give exactly one of claim and ephemeral, or leave volume out",
+        holds=one_source,
+        cel="has(self.claim) != has(self.ephemeral)",
+    ),
+    Rule(
+        scope="restart",
+        field="maxRestarts",
+        what="policy Never allows none",
+        fix="leave it out, or use policy OnFailure",
+        holds=_restarts_are_allowed,
+        cel="self.policy != 'Never' || !has(self.maxRestarts) || self.maxRestarts == 0",
+        reads=("policy",),
+    ),
+    Rule(
+        scope="restart.backoff",
+        field="initial",
+        what="{value} is longer than max",
+        fix="make it at most max",
+        holds=_grows,
+        cel="duration(self.initial) <= duration(self.max)",
+        reads=("max",),
+    ),
+    Rule(
+        scope="metrics.patterns[]",
+        field="",
+        what="{value} has no named group",
+        fix="write one like loss=(?P<loss>[0-9.]+)",
+        holds=lambda pattern: re.search(NAMED_GROUP, pattern) is not None,
+        cel=f"self.matches('{NAMED_GROUP}')".replace("\\", "\\\\"),
+    ),
+    Rule(
+        scope="metrics.patterns[]",
+        field="",
+        what="{value} is not a regular expression with a named group",
+        fix="write one like loss=(?P<loss>[0-9.]+)",
+        holds=lambda pattern: re.search(NAMED_GROUP, pattern) is None or _is_sound(pattern),
+        cel=None,
+    ),
+)
+
+# A first delay of zero is a delay, a TTL of zero is "at once"; of every other duration zero would mean nothing.
+DURATIONS: tuple[Rule, ...] = (
+    _positive("restart.backoff", "max", "max"),
+    _positive("health", "startTimeout", "start_timeout"),
+    _positive("health", "stall", "stall", auto=True),
+    _positive("health", "pendingTimeout", "pending_timeout", optional=True),
+    _positive("scheduling", "gangTimeout", "gang_timeout"),
+    _positive("metrics", "interval", "interval"),
+    _positive("", "activeDeadline", "active_deadline", optional=True),
+    _positive("", "gracePeriod", "grace_period"),
+)
