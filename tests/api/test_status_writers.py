@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from torchyard.api import status
-from torchyard.api.status import Goodput, State, StatusModel
+from torchyard.api.status import Goodput, Phase, State, StatusModel
 
 OPERATOR = Path(status.__file__).resolve().parents[1]
 WRITERS = [path for path in OPERATOR.rglob("*.py") if path.name != "status.py" or path.parent.name != "api"]
