@@ -21,6 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CHUNK = 4
+SIDES = ("vla", "LeRobot")
+KINDS = {"seconds": "by the clock", "processor": "of processor time"}  # the second one depends least on other work
 
 
 def main() -> None:
@@ -48,24 +50,26 @@ def main() -> None:
         pairs = []
         for number in range(options.rounds + 1):
             found = [side.ask(str(options.steps)) for side in (mine, theirs)]
-            rates = [each["steps"] * options.batch / each["seconds"] for each in found]
             if number:  # the first one warms up
-                pairs.append(rates)
-                print(f"round {number}: vla {rates[0]:.0f} samples/s, LeRobot {rates[1]:.0f}", flush=True)
+                pairs.append([{each: side["steps"] * options.batch / side[each] for each in KINDS} for side in found])
+                text = ", ".join(f"{name} {rates['seconds']:.0f}" for name, rates in zip(SIDES, pairs[-1], strict=True))
+                print(f"round {number}: {text} samples/s", flush=True)
         for side in (mine, theirs):
             side.close()
-    ratios = [first / second for first, second in pairs]
-    print(
-        f"vla {statistics.median(first for first, _ in pairs):.0f} samples/s, LeRobot "
-        f"{statistics.median(second for _, second in pairs):.0f}; ratio {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f})"
-    )
+    for kind, meaning in KINDS.items():
+        rates = [[side[kind] for side in pair] for pair in pairs]
+        ratios = [first / second for first, second in rates]
+        typical = [statistics.median(each) for each in zip(*rates, strict=True)]
+        print(
+            f"samples per second {meaning}: vla {typical[0]:.0f}, LeRobot {typical[1]:.0f}; ratio "
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 def ours(data: str, batch: int) -> None:
     """Make as many optimizer steps as each line asks for, as the training loop does."""
     import torch
-    from sides import say
+    from sides import processor_seconds, say
 
     from torchyard_trainers import registry
     from torchyard_trainers.core.config import Config, Parallelism, Trainer
@@ -97,12 +101,13 @@ def ours(data: str, batch: int) -> None:
     with loader_of(work, session) as loader:
         say({"ready": True})
         for line in sys.stdin:
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), processor_seconds()
             for _ in range(int(line)):
                 set_learning_rate(optimizer, work.learning_rate(step))
                 optimize(work, session, optimizer, step, {}, data=loader.step(step, None))
                 step += 1
-            say({"steps": int(line), "seconds": time.perf_counter() - began})
+            seconds, processor = time.perf_counter() - began, processor_seconds() - spent
+            say({"steps": int(line), "seconds": seconds, "processor": processor})
 
 
 if __name__ == "__main__":

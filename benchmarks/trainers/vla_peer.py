@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from sides import say
+from sides import processor_seconds, say
 from torch import nn
 
 # One of LeRobot's policies, which nothing here uses, cannot be imported beside transformers 5.
@@ -114,12 +114,13 @@ def main() -> None:
     tracker = MetricsTracker(batch, dataset.num_frames, dataset.num_episodes, meters, initial_step=0)
     say({"ready": True})
     for line in sys.stdin:
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), processor_seconds()
         for _ in range(int(line)):
             tracker, _ = update_policy(
                 tracker, policy, next(batches), optimizer, 1.0, accelerator=accelerator, lr_scheduler=scheduler
             )
-        say({"steps": int(line), "seconds": time.perf_counter() - began})
+        seconds, processor = time.perf_counter() - began, processor_seconds() - spent
+        say({"steps": int(line), "seconds": seconds, "processor": processor})
 
 
 if __name__ == "__main__":
