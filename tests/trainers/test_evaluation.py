@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchyard_trainers.core.evaluation import each_over_ranks, over_ranks
+from torchyard_trainers.core.evaluation import each_over_ranks, over_ranks, wilson
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -61,3 +61,11 @@ def test_a_model_is_evaluated_in_one_precision_under_every_strategy(sharded):
 
 def test_any_value_of_an_item_reaches_every_rank():
     assert each_over_ranks(session(), lambda position: [position] * position, 3) == [[], [1], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433), (10, 10, 0.7225, 1.0), (500, 1000, 0.4691, 0.5309)],
+)
+def test_the_confidence_interval_of_a_rate_is_that_of_wilson(successes, trials, low, high):
+    assert wilson(successes, trials) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))

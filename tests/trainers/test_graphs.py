@@ -23,6 +23,8 @@ from torchyard_trainers.cvrp.evaluation import make
 from torchyard_trainers.cvrp.task import Cvrp
 from torchyard_trainers.vecrl import params as playing
 from torchyard_trainers.vecrl.task import VecRL
+from torchyard_trainers.vlm import params as seeing
+from torchyard_trainers.vlm.task import VisionLanguagePolicy
 
 NO_GPU = "no CUDA GPU: run `pytest tests/trainers` where there is one"
 DEVICES = [
@@ -139,12 +141,15 @@ def test_routes_of_a_graph_are_the_routes_also_of_new_weights(model, half, devic
 GRAPHS = Parallelism(compile=True)  # the way to ask for them
 CARTS = VecRL, playing, {"environment": "cartpole", "environments": 32, "horizon": 16, "epochs": 2, "minibatches": 2}
 SNAKES = VecRL, playing, {"environment": "snake", "model": "cnn", "environments": 8, "horizon": 8}
+SEES = VisionLanguagePolicy, seeing, {"environments": 6, "horizon": 8, "evalEpisodes": 3, "rolloutBatch": 4}
 SHARED = Cvrp, routing, {"batch": 16, "samples": 4, "evalInstances": 40, "evalBatch": 32, "evalEvery": 2}
 ROLLOUT = Cvrp, routing, {**SHARED[2], "baseline": "rollout", "baselineEvery": 3, "baselineInstances": 32}
 
 
 @pytest.mark.parametrize("micro_batch", [None, 3], ids=["whole", "accumulated"])
-@pytest.mark.parametrize("workload", [CARTS, SNAKES, SHARED, ROLLOUT], ids=["carts", "snakes", "shared", "rollout"])
+@pytest.mark.parametrize(
+    "workload", [CARTS, SNAKES, SEES, SHARED, ROLLOUT], ids=["carts", "snakes", "sees", "shared", "rollout"]
+)
 def test_training_by_graphs_is_training(workload, micro_batch, device):
     plain, replayed = (trained(workload, micro_batch, device, plain=plain) for plain in (True, False))
     assert replayed[0] == pytest.approx(plain[0], rel=1e-4, abs=1e-5)
@@ -166,6 +171,7 @@ def trained(workload, micro_batch, device, *, plain):
     with eager_mode(compiled=False) if plain else nullcontext():
         work.begin(session)
         for step in range(9):
+            work.prepare(session, step)
             totals = optimize(work, session, optimizer, step, {})
             found = totals.metrics | work.after_step(session, step + 1, totals.metrics)
             told += [value for name, value in sorted(found.items()) if name != "envStepsPerSecond"]

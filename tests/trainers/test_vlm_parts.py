@@ -88,6 +88,9 @@ def test_answers_are_those_of_the_library_and_images_are_seen_with_the_same_bits
         assert torch.allclose(answer.value, value, atol=1e-5)
         again = policy(None, answer.features, shares=shares)
         assert torch.allclose(again.logits, answer.logits, atol=1e-6)
+        other = Policy(policy.vlm, prompt, 32, head="mlp", pool="mean")
+        hidden = found.hidden_states[-1][:, len(prompt.before) :].mean(1)
+        assert torch.allclose(other(images, shares=shares).logits, other.action_head(hidden), atol=1e-5)
     loss = sum(part.square().sum() for part in policy(images)[:2])
     theirs = found.logits[:, -1][:, prompt.actions].square().sum() + value.square().sum()
     parameter = policy.vlm.model.visual.patch_embed.proj.weight
@@ -120,7 +123,7 @@ def test_patches_are_those_of_the_processor_of_the_library():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("params", [{}, {"loraRank": 2}], ids=["full", "lora"])
+@pytest.mark.parametrize("params", [{}, {"loraRank": 2}, {"head": "mlp", "pool": "mean"}], ids=["full", "lora", "mlp"])
 def test_at_the_first_minibatch_every_ratio_is_1(precision, params):
     work = VisionLanguagePolicy(settled(**params))
     session = session_of(work, precision, micro_batch=3)
@@ -233,7 +236,7 @@ def test_an_environment_of_ones_own_is_named_module_class():
     assert "walk" in work.assets()["words.txt"]
     session = session_of(work)
     work.prepare(session, 0)
-    assert work.evaluate(session).keys() == {"successRate"}
+    assert work.evaluate(session).keys() == {"successRate", "successRateLow", "successRateHigh"}
 
 
 @pytest.mark.parametrize(
@@ -245,6 +248,7 @@ def test_an_environment_of_ones_own_is_named_module_class():
         ({"environment": f"{__name__}:Mute"}, "lacks reset, observe, step"),
         ({"environment": f"{__name__}:Corridor", "task": "grasp"}, "task: is of environment tabletop"),
         ({"imageSize": 40}, "imageSize: 40 is not a multiple of 16; use 32"),
+        ({"pool": "mean"}, "pool: mean, but head tokens reads the answer from the last token; set head: mlp"),
         ({"horizon": 7}, r"horizon: 7 is not a multiple of minibatches \(2\)"),
         ({"cloneSteps": 5}, "cloneSteps: 5 is not a multiple of the 4 steps of a rollout; use 8"),
         ({"loraAlpha": 4}, "loraAlpha: 4.0, but there are no adapters"),

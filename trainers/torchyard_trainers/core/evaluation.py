@@ -1,5 +1,6 @@
 """Evaluation of a data set, spread over the ranks: one implementation for all workloads."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -10,6 +11,8 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.workload import Session
 
 T = TypeVar("T")
+
+Z95 = 1.959964  # of a normal distribution: 95 % are nearer to the mean than so many standard deviations
 
 # Returns a number for each of the items at these positions: [m], or [m, k] for k numbers each.
 Measure = Callable[[list[int]], Tensor]
@@ -42,6 +45,14 @@ def over_ranks(
     shape, width = values.shape[1:], values.shape[1:].numel()
     places = [position * width + part for position in positions for part in range(width)]
     return session.world.merge(count * width, places, values.flatten()).reshape(count, *shape)
+
+
+def wilson(successes: float, trials: int) -> tuple[float, float]:
+    """Return the ends of the 95 % confidence interval of a rate (Wilson 1927), which holds near 0 and 1 as well."""
+    share, square = successes / trials, Z95 * Z95
+    middle = (share + square / (2 * trials)) / (1 + square / trials)
+    half = Z95 / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials * trials))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def each_over_ranks(session: Session, find: Callable[[int], T], count: int) -> list[T]:

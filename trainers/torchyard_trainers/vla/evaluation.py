@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.evaluation import over_ranks
+from torchyard_trainers.core.evaluation import over_ranks, wilson
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vla import tabletop
@@ -43,7 +43,10 @@ def held_out_loss(
 
 
 def closed_loop(session: Session, settings: Settings, objective: Objective, table: Tabletop) -> dict[str, float]:
-    """Return the rates of success and of wrong objects over whole episodes, in all and by instruction. Collective."""
+    """Return the rates of success and of wrong objects over whole episodes, in all and by instruction. Collective.
+
+    `successRateLow` and `successRateHigh` are the ends of the 95 % confidence interval.
+    """
     device = session.world.device
 
     def measure(positions: list[int]) -> Tensor:
@@ -52,8 +55,11 @@ def closed_loop(session: Session, settings: Settings, objective: Objective, tabl
         return torch.stack([outcome.success, outcome.wrong_object, scene.colour], 1).double()
 
     found = over_ranks(session, measure, settings.eval_episodes, at_once=settings.eval_batch)
+    low, high = wilson(float(found[:, 0].sum()), len(found))
     metrics = {
         "successRate": float(found[:, 0].mean()),
+        "successRateLow": low,
+        "successRateHigh": high,
         "wrongObjectRate": float(found[:, 1].mean()),
         "episodes": float(len(found)),
     }

@@ -182,6 +182,8 @@ METRICS = (
     "successRateBlue",
     "successRateCyan",
     "successRateGreen",
+    "successRateHigh",
+    "successRateLow",
     "successRatePurple",
     "successRateRed",
     "successRateYellow",

@@ -231,7 +231,8 @@ class VisionLanguageAction(Workload):
         text = f"{model}: {loss} {metrics[loss]:.3f} after {self.total_steps} steps"
         if "successRate" in metrics:
             text += (
-                f"; success rate {metrics['successRate']:.3f} over {settings.eval_episodes} closed-loop episodes, "
+                f"; success rate {metrics['successRate']:.3f} ({metrics['successRateLow']:.3f} to "
+                f"{metrics['successRateHigh']:.3f} at 95 %) over {settings.eval_episodes} closed-loop episodes, "
                 f"untrained {metrics.get('successRateUntrained', math.nan):.3f}; wrong object "
                 f"{metrics['wrongObjectRate']:.3f}"
             )

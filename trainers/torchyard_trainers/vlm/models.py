@@ -23,6 +23,9 @@ FAMILIES = {
 }
 
 
+HEAD_WIDTH = 256  # hidden units of an action head
+
+
 # Names in published folders of Qwen2-VL and Qwen2.5-VL, which transformers renames, and writes, as well.
 RENAMED = ((r"^visual\.", "model.visual."), (r"^model\.(?!language_model\.|visual\.)", "model.language_model."))
 
@@ -150,13 +153,31 @@ class Answer(NamedTuple):
     features: Tensor  # [m, levels, tokens, hidden], what the language model saw
 
 
+class ActionHead(nn.Module):
+    """A perceptron with one hidden layer that chooses an action, in float32 and without dropout."""
+
+    def __init__(self, width: int, actions: int) -> None:
+        """Choose one of `actions` actions from hidden states of this width."""
+        super().__init__()
+        self.inner, self.out = nn.Linear(width, HEAD_WIDTH), nn.Linear(HEAD_WIDTH, actions)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits [m, actions] of hidden states [m, width]."""
+        for number, layer in enumerate((self.inner, self.out)):
+            hidden = F.gelu(hidden) if number else hidden
+            hidden = F.linear(hidden, layer.weight.float(), layer.bias.float())
+        return hidden
+
+
 class Policy(nn.Module):
-    """A vision-language model that answers with one token, an action, and a value head on the last token.
+    """A vision-language model that answers with an action, one token, and a value head.
 
     All uses go through `forward`: only there a sharded model gathers its parameters.
     """
 
-    def __init__(self, vlm: Any, prompt: Prompt, size: int, *, batched: bool = True) -> None:
+    def __init__(
+        self, vlm: Any, prompt: Prompt, size: int, *, batched: bool = True, head: str = "tokens", pool: str = "last"
+    ) -> None:
         """Wrap a model of transformers.
 
         Args:
@@ -164,10 +185,17 @@ class Policy(nn.Module):
             prompt: around the image.
             size: of images, in pixels.
             batched: see `Tower`.
+            head: `tokens`, or `mlp` for an action head of its own.
+            pool: `last`, or `mean` of image and instruction.
         """
         super().__init__()
-        self.vlm = vlm
-        self.value_head = ValueHead(vlm.config.text_config.hidden_size)
+        self.vlm, self._mean = vlm, pool == "mean"
+        width = vlm.config.text_config.hidden_size
+        self.value_head = ValueHead(width)
+        self.action_head = ActionHead(width, len(prompt.actions)) if head == "mlp" else None
+        words = vlm.get_output_embeddings().weight
+        if self.action_head is not None and words is not vlm.get_input_embeddings().weight:
+            words.requires_grad_(requires_grad=False)  # no words are predicted
         self.tower = Tower(vlm.model.visual, size, batched=batched)
         side = self.tower.side // self.tower.merge
         self.register_buffer("before", torch.tensor(prompt.before), persistent=False)
@@ -215,13 +243,16 @@ class Policy(nn.Module):
             more["deepstack_visual_embeds"] = features[:, 1:].unbind(1)
             more["visual_pos_masks"] = 0 if shares else first  # where the image begins, see `_add_level`
         positions = self.positions[..., first:] if shares else self.positions
-        hidden = text(
+        every = text(
             inputs_embeds=torch.cat(parts, 1), position_ids=positions.expand(-1, many, -1), use_cache=False, **more
-        ).last_hidden_state[:, -1]
-        with torch.autocast(hidden.device.type, enabled=False):  # few numbers, and probabilities depend on them
-            head = self.vlm.get_output_embeddings().weight[self.actions]
-            logits = F.linear(hidden.float(), head.float())
-            value = F.linear(hidden.float(), self.value_head.weight.float(), self.value_head.bias.float())
+        ).last_hidden_state
+        with torch.autocast(every.device.type, enabled=False):  # few numbers, and probabilities depend on them
+            hidden = every[:, 0 if shares else first :].float().mean(1) if self._mean else every[:, -1].float()
+            if self.action_head is None:
+                logits = F.linear(hidden, self.vlm.get_output_embeddings().weight[self.actions].float())
+            else:
+                logits = self.action_head(hidden)
+            value = F.linear(hidden, self.value_head.weight.float(), self.value_head.bias.float())
         return Answer(logits, value[:, 0], features)
 
 
@@ -264,13 +295,13 @@ def config_of(name: str, pretrained: Path | None) -> Any:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
 
 
-def build_policy(config: Any, prompt: Prompt, size: int) -> Policy:
+def build_policy(config: Any, prompt: Prompt, size: int, *, head: str = "tokens", pool: str = "last") -> Policy:
     """Build a policy; its parameters have no memory inside `core.weights.parameters_on_meta`."""
     import transformers
 
     kind: Any = getattr(transformers, FAMILIES[config.model_type][1])
     vlm = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
-    return Policy(vlm, prompt, size)
+    return Policy(vlm, prompt, size, head=head, pool=pool)
 
 
 def check_size(config: Any, size: int) -> None:

@@ -53,6 +53,14 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         list[str], doc("Names of the linear layers that get adapters; []: those of the attention of the text model.")
     ] = field(default_factory=list)
     full: Annotated[bool, doc("Train all weights, also with a preset that has adapters.")] = False
+    head: Annotated[
+        Literal["tokens", "mlp"],
+        doc("What chooses an action. tokens: the logits of the words that name actions; mlp: a perceptron of its own."),
+    ] = "tokens"
+    pool: Annotated[
+        Literal["last", "mean"],
+        doc("What action and value are read from: the last token, or the mean of the tokens of image and instruction."),
+    ] = "last"
     freeze_vision: Annotated[
         bool, doc("Do not train the vision tower; each image is then seen once for all steps of a rollout.")
     ] = False
@@ -69,7 +77,8 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         Annotated[int, Meta(ge=0)] | None, doc("Rollouts over which the learning rate rises from 0.")
     ] = None
     value_lr_scale: Annotated[
-        Annotated[float, Meta(gt=0, le=1000)] | None, doc("Factor of the learning rate for the value head.")
+        Annotated[float, Meta(gt=0, le=1000)] | None,
+        doc("Factor of the learning rate for the value head, and for the one of head mlp."),
     ] = None
     weight_decay: Annotated[Rate, doc("Weight decay of AdamW; norms, biases and embeddings have none.")] = 0.0
     clone_steps: Annotated[
@@ -92,7 +101,10 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_alpha: float = 16.0
     lora_targets: list[str] = field(default_factory=list)
+    head: str = "tokens"
+    pool: str = "last"
     freeze_vision: bool
+    compile: bool = False  # parallelism.compile: rollouts by CUDA graphs
     prompt: str
     rollout_batch: int | None = None
     lr: float
@@ -110,7 +122,15 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
         return self.clone_steps + self.rollouts * self.steps_per_rollout
 
 
-METRICS = (*rl.METRICS, "expertAccuracy", "successRate", "successRateCloned", "successRateUntrained")
+METRICS = (
+    *rl.METRICS,
+    "expertAccuracy",
+    "successRate",
+    "successRateCloned",
+    "successRateHigh",
+    "successRateLow",
+    "successRateUntrained",
+)
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 
 # Preset -> what it fills in.
@@ -186,7 +206,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     if params.warmup_rollouts is None:
         steps = values["environments"] * values["horizon"]
         values["warmup_rollouts"] = min(values["warmup_rollouts"], values["environment_steps"] // steps // 10)
-    settings = msgspec.convert(values, Settings)
+    settings = msgspec.convert(values | {"compile": parallelism.compile}, Settings)
     _check(params, settings)
     return settings
 
@@ -197,6 +217,8 @@ def _check(params: Params, settings: Settings) -> None:
         raise ConfigError(
             f"{at}.horizon: {settings.horizon} is not a multiple of minibatches ({settings.minibatches}); change one"
         )
+    if settings.pool == "mean" and settings.head == "tokens":
+        raise ConfigError(f"{at}.pool: mean, but head tokens reads the answer from the last token; set head: mlp")
     if params.pretrained is not None and params.model is not None:
         raise ConfigError(f"{at}.model: {params.model}, but the geometry is that of {at}.pretrained; remove one")
     if settings.lora_rank is None:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from torchyard_trainers.core.batching import Slots, split
+from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
@@ -58,6 +59,7 @@ class Player:
         keys = sample_keys(stream_key(settings.seed, "start"), torch.arange(settings.environments))
         self._state: State = environment.reset(uniform(split_keys(keys, environment.draws)))
         self._running = torch.zeros(settings.environments, 1)
+        self._graphed: Graphed[[Tensor], Answer] | None = None
         self._played: Played | None = None
 
     def state(self) -> dict[str, Any]:
@@ -161,12 +163,21 @@ class Player:
         advantage = ((found.advantage - mean) / (deviation + 1e-8)).to(value.dtype)
         return played._replace(advantage=advantage, target=found.target, facts=facts, running=found.running)
 
-    def _ask(self, session: Session, images: Tensor) -> Answer:
-        """Return the answers to images [n, 3, S, S], `rolloutBatch` at once."""
+    def _ask(self, session: Session, images: Tensor, *, steady: bool = True) -> Answer:
+        """Return the answers to images [n, 3, S, S], `rolloutBatch` at once; `steady`: n is the same every time."""
         parts = images.split(self._settings.rollout_batch or len(images))
+        answer = self._answer if steady else _answer
         with session.precision.forward():
-            found = [session.parallel.module(part) for part in parts]
+            found = [answer(session, part) for part in parts]
         return found[0] if len(found) == 1 else Answer(*map(torch.cat, zip(*found, strict=True)))
+
+    def _answer(self, session: Session, images: Tensor) -> Answer:
+        """Return the answers to images, with `parallelism.compile` by a CUDA graph."""
+        if not self._settings.compile or session.parallel.strategy in SHARDED:  # which have parameters in a pass only
+            return _answer(session, images)
+        if self._graphed is None:
+            self._graphed = Graphed(session.parallel.module, wanted=True)
+        return Answer(*map(torch.clone, self._graphed(images)))  # the next pass writes to the same memory
 
     def _final_values(self, session: Session, truncated: Tensor, final: State | None) -> Tensor:
         """Return the values of the states in which episodes were cut off, [n, 1]; other entries are 0."""
@@ -181,8 +192,8 @@ class Player:
             some = bool(session.world.total(torch.tensor([float(some)], device=rows.device)).item())
             rows = rows if len(rows) else rows.new_zeros(1)
         if some:
-            asked = self._ask(session, self._images({name: each[rows] for name, each in final.items()}))
-            values[rows, 0] = asked.value
+            images = self._images({name: each[rows] for name, each in final.items()})
+            values[rows, 0] = self._ask(session, images, steady=False).value
         return values
 
     def _asked_again(self, session: Session, played: Played, value: Tensor) -> tuple[Played, Tensor]:
@@ -210,3 +221,8 @@ class Player:
 
     def _slots(self, session: Session) -> list[Slots]:
         return split(self._settings.environments, session.world.size, session.world.rank, session.micro_batch)
+
+
+def _answer(session: Session, images: Tensor) -> Answer:
+    found: Answer = session.parallel.module(images)
+    return found

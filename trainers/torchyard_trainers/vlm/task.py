@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.adapters import add_lora
+from torchyard_trainers.core.evaluation import wilson
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.pretrained import Pretrained
@@ -30,6 +31,7 @@ from torchyard_trainers.vlm.params import Settings
 from torchyard_trainers.vlm.prompt import make_prompt
 from torchyard_trainers.vlm.rollouts import Player
 
+SUCCESS = "successRate"  # a measure that is 0 or 1 for each episode
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")  # of the text model; the vision tower has other names
 
 
@@ -60,6 +62,7 @@ class VisionLanguagePolicy(Workload):
             "epochs",
             "minibatches",
         ]
+        own += ["head", "pool"] if settings.head == "mlp" else []
         own += ["clone_steps"] if settings.clone_steps else []
         own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
         self.identity: Mapping[str, str | int | float] = {
@@ -70,6 +73,7 @@ class VisionLanguagePolicy(Workload):
         }
         self.architecture = ["trainer.name", "trainer.params.image_size"]
         self.architecture += ["trainer.params.model"] if settings.pretrained is None else []
+        self.architecture += ["trainer.params.head"] if settings.head == "mlp" else []
         self.architecture += ["trainer.params.lora_alpha"] if settings.lora_rank is not None else []
         folder = Path(settings.pretrained) if settings.pretrained is not None else None
         self.pretrained = Pretrained(folder, prefix="vlm.", renamed=RENAMED) if folder is not None else None
@@ -90,7 +94,7 @@ class VisionLanguagePolicy(Workload):
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        policy = build_policy(self._config, self.prompt, settings.image_size)
+        policy = build_policy(self._config, self.prompt, settings.image_size, head=settings.head, pool=settings.pool)
         if settings.lora_rank is not None:
             targets = settings.lora_targets or ATTENTION
             policy.vlm = add_lora(policy.vlm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
@@ -104,9 +108,9 @@ class VisionLanguagePolicy(Workload):
         return model.blocks
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Return AdamW; norms, biases and embeddings do not decay, the value head has a learning rate of its own."""
+        """Return AdamW; norms, biases and embeddings do not decay, heads have a learning rate of their own."""
         settings = self.settings
-        rates = {"value_head.*": settings.value_lr_scale}
+        rates = dict.fromkeys(("value_head.*", "action_head.*"), settings.value_lr_scale)
         return adamw(model, settings.lr, weight_decay=settings.weight_decay, eps=1e-5, rates=rates)
 
     def learning_rate(self, step: int) -> float:
@@ -170,7 +174,7 @@ class VisionLanguagePolicy(Workload):
         return metrics
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return the mean quality of greedy episodes, for the tabletop `successRate`."""
+        """Return the mean quality of greedy episodes; of a success rate, also its 95 % confidence interval."""
         settings, module = self.settings, session.parallel.module
         sharded = session.parallel.strategy in SHARDED
         module.eval()
@@ -181,7 +185,11 @@ class VisionLanguagePolicy(Workload):
         )
         found = evaluator.qualities(session, settings.eval_episodes, at_once=settings.eval_batch)
         module.train()
-        return {self.environment.measure: float(found.mean())}
+        measure = self.environment.measure
+        if measure != SUCCESS:
+            return {measure: float(found.mean())}
+        low, high = wilson(float(found.sum()), len(found))
+        return {SUCCESS: float(found.mean()), f"{SUCCESS}Low": low, f"{SUCCESS}High": high}
 
     def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
         """See `WritesReport`: pictures of episodes."""
@@ -204,12 +212,18 @@ class VisionLanguagePolicy(Workload):
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings, measure = self.settings, self.environment.measure
-        names = (measure, f"{measure}Untrained", f"{measure}Cloned", "episodeReturn", "episodes")
+        names = [measure, *(f"{measure}{each}" for each in ("Low", "High", "Untrained", "Cloned"))]
+        names += ["episodeReturn", "episodes"]
         steps = settings.rollouts * settings.horizon * settings.environments
         model = settings.model if settings.pretrained is None else settings.pretrained
+        interval = (
+            f" ({metrics[f'{measure}Low']:.3f} to {metrics[f'{measure}High']:.3f} at 95 %)"
+            if f"{measure}Low" in metrics
+            else ""
+        )
         text = (
-            f"{model}, {self.environment.instruction}: {measure} {metrics[measure]:.3f} over {settings.eval_episodes} "
-            f"greedy episodes after {steps} environment steps; untrained "
+            f"{model}, {self.environment.instruction}: {measure} {metrics[measure]:.3f}{interval} over "
+            f"{settings.eval_episodes} greedy episodes after {steps} environment steps; untrained "
             f"{metrics.get(f'{measure}Untrained', math.nan):.3f}"
         )
         return {

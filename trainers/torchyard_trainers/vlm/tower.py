@@ -43,6 +43,8 @@ class Tower(nn.Module):
         self.scale: Tensor
         self.register_buffer("shift", torch.tensor(shift)[:, None, None], persistent=False)
         self.register_buffer("scale", torch.tensor(scale)[:, None, None], persistent=False)
+        self.grid: Tensor
+        self.register_buffer("grid", torch.tensor([[1, self.side, self.side]]), persistent=False)
         self._names = []  # of what the library would compute from the sizes
         for name, value in _facts(visual, self.side).items():
             self._names.append(name)
@@ -58,8 +60,7 @@ class Tower(nn.Module):
         The first level is the embedding of the tokens; those of Qwen3-VL after it are added in its first layers.
         """
         many, kind = len(images), visual.patch_embed.proj.weight.dtype
-        grid = images.new_tensor([[1, self.side, self.side]]).long().expand(many, -1)
-        found = visual(self.patches(images).to(kind), grid_thw=grid, **self._facts_of(many))
+        found = visual(self.patches(images).to(kind), grid_thw=self.grid.expand(many, -1), **self._facts_of(many))
         levels = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
         return torch.stack([each.unflatten(0, (many, self.tokens)) for each in levels], 1)
 
