@@ -110,7 +110,8 @@ class VisionLanguagePolicy(Workload):
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW; norms, biases and embeddings do not decay, heads have a learning rate of their own."""
         settings = self.settings
-        rates = dict.fromkeys(("value_head.*", "action_head.*"), settings.value_lr_scale)
+        heads = ("value_head.*", "action_head.*") if settings.head == "mlp" else ("value_head.*",)
+        rates = dict.fromkeys(heads, settings.value_lr_scale)
         return adamw(model, settings.lr, weight_decay=settings.weight_decay, eps=1e-5, rates=rates)
 
     def learning_rate(self, step: int) -> float:
