@@ -165,6 +165,7 @@ def trained(workload, micro_batch, device, *, plain):
     """Take steps; give all that was told of them, and what a checkpoint would hold beside the weights."""
     kind, params, given = workload
     work = kind(params.resolve_params(given, GRAPHS))
+    torch.manual_seed(0)
     model = work.build().to(device)
     world = World(0, 1, 0, device, grouped=False)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
