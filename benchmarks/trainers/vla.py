@@ -82,7 +82,15 @@ def ours(data: str, batch: int) -> None:
     from torchyard_trainers.core.workload import Session
     from torchyard_trainers.core.world import World
 
-    params = {"data": data, "batch": batch, "chunk": CHUNK, "draws": 1, "normalization": "mean-std", "steps": 100_000}
+    params = {
+        "data": data,
+        "batch": batch,
+        "chunk": CHUNK,
+        "draws": 1,
+        "normalization": "mean-std",
+        "steps": 100_000,
+        "workers": 2,
+    }
     work = registry.build(Config(trainer=Trainer(name="vla", params=params)))
     device = torch.device("cpu")
     world, precision = World(0, 1, 0, device, grouped=False, local_size=1), Precision("fp32", device, sharded=False)

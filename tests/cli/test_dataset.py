@@ -33,6 +33,15 @@ def test_problems_and_what_is_no_dataset_are_named(torchyard, tmp_path):
     assert (
         "problem: data/chunk-000/episode_000001.parquet, episode 1, frame 0, field 'observation.images" in done.stdout
     )
+    folder = write_lerobot(tmp_path / "other", "v3.0", LENGTHS)
+    stats = json.loads((folder / "meta/stats.json").read_text())
+    stats["action"]["max"] = [9.0]
+    (folder / "meta/stats.json").write_text(json.dumps(stats))
+    done = torchyard("dataset", "inspect", str(folder))
+    assert (done.returncode, "'max' of 'action', part 0, is 9, but that of the frames is 0.2; comp" in done.stdout) == (
+        1,
+        True,
+    ), done.stdout
     done = torchyard("dataset", "inspect", str(tmp_path))
     assert done.returncode == 65
     assert "meta/info.json: does not exist; name the folder of a LeRobot dataset" in done.stderr.replace("\n", " ")

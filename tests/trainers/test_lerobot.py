@@ -160,6 +160,24 @@ def test_bad_data_is_named(tmp_path, damage, message):
     assert caught.value.code is Exit.DATA
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"std": None}, "the statistics lack 'std' of 'action'; compute the statistics again with LeRobot"),
+        ({"max": [1.0, 2.0]}, "statistics: 'max' of 'action' has 2 numbers, not 1; compute"),
+        ({"mean": [float("nan")]}, r"statistics: 'mean' of 'action' is \[nan\]; numbers must be finite"),
+    ],
+)
+def test_statistics_that_cannot_normalise_are_named(tmp_path, wrong, message):
+    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
+    stats = json.loads((folder / "meta/stats.json").read_text())
+    stats[ACTION] = {kind: each for kind, each in (stats[ACTION] | wrong).items() if each is not None}
+    (folder / "meta/stats.json").write_text(json.dumps(stats))
+    assert len(recordings(folder)), "they are not needed without normalisation"
+    with pytest.raises(DataError, match=message):
+        recordings(folder, kind="min-max")
+
+
 def test_a_video_that_ends_early_is_named(tmp_path):
     folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True)
     short, long = (

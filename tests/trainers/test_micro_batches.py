@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import little_images
 import little_lm
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trainers.test_strategies import flat, losses_and_norms, settings
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.memory.micro_batches import choose, largest_that_fits
+from torchyard_trainers.core.memory.micro_batches import choose, describe, largest_that_fits
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -21,6 +22,27 @@ from torchyard_trainers.core.world import World
 
 MIB = 1024**2
 SIZES = {"width": 64, "heads": 4, "vocabulary": 2000, "length": 96, "batch": 96, "steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("size", "micro_batch", "parts"),
+    [
+        (1, None, "10 of each process in 1 pass(es)"),
+        (2, 2, "5 of each process in 3 pass(es)"),
+        (3, 3, "at most 4 of each process in 2 pass(es)"),
+    ],
+)
+def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(size, micro_batch, parts):
+    module, device = torch.nn.Linear(2, 2), torch.device("cpu")
+    session = Session(
+        Parallel("ddp", module, module),
+        Precision("bf16", device, sharded=False),
+        World(0, size, 0, device, grouped=False),
+        Reporter(None, rank=0, local_rank=0, round_number=0),
+        micro_batch,
+    )
+    found = describe(SimpleNamespace(global_batch=10), session)
+    assert found == f"training on cpu: {size} process(es), ddp, bf16; a step is 10 samples, {parts}"
 
 
 def search(per_rank, share, most=None):

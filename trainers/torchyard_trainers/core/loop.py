@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.optim import Optimizer
+
 from torchyard_trainers.core import finish, preempt
 from torchyard_trainers.core.checkpoints.best import agreed
 from torchyard_trainers.core.checkpoints.cadence import Cadence
@@ -65,9 +67,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         profiler,
     ):
         prepared, begun = progress.step, _begin(work, session, progress)
-        session = micro_batches.choose(
-            work, session, run.checkpoint_dir, settings=settings.parallelism, step=progress.step, optimizer=optimizer
-        )
+        session = _sized(work, session, run, progress.step, optimizer)
         meter, rehearse = Meter(work, session), True
         while (step := progress.step) < work.total_steps:
             if prepared != step:
@@ -119,6 +119,15 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 preempt.stop(run.run_dir, world, done, work.total_steps)
     finish.finish(work, session, _ended(session, progress), run.checkpoint_dir)
     return progress.metrics
+
+
+def _sized(work: Workload, session: Session, run: Run, step: int, optimizer: Optimizer) -> Session:
+    """Choose the micro-batch before a step, and log where the run trains and how its batch is divided."""
+    settings = run.config.parallelism
+    session = micro_batches.choose(work, session, run.checkpoint_dir, settings=settings, step=step, optimizer=optimizer)
+    if session.world.is_main:
+        curves.say(micro_batches.describe(work, session))
+    return session
 
 
 def _ended(session: Session, progress: Progress) -> Mapping[str, float]:

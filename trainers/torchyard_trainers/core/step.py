@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_trainers.core.batching import Slots, split
-from torchyard_trainers.core.data.loader import Loader, on_device
+from torchyard_trainers.core.data.loader import Loader, on_device, share_of_cores
 from torchyard_trainers.core.exits import DataError, Exit, GpuMemoryError, exit_code
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 
@@ -188,9 +188,8 @@ def loader_of(work: Workload, session: Session) -> Loader:
         micro_batches = micro_batches_of(work, replace(session, micro_batch=micro_batch), ids)
         return [[ids[position] for position in slots.positions] for slots in micro_batches]
 
-    return Loader(
-        work.source, batches, work.total_steps, world.device, workers=work.read_workers, wait=session.data_wait
-    )
+    workers = share_of_cores() if work.read_workers is None else work.read_workers
+    return Loader(work.source, batches, work.total_steps, world.device, workers=workers, wait=session.data_wait)
 
 
 def _seed_generators(device: torch.device, position: int) -> None:

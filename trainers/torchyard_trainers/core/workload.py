@@ -95,7 +95,7 @@ class Workload(Protocol):
     deferred: bool = False  # `build` makes a model without weights, also without `pretrained`; see `initialize`
     entry_points: Sequence[str] = ()  # methods of the model, besides `forward`, that need its whole parameters
     source: Source | None = None  # reads the samples ahead of time; None: `loss` creates them from their ids
-    read_workers: int = 2  # processes of each rank that read from `source`; 0: the training thread
+    read_workers: int | None = None  # processes of each rank that read from `source`; None: one a core; 0: none
     mixes_samples: bool = False  # losses depend on other samples (negatives): `auto` must not split micro-batches
     identity: Mapping[str, str | int | float]  # settings of data and model; a resumed run must have the same
     architecture: Sequence[str] = ()  # keys of `identity` that weights depend on beyond their shapes

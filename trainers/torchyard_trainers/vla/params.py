@@ -72,6 +72,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[float, Meta(ge=0, le=1)],
         doc("data: largest change of brightness and contrast, and shift as a share of the image, in training."),
     ] = 0.0
+    workers: Annotated[
+        Annotated[int, Meta(ge=0, le=64)] | None,
+        doc("data: processes of each rank that decode images; default: one for each core of the rank, at most 8."),
+    ] = None
     objects: Annotated[
         Annotated[int, Meta(ge=2, le=6)] | None, doc("Objects on the table, of different colours; one is named.")
     ] = None
@@ -143,6 +147,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     action_seconds: float | None = None
     hold_out: float = 0.1
     augment: float = 0.0
+    workers: int | None = None
     pretrained: str | None = None
     model: str
     head: str = "flow"
@@ -284,8 +289,8 @@ def _check_tokens(params: Params, values: dict[str, Any]) -> None:
 def _check(params: Params, settings: Settings) -> None:
     at = "trainer.params"
     if settings.data is None:
-        wanted = {"cameras": [], "imageDeltas": [0.0], "actionSeconds": None, "augment": 0.0}
-        have = [params.cameras, params.image_deltas, params.action_seconds, params.augment]
+        wanted = {"cameras": [], "imageDeltas": [0.0], "actionSeconds": None, "augment": 0.0, "workers": None}
+        have = [params.cameras, params.image_deltas, params.action_seconds, params.augment, params.workers]
         for (name, default), value in zip(wanted.items(), have, strict=True):
             if value != default:
                 raise ConfigError(f"{at}.{name}: {value}, but the procedural tabletop has none; set data or remove it")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchyard_trainers.core.data.frames import Videos, decode_image, fitted
-from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot
+from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot, statistics_fault
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
@@ -84,8 +84,8 @@ class Recordings:
                 raise DataError(f"{dataset.folder}: no camera {name!r}; it has {', '.join(dataset.cameras) or 'none'}")
         self.state_size, self.action_size = dataset.width(STATE), dataset.width(ACTION)
         for name in (STATE, ACTION):
-            if kind != "none" and not {"min", "max", "mean", "std"} <= set(dataset.statistics.get(name, {})):
-                raise DataError(f"{dataset.folder}: the statistics lack {name!r}; compute them with LeRobot")
+            if kind != "none" and (fault := statistics_fault(dataset, name)):
+                raise DataError(f"{dataset.folder}: {fault}")
         self._kind: Kind = kind
         stride = 1 if action_seconds is None else _frames_of(action_seconds, dataset.fps, "actionSeconds")
         if stride < 1:

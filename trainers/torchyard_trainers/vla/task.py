@@ -45,6 +45,7 @@ class VisionLanguageAction(Workload):
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
         self.average_decay = settings.ema
+        self.read_workers = settings.workers
         own = [
             "seed",
             "chunk",

@@ -18,6 +18,7 @@ from torchyard_trainers.core.exits import DataError
 
 VERSIONS = ("v2.1", "v3.0")
 IMAGE_KINDS = ("image", "video")
+KINDS = ("min", "max", "mean", "std")  # of statistics
 # Columns that every frame has, besides the features of the robot.
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 MAX_JSON_BYTES = 64 << 20
@@ -107,6 +108,21 @@ def open_lerobot(folder: Path) -> LeRobot:
     for file in dict.fromkeys(each.file for each in episodes):
         digest.update(File(folder / file).fingerprint.encode())
     return LeRobot(folder, version, float(fps), features, episodes, tasks, statistics, digest.hexdigest())
+
+
+def statistics_fault(dataset: LeRobot, name: str) -> str:
+    """Return why the statistics of a vector cannot normalise it, with the fix; "" if they can."""
+    found, again = dataset.statistics.get(name, {}), "compute the statistics again with LeRobot"
+    if missing := [kind for kind in KINDS if kind not in found]:
+        return f"the statistics lack {missing[0]!r} of {name!r}; {again}"
+    for kind in KINDS:
+        if len(found[kind]) != dataset.width(name):
+            return (
+                f"statistics: {kind!r} of {name!r} has {len(found[kind])} numbers, not {dataset.width(name)}; {again}"
+            )
+        if not all(map(math.isfinite, found[kind])):
+            return f"statistics: {kind!r} of {name!r} is {found[kind]}; numbers must be finite; {again}"
+    return ""
 
 
 class Frames:
@@ -382,8 +398,8 @@ def _place(table: Any, row: int) -> str:
 
 
 def _flat(values: Any) -> list[float]:
-    found = np.asarray(values, np.float64).reshape(-1).tolist()
-    return [each if math.isfinite(each) else 0.0 for each in found]
+    found: list[float] = np.asarray(values, np.float64).reshape(-1).tolist()
+    return found
 
 
 def _bytes(columns: Mapping[str, NDArray[Any]]) -> int:

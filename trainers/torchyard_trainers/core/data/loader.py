@@ -15,7 +15,17 @@ from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.exits import DataError, TrainerError
 
 Batches = Callable[[int, int | None], Sequence[Sequence[int]]]
+MOST_WORKERS = 8  # of a rank, unless a workload asks for more
 AHEAD = 2  # micro-batches that each worker process reads ahead
+
+
+def share_of_cores() -> int:
+    """Return how many processes read for a rank: one for each of its cores, 1 to 8."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # the cores of a rank, where the launcher knows them
+    if threads.isdigit() and int(threads) > 0:
+        return min(int(threads), MOST_WORKERS)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), MOST_WORKERS))
 
 
 def on_device(data: Any, device: torch.device) -> Any:

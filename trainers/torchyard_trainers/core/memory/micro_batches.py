@@ -27,12 +27,28 @@ from torchyard_trainers.core.memory.limits import Memory, memory_of
 from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
+from torchyard_trainers.core.world import device_name
 
 FILE = "micro-batch.json"
 # A trial is at most this many times as large as the last size that fitted: small sizes do not extrapolate well.
 GROWTH = 8
 # The last few percent are not worth a trial.
 NEAR = 0.05
+
+
+def describe(work: Workload, session: Session) -> str:
+    """Return a line that says where a run trains, and how its global batch is divided."""
+    world, size = session.world, session.world.size
+    share = -(-work.global_batch // size)
+    if session.packing is not None:
+        parts = f"in micro-batches of up to {session.packing.budget} tokens"
+    else:
+        passes = -(-share // min(share, session.micro_batch or share))
+        parts = f"{'at most ' if work.global_batch % size else ''}{share} of each process in {passes} pass(es)"
+    return (
+        f"training on {device_name(world.device)}: {size} process(es), {session.parallel.strategy}, "
+        f"{session.precision.name}; a step is {work.global_batch} samples, {parts}"
+    )
 
 
 def largest_that_fits(per_rank: int, most: int, share: Callable[[int, int], float]) -> int:
