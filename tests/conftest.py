@@ -1,5 +1,6 @@
 """For every test: no judgement by the clock, and a line at the end for whatever could not run here."""
 
+import resource
 from collections import Counter
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")  # a failed assertion in there shows its values, too
 settings.register_profile("torchyard", deadline=None)  # a busy machine is no defect
 settings.load_profile("torchyard")
+BEFORE = pytest.StashKey[float]()
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -15,6 +17,28 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr != "e2e" or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
     return "pytest.mark.e2e" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    """Note the processor time before a test and its fixtures."""
+    item.stash[BEFORE] = processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Record the processor time of a test in the JUnit file, for `make test-times`."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("processor", f"{processor_seconds() - item.stash[BEFORE]:.2f}"))
+
+
+def processor_seconds():
+    """Return the seconds that this process and its children that ended have spent on a processor."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def pytest_terminal_summary(terminalreporter):
