@@ -107,7 +107,7 @@ async def test_who_submits_what_leaves_nothing_behind_is_told_so(torchyard, clai
 
     words = ("--set", claim) if claim else ()
     async with cluster(torchyard, answer):
-        done = await asyncio.to_thread(torchyard, "submit", EXAMPLES / "vecrl.yaml", "-n", "team", *words)
+        done = await asyncio.to_thread(torchyard, "submit", EXAMPLES / "cvrp.yaml", "-n", "team", *words)
     assert (done.returncode, "ends with its pods" in done.stderr) == (0, warned), done.stderr
 
 
