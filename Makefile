@@ -50,15 +50,18 @@ demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it lear
 demo-lm: $(INSTALLED) ## teach a real language model (SmolLM2, 135 M) with LoRA, and ask it with transformers and peft
 	@$(BIN)/python -m hack.demo_lm
 
-# Cluster tests mostly wait, so they run from the start to the end, beside the others; learning, which only computes,
-# fills what is left of the cores.
-test: check ## all that this machine can run; build/test-cluster.log and build/test-learning.log grow meanwhile
+# All tiers at once. What mostly waits comes first whenever it is ready to go on: the cluster tier, then end-to-end tests.
+# Unit tests and learning, which only compute, fill what is left of the cores, so that none is idle until the end.
+test: check ## all that this machine can run; the other tiers write to build/test-*.log meanwhile
 	@mkdir -p build
-	@code=0; $(MAKE) --no-print-directory --jobs=3 beside-cluster beside-learning in-sight || code=$$?; \
-	  tail -n +1 build/test-learning.log build/test-cluster.log; exit $$code
+	@code=0; $(MAKE) --no-print-directory --jobs=4 beside-cluster beside-e2e beside-learning in-sight || code=$$?; \
+	  tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; exit $$code
 
 in-sight:
-	@code=0; for tier in test-unit test-e2e; do nice -n 5 $(MAKE) --no-print-directory $$tier || code=$$?; done; exit $$code
+	@nice -n 6 $(MAKE) --no-print-directory test-unit
+
+beside-e2e:
+	@nice -n 3 $(MAKE) --no-print-directory test-e2e >build/test-e2e.log 2>&1
 
 beside-cluster:
 	@$(MAKE) --no-print-directory test-cluster-if-built >build/test-cluster.log 2>&1
@@ -150,4 +153,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-e2e beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean
