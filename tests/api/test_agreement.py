@@ -7,13 +7,15 @@ import threading
 import time
 
 import pytest
-from tests.support.generated_objects import ODD, generated
+from tests.support.generated_objects import ODD, generated, generated_sweeps
 
 from torchyard.api import files
 from torchyard.api.schema import spec_schema
 from torchyard.api.validation.parse import received
 from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.validation.validate import validate_bytes, validate_file
+from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.validate import validate_sweep_bytes
 
 
 def document(spec):
@@ -38,6 +40,18 @@ def test_no_generated_object_raises_and_both_readers_agree():
     assert accepted > 100, "a generator that makes no valid object compares nothing"
     never = [rule.fix for rule in RULES if rule.fix not in broken]
     assert len(never) < len(RULES) / 8, f"no object breaks these rules: {never}"
+
+
+def test_no_generated_sweep_raises_and_both_readers_agree():
+    accepted = 0
+    for whole in generated_sweeps(500):
+        result = validate_sweep_bytes(json.dumps(whole, ensure_ascii=False).encode(), "sweep.json")
+        metadata = {"name": "x", "namespace": "team", "uid": "u"}
+        found = received_sweep(json.loads(json.dumps(whole | {"metadata": metadata})))
+        if not result.problems:
+            accepted += 1
+            assert type(found).__name__ == "TrainingSweep", whole
+    assert accepted > 50, "a generator that makes no valid sweep compares nothing"
 
 
 def fields(schema, path=()):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.generated_objects import differs_by_design, generated
+from tests.support.generated_objects import differs_by_design, generated, generated_sweeps
 from tests.support.large_objects import largest, too_large
 
 from torchyard.api.crd import crd
@@ -21,6 +21,7 @@ from torchyard.kubernetes.client.errors import Conflict, Rejected
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
 from torchyard.reconcile.actions import CreatePod
+from torchyard.sweeps.validate import validate_sweep_bytes
 
 pytestmark = pytest.mark.cluster
 
@@ -31,6 +32,7 @@ ACCEPTED, REJECTED, UPDATES = (
 ACCEPTED += [{"name": name, "spec": spec} for name, spec in largest().items()]
 REJECTED += too_large()
 BATCHES, BATCH = 10, 1000
+SWEEP_BATCHES = 1
 GOLDEN = sorted((TESTS / "kubernetes/golden").glob("*.yaml"))
 SENTENCES = [*(f"{rule.what}: {rule.fix}" for rule in RULES), *(f"{WHAT}: {gap.fix}" for gap in GAPS)]
 UNKNOWN_TO_CEL = {rule.fix for rule in RULES if rule.cel is None}
@@ -94,34 +96,59 @@ async def test_rejected_at_the_same_field_with_our_words(post, case):
         assert case["says"] in error.message
 
 
-@pytest.mark.parametrize("seed", range(1, BATCHES + 1))
-async def test_generated_objects_are_judged_alike(api, jobs, seed):
-    """CEL and Python are two sources of the rules: ten thousand objects, a few of which break each rule."""
+async def judge(api, path, documents, validate):
+    """Put each object to both judges; return what each says."""
     in_flight = asyncio.Semaphore(8)
 
     async def rejected(document: dict) -> str:
         async with in_flight:
             try:
-                await api.request("POST", jobs, params=DRY, body=document)
+                await api.request("POST", path, params=DRY, body=document)
             except Rejected as error:
                 return str(error)
         return ""
 
-    documents = list(generated(BATCH, seed))
     async with asyncio.TaskGroup() as group:
         answers = [group.create_task(rejected(document)) for document in documents]
         problems = []
         for document in documents:
-            problems.append(validate_bytes(json.dumps(document, ensure_ascii=False).encode(), "job.json").problems)
+            problems.append(validate(json.dumps(document, ensure_ascii=False).encode(), "job.json").problems)
             await asyncio.sleep(0)
-    for document, found, answer in zip(documents, problems, answers, strict=True):
+    return [
+        (document, found, answer.result()) for document, found, answer in zip(documents, problems, answers, strict=True)
+    ]
+
+
+def compare(judged, is_unknown_to_cel):
+    for document, found, answer in judged:
         if not found:
-            assert answer.result() == "", f"only the API server rejects {document}"
-        elif not answer.result() and not differs_by_design(document):
-            unknown = (each.fix in UNKNOWN_TO_CEL or each.path.startswith("spec.trainer.params") for each in found)
-            assert all(unknown), f"only validate rejects {document}: {found}"
-    accepted = sum(not found for found in problems)
+            assert answer == "", f"only the API server rejects {document}"
+        elif not answer and not differs_by_design(document):
+            assert all(map(is_unknown_to_cel, found)), f"only validate rejects {document}: {found}"
+    accepted = sum(not found for _, found, _ in judged)
     assert accepted > BATCH / 10, "a generator that makes no valid object compares nothing"
+
+
+@pytest.mark.parametrize("seed", range(1, BATCHES + 1))
+async def test_generated_objects_are_judged_alike(api, jobs, seed):
+    """CEL and Python are two sources of the rules: ten thousand objects, a few of which break each rule."""
+    judged = await judge(api, jobs, list(generated(BATCH, seed)), validate_bytes)
+    compare(judged, lambda found: found.fix in UNKNOWN_TO_CEL or found.path.startswith("spec.trainer.params"))
+
+
+@pytest.mark.parametrize("seed", range(1, SWEEP_BATCHES + 1))
+async def test_generated_sweeps_are_judged_alike(api, jobs, seed):
+    """The same for sweeps; docs/validation.md says what the CRD cannot know of them."""
+    path = jobs.replace("trainingjobs", "trainingsweeps")
+    judged = await judge(api, path, list(generated_sweeps(BATCH, seed)), validate_sweep_bytes)
+    beyond = ("spec.objective.metric", "spec.algorithm.name", "spec.jobTemplate.spec.trainer.params")
+
+    def is_unknown_to_cel(found):
+        if found.path.startswith("spec.parameters"):
+            return not re.search("is not below max|logarithm|does not fit into the range", found.what)
+        return found.path.startswith(beyond) or found.fix in UNKNOWN_TO_CEL
+
+    compare(judged, is_unknown_to_cel)
 
 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case["name"])

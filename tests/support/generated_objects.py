@@ -8,6 +8,7 @@ from typing import Any
 
 from torchyard.api.schema import INT_OR_STRING, Schema, spec_schema
 from torchyard.api.validation.schema_check import ANY
+from torchyard.sweeps.schema import spec_schema as sweep_schema
 
 # Values that have broken readers before: of every type, at every edge, of every script.
 ODD: tuple[Any, ...] = (
@@ -196,3 +197,114 @@ def differs_by_design(value: Any) -> bool:
     if isinstance(value, float):
         return value.is_integer()
     return isinstance(value, str) and ("\x7f" in value or "(?P<a>[" in value)
+
+
+TEMPLATES: tuple[dict[str, Any], ...] = (
+    {"trainer": {"name": "vecrl", "params": {"environment": "cartpole"}}},
+    {"trainer": {"name": "a.b:C"}},
+    {"trainer": {"name": "a.b:C", "params": {"lr": 0.1, "deep": {"x": [1, "a", None, True]}}}},
+    {"script": "print(1)", "metrics": {"patterns": ["(?P<evalReturn>[0-9.]+)"]}},
+    {"command": ["torchrun", "train.py"]},
+)
+PARAMETERS: tuple[dict[str, Any], ...] = (
+    {"path": "trainer.params.lr", "float": {"min": 0.0003, "max": 0.01, "log": True}},
+    {"path": "trainer.params.lr", "float": {"min": 0.5, "max": 1.5, "step": 0.5}},
+    {"path": "trainer.params.epochs", "int": {"min": 2, "max": 8}},
+    {"path": "trainer.params.epochs", "choice": [1, 2]},
+    {"path": "nodes", "int": {"min": 1, "max": 2}},
+    {"path": "nodes", "choice": [1, 2]},
+    {"path": "resources.memory", "choice": ["1Gi", "2Gi"]},
+    {"path": "image", "choice": ["a/b", "a/c"]},
+    {"path": "parallelism.globalBatchSize", "int": {"min": 8, "max": 64, "step": 8}},
+)
+# Parts of a sweep that break a rule, or nearly.
+NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
+    *(
+        {"parameters": [{"path": path, "choice": ["a", "b"]}]}
+        for path in (
+            "serviceAccountName",
+            "trainer.name",
+            "trainer.named",
+            "suspend",
+            "metrics.milestones.metric",
+            "env",
+            "nodez",
+            "activeDeadline",
+        )
+    ),
+    *(
+        {"parameters": [{"path": "trainer.params.x", "choice": choice}]}
+        for choice in ([1, 1.5], [1, 1], [True, 1], [None], [["a"]], [{"a": 1}])
+    ),
+    *(
+        {"parameters": [{"path": "trainer.params.x", kind: {"min": low, "max": high, **more}}]}
+        for kind, low, high in (
+            ("float", 0.5, 0.5),
+            ("float", 2.5, 0.5),
+            ("float", 0.5, 1e300),
+            ("int", 3, 3),
+            ("int", 9, 0),
+            ("int", 0, 9),
+        )
+        for more in ({}, {"log": True}, {"step": 3}, {"step": 100})
+    ),
+    {"parameters": [{"path": "trainer.params.x", "choice": [1], "int": {"min": 0, "max": 1}}]},
+    {"parameters": [{"path": "trainer.params.x", "float": {"min": 0.5, "max": 1.5}, "int": {"min": 0, "max": 1}}]},
+    {"parameters": [{"path": "trainer.params.x"}]},
+    {"parameters": [{"path": "trainer.params.x", "choice": [1]}, {"path": "trainer.params.x", "choice": [2]}]},
+    {"parameters": [{"path": f"trainer.params.p{number}", "choice": [1]} for number in range(33)]},
+    {"parameters": [{"path": "trainer.params.x", "choice": list(range(65))}]},
+    {
+        "parameters": [
+            {"path": f"trainer.params.p{number}", "choice": ["x" * 250 + str(n) for n in range(9)]}
+            for number in range(8)
+        ]
+    },
+    *(
+        {
+            "parameters": [
+                {"path": "trainer.params.x", "choice": [1, 2]},
+                {"path": "trainer.params.y", "choice": [1], "conditions": [{"path": path, "values": values}]},
+            ]
+        }
+        for path, values in (("trainer.params.x", [1]), ("trainer.params.x", [3]), ("trainer.params.z", [1]))
+    ),
+    *({"algorithm": {"name": name}, "maxTrials": 1000} for name in ("grid", "cmaes", "gp", "random")),
+    *({"earlyStopping": {"name": name, "firstPercent": 90, "factor": 10}} for name in ("asha", "hyperband", "median")),
+    *(
+        {"jobTemplate": {"spec": {"trainer": {"name": "a.b:C", "mode": mode}, **more}}}
+        for mode, more in (
+            *(("train", {}), ("eval", {}), ("train", {"suspend": True}), ("train", {"ttlAfterFinished": "1h"})),
+            ("train", {"metrics": {"milestones": {"metric": "x", "percents": [10]}}}),
+        )
+    ),
+    *({"deadline": "0s", "ttlAfterFinished": text} for text in ("0s", "1h", "99999h")),
+)
+
+
+def generated_sweeps(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
+    """Whole sweeps; the templates are those of `generated` in a part of them."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        yield _sweep(chance)
+
+
+def _sweep(chance: random.Random) -> dict[str, Any]:
+    template = copy.deepcopy(chance.choice(TEMPLATES)) if chance.random() < 0.8 else _object(chance)["spec"]
+    parameters = {each["path"]: each for each in chance.sample(PARAMETERS, chance.choice((1, 1, 2, 3)))}
+    known = [each for each in parameters.values() if "trainer" in template or not each["path"].startswith("trainer.")]
+    spec = _section(sweep_schema(), chance, 0.2) | {
+        "objective": {"metric": chance.choice(("evalReturn", "evalReturn", "loss")), "goal": "maximize"},
+        "parameters": copy.deepcopy(known or [PARAMETERS[5]]),
+        "jobTemplate": {"spec": template},
+    }
+    if chance.random() < 0.3:
+        spec |= copy.deepcopy(chance.choice(NEAR_SWEEPS))
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        _spoil(spec, sweep_schema(), chance)
+    return {
+        "apiVersion": "torchyard.dev/v1alpha1",
+        "kind": "TrainingSweep",
+        "metadata": {"name": "x"},
+        "spec": spec,
+    }

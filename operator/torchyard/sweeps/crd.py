@@ -13,7 +13,7 @@ from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
-from torchyard.sweeps.rules import NEVER_TUNED
+from torchyard.sweeps.rules import NEVER_TUNED, NO_RUNGS, TEMPLATE_RULES
 from torchyard.sweeps.schema import spec_schema
 from torchyard.sweeps.status import TrainingSweepStatus
 
@@ -75,6 +75,10 @@ def _spec() -> Schema:
     job = with_rules(job_schema())
     job.pop("default", None)
     template["spec"] = {**job, "description": template["spec"]["description"]}
+    for rule in TEMPLATE_RULES:
+        _rule(template["spec"], rule.cel, f"{rule.what}: {rule.fix}", at=rule.path)
+    rungs = "!has(self.earlyStopping) || has(self.jobTemplate.spec.trainer)"
+    _rule(spec, rungs, ": ".join(NO_RUNGS), at="earlyStopping")
     for name in _FIXED:
         # Below trainer.params the server compares nothing; the operator compares digests.
         _rule(fields[name], "self == oldSelf", f"it cannot change once the sweep exists: {_FIX}")
@@ -91,9 +95,26 @@ def _spec() -> Schema:
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
     _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
     for kind in ("float", "int"):
-        _rule(parameter["properties"][kind], "self.min < self.max", "min is not below max: give a range")
+        _add_rules_of_a_range(parameter["properties"][kind], kind)
     return spec
 
 
-def _rule(schema: Schema, rule: str, said: str) -> None:
-    schema.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said})
+def _add_rules_of_a_range(bounds: Schema, kind: str) -> None:
+    whole = kind == "int"
+    _rule(bounds, "self.min < self.max", "min is not below max: give a range")
+    least, words = ("1", "of at least 1") if whole else ("1e-300", "above 0")
+    said = f"min has no logarithm: give a min {words}, or set log to false"
+    _rule(bounds, f"!self.log || self.min >= {least}", said, at="min")
+    # A step of whole numbers has a default, the other one may be absent.
+    absent = "" if whole else "!has(self.step) || "
+    one = "1" if whole else "1.0"
+    said = "a step on a logarithmic scale: leave out step or log"
+    _rule(bounds, f"{absent}!self.log || self.step == {one}", said, at="step")
+    fits = f"self.step > {'0' if whole else '0.0'} && self.step <= self.max - self.min"
+    said = "the step does not fit into the range: give one above 0 and of at most max - min"
+    _rule(bounds, f"self.min >= self.max || {absent}({fits})", said, at="step")
+
+
+def _rule(schema: Schema, rule: str, said: str, *, at: str = "") -> None:
+    where = {"fieldPath": f".{at}"} if at else {}
+    schema.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said, **where})

@@ -3,12 +3,14 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.rule_engine import judge
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
@@ -19,6 +21,7 @@ from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, T
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."
+NO_RUNGS = ("a script reports no values at shares of its steps", "use a workload (trainer), or leave earlyStopping out")
 _MANY = 10**9
 _GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
 # What identifies a trial as the job of its sweep, or is the sweep's to decide.
@@ -31,6 +34,49 @@ NEVER_TUNED = (
     "activeDeadline",
     "metrics.milestones",
     "serviceAccountName",
+)
+
+
+class TemplateRule(NamedTuple):
+    """What a job may not have as the template of trials."""
+
+    path: str
+    what: str
+    fix: str
+    cel: str
+    """For the CRD: true of a template that keeps the rule."""
+    broken: Callable[[TrainingJobSpec], bool]
+
+
+TEMPLATE_RULES = (
+    TemplateRule(
+        path="ttlAfterFinished",
+        what="a trial that is deleted would be run again",
+        fix="leave it out, and delete the trials when the sweep is over",
+        cel="!has(self.ttlAfterFinished)",
+        broken=lambda job: job.ttl_after_finished is not None,
+    ),
+    TemplateRule(
+        path="suspend",
+        what="the sweep decides which trials are suspended",
+        fix="leave it out",
+        cel="!has(self.suspend) || !self.suspend",
+        broken=lambda job: job.suspend,
+    ),
+    TemplateRule(
+        path="metrics.milestones",
+        what="a sweep sets it itself",
+        fix="use earlyStopping",
+        cel="!has(self.metrics) || !has(self.metrics.milestones)",
+        broken=lambda job: job.metrics.milestones is not None,
+    ),
+    TemplateRule(
+        path="trainer.mode",
+        what="only mode train trains",
+        fix="use mode train",
+        cel="!has(self.trainer) || !has(self.trainer.mode) || self.trainer.mode == 'train'",
+        broken=lambda job: job.trainer is not None and job.trainer.mode != "train",
+    ),
 )
 
 
@@ -179,21 +225,13 @@ def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         yield "algorithm.name", "cmaes searches numbers, and every parameter is a choice", "use tpe, random or grid"
     stopping = spec.early_stopping
     if stopping is not None and spec.job_template.spec.trainer is None:
-        fix = "use a workload (trainer), or leave earlyStopping out"
-        yield "earlyStopping", "a script reports no values at shares of its steps", fix
+        yield "earlyStopping", *NO_RUNGS
 
 
 def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
-    job = spec.job_template.spec
-    if job.ttl_after_finished is not None:
-        fix = "leave it out, and delete the trials when the sweep is over"
-        yield "jobTemplate.spec.ttlAfterFinished", "a trial that is deleted would be run again", fix
-    if job.suspend:
-        yield "jobTemplate.spec.suspend", "the sweep decides which trials are suspended", "leave it out"
-    if job.metrics.milestones is not None:
-        yield "jobTemplate.spec.metrics.milestones", "a sweep sets it itself", "use earlyStopping"
-    if job.trainer is not None and job.trainer.mode != "train":
-        yield "jobTemplate.spec.trainer.mode", f"mode {job.trainer.mode} trains nothing", "use mode train"
+    for rule in TEMPLATE_RULES:
+        if rule.broken(spec.job_template.spec):
+            yield f"jobTemplate.spec.{rule.path}", rule.what, rule.fix
 
 
 def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
