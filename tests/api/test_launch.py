@@ -68,6 +68,9 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "cpuOffload": False,
             "memoryFraction": 1.0,
             "compile": False,
+            "dynamicShapes": False,
+            "deterministic": True,
+            "matmulPrecision": "highest",
             "fsdp": {"sharding": "full", "reshardAfterForward": True},
         },
         "checkpoint": {

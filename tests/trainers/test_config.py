@@ -45,6 +45,14 @@ CVRP = {"name": "cvrp"}
             {"trainer": CVRP, "parallelism": {"activationCheckpointing": "half"}},
             "activationCheckpointing: invalid enum",
         ),
+        (
+            {"trainer": CVRP, "parallelism": {"dynamicShapes": True, "deterministic": False}},
+            "parallelism.dynamicShapes: true, but nothing is compiled",
+        ),
+        (
+            {"trainer": CVRP, "parallelism": {"dynamicShapes": True, "compile": True}},
+            "set deterministic: false too, or remove it",
+        ),
         ({"trainer": CVRP, "health": {"nonFinite": "ignore"}}, "'ignore'); use fail, rollback, skip"),
         ({"trainer": {"name": "crvp"}}, "trainer.name: 'crvp' is unknown; use cvrp"),
         ({"trainer": {"name": "cvrp", "mode": "bnch"}}, "trainer.mode: 'bnch' is unknown; use one of train"),

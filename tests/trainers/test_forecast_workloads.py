@@ -150,17 +150,13 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
     assert usage.total == pytest.approx(taken(config), rel=0.1)
 
 
-def test_where_generation_takes_most_the_forecast_covers_it():
-    """Keys and values of 64 completions of 200 tokens, beside one of them in a step. Prompts differ in length.
-
-    The forecast is higher, by about what the keys and values of one layer take for all query heads; why is not known.
-    """
+def test_where_generation_takes_most_the_forecast_is_within_a_tenth_of_it():
+    """Keys and values of 64 completions of 200 tokens, beside one of them in a step."""
     params = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNewTokens": 200, "sftSteps": 0}
     config = config_of("lm", params, {"precision": "fp32", "microBatchSize": 1})
     usage = foretold(config)
     assert (usage.peak, usage.gradients) == (ROLLOUT, 0)
-    repeated = 2 * 64 * 256 * 4 * 16 * 4  # keys and values, completions, places, heads, size of a head, bytes
-    assert 0 <= usage.total - taken(config, trains=False) <= 1.1 * repeated
+    assert usage.total == pytest.approx(taken(config, trains=False), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from tests.trainers.test_graphs import Rerun
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from torchyard_trainers.core import graphs
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine, left_padded, texts_of
 
 CPU = torch.device("cpu")
@@ -147,3 +149,41 @@ def test_a_cut_off_completion_has_not_stopped(qwen):
     found = engine_of(qwen).generate(PROMPTS, torch.arange(4), Sampling(3))
     assert found.stopped.tolist() == [False] * 4
     assert found.lengths.tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.9, "top_k": 12, "top_p": 0.95}])
+def test_a_recorded_pass_that_is_replayed_chooses_the_same_tokens(kind, options, monkeypatch):
+    """On a CPU the pass runs again, from the memory that a graph reads and into that which it writes."""
+    recorded = []
+
+    def capture(act, inputs):
+        recorded.append(act)
+        act(*inputs)  # a graph runs it before it records it: that must change nothing
+        found = act(*inputs)
+        return Rerun(act, inputs, found), found
+
+    lm, ids = model_of(kind), torch.arange(4)
+    sampling = Sampling(40, stop_tokens=(END,), seed=4, **options)
+    expected = engine_of(lm).generate(PROMPTS, ids, sampling)
+    monkeypatch.setattr(graphs, "_capture", capture)
+    monkeypatch.setattr(graphs, "_records", lambda _: True)
+    engine = engine_of(lm, graphs=True)
+    for _ in range(2):
+        assert rows(engine.generate(PROMPTS, ids, sampling)) == rows(expected)
+    assert len(recorded) == 2  # a recording for each generation, however many passes
+    assert expected.lengths.max() > 32
+
+
+def test_the_pass_over_prompts_attends_to_prompts_only(qwen, monkeypatch):
+    seen = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(query, key, *rest, **named):
+        seen.append(key.shape[-2])
+        return attention(query, key, *rest, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    engine_of(qwen).generate(PROMPTS, torch.arange(4), Sampling(3))
+    layers = qwen.config.num_hidden_layers
+    assert seen == [9] * layers + [64] * 2 * layers

@@ -10,7 +10,11 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.optimizers import as_one
+from torchyard_trainers.core.step import set_learning_rate
 from torchyard_trainers.core.workload import MicroBatch
+from torchyard_trainers.lm.completions import Judge
+from torchyard_trainers.lm.generation import Completions
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.rollouts import rows_of_samples, samples_of_rank
 from torchyard_trainers.lm.task import LanguageModeling
@@ -64,6 +68,8 @@ def test_every_completion_of_a_rollout_is_generated_by_the_rank_that_trains_on_i
         ({"method": "ppo", "sftSteps": 3, "minibatches": 2}, "sftSteps: 3 is not a multiple of the 2 steps"),
         ({"method": "dpo", "steps": 5, "sftSteps": 5}, "steps: 5, and sftSteps 5 of them leave none for dpo"),
         ({"method": "grpo", "reward": "no function"}, "trainer.params.reward"),
+        ({"method": "grpo", "valueLrScale": 2}, "trainer.params.valueLrScale: is of method ppo, not grpo"),
+        ({"method": "sft", "optimizer": "adam"}, "trainer.params.optimizer: invalid enum value 'adam'"),
     ],
 )
 def test_parameters_that_contradict_each_other_are_refused(params, message):
@@ -91,6 +97,50 @@ def test_a_group_shares_one_prompt_and_the_first_ratio_is_one():
     tokens = found.statistics["approxKl"].count
     assert found.statistics["approxKl"].total / tokens < 1e-6
     assert found.statistics["clipFraction"].total == 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "muon"])
+def test_each_optimizer_learns_and_the_value_head_has_a_rate_of_its_own(optimizer):
+    if optimizer == "adamw8bit":
+        pytest.importorskip("torchao")
+    work = LanguageModeling(resolved(method="ppo", optimizer=optimizer, valueLrScale=4.0, batch=16, sftSteps=4))
+    session = session_of(work)
+    made = as_one(work.optimizer(session.parallel.module))
+    scales = {
+        name: group["lr_scale"]
+        for group in made.param_groups
+        for name, each in session.parallel.module.named_parameters()
+        if any(each is other for other in group["params"])
+    }
+    assert {name for name, scale in scales.items() if scale == 4.0} == {
+        name for name in scales if name.startswith("value_head.")
+    }
+    set_learning_rate(made, 3e-3)
+    batch = MicroBatch(torch.arange(16), torch.ones(16), step=0)
+    losses = []
+    for _ in range(4):
+        found = work.loss(session, batch)
+        (found.loss / found.count).backward()
+        made.step()
+        made.zero_grad()
+        losses.append(float(found.loss / found.count))
+    assert losses[-1] < 0.98 * losses[0], losses
+
+
+def test_a_completion_ends_at_a_stop_text_which_is_not_judged():
+    letters = [chr(ord("a") + number) for number in range(8)]
+    work = LanguageModeling(resolved(method="grpo", batch=16, group=4, sftSteps=0, stop=letters, maxNewTokens=12))
+    session = session_of(work)
+    work.prepare(session, 0)
+    rollout, _ = work._reinforcement._held[0]
+    completions = [tokens[labels != IGNORE] for tokens, labels in zip(rollout.labels, rollout.labels, strict=True)]
+    texts = [work.tokenizer.decode(each.tolist(), skip_special_tokens=True) for each in completions]
+    assert any(texts)
+    assert all(sum(text.count(each) for each in letters) <= 1 for text in texts), texts
+    judged = Judge(work.settings, work.tokenizer.decode).texts(
+        Completions(rollout.labels.clamp(min=0), rollout.labels != IGNORE, torch.ones(16, dtype=torch.bool))
+    )
+    assert not any(each in text for text in judged for each in letters)
 
 
 @pytest.fixture(scope="module")

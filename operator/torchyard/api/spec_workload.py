@@ -125,6 +125,24 @@ class Parallelism(Model, frozen=True, kw_only=True):
     compile: Annotated[
         bool, doc("Compile each block of the model with torch.compile; on a GPU also use CUDA graphs.")
     ] = False
+    dynamic_shapes: Annotated[
+        bool,
+        doc(
+            "compile: make code once for all shapes, for samples that differ in length; without, each shape has its "
+            "own, of which PyTorch makes eight before it goes on uncompiled. Needs deterministic: false."
+        ),
+    ] = False
+    deterministic: Annotated[
+        bool,
+        doc(
+            "Only use algorithms that give the same bits each time, so that a resumed run equals one that was not "
+            "interrupted; false allows faster ones on GPUs."
+        ),
+    ] = True
+    matmul_precision: Annotated[
+        Literal["highest", "high"],
+        doc("Products of fp32 matrices on a GPU: highest is fp32, high TensorFloat-32. bf16 is not concerned."),
+    ] = "highest"
     fsdp: Annotated[Fsdp, doc("Options of strategy fsdp.")] = field(default_factory=Fsdp)
 
 

@@ -47,7 +47,7 @@ class Fsdp(Section):
 
 
 class Parallelism(Section):
-    """How the work is distributed; none of these settings changes the mathematics of a step."""
+    """How the work is distributed and computed; none of these settings changes the mathematics of a step."""
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -58,6 +58,9 @@ class Parallelism(Section):
     cpu_offload: bool = False
     memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     compile: bool = False
+    dynamic_shapes: bool = False
+    deterministic: bool = True
+    matmul_precision: Literal["highest", "high"] = "highest"
     fsdp: Fsdp = field(default_factory=Fsdp)
 
 
@@ -148,6 +151,7 @@ def load(path: Path) -> Config:
     config = convert(tree, Config, at="")
     _check_interval(config.checkpoint.interval)
     _check_offload(config.parallelism)
+    _check_shapes(config.parallelism)
     return config
 
 
@@ -176,6 +180,16 @@ def _check_interval(interval: Interval | None) -> None:
 def _check_offload(parallelism: Parallelism) -> None:
     if parallelism.cpu_offload and parallelism.precision == "fp16":  # its scaler reads gradients on the device
         raise ConfigError("parallelism.cpuOffload: true is incompatible with precision fp16; use bf16 or fp32")
+
+
+def _check_shapes(parallelism: Parallelism) -> None:
+    if parallelism.dynamic_shapes and not parallelism.compile:
+        raise ConfigError("parallelism.dynamicShapes: true, but nothing is compiled; set compile: true or remove it")
+    if parallelism.dynamic_shapes and parallelism.deterministic:
+        raise ConfigError(
+            "parallelism.dynamicShapes: true, but compiled code then depends on which shapes came first, so a resumed "
+            "run may have other bits; set deterministic: false too, or remove it"
+        )
 
 
 def _instead(text: str, into: Any, path: str) -> str:

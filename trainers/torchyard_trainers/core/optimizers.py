@@ -158,6 +158,14 @@ class Optimizers(Optimizer):
             part.zero_grad(set_to_none=set_to_none)
 
 
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a parameter group, also where it is a tensor, as those of 8-bit AdamW are."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 def as_one(made: Optimizer | Sequence[Optimizer]) -> Optimizer:
     """Return what `Workload.optimizer` returned as one optimizer."""
     if isinstance(made, Optimizer):

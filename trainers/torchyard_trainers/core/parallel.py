@@ -213,7 +213,7 @@ def parallelize(
     model.train()  # models of transformers are loaded in `eval` mode
     checkpoint_activations(blocks or [model], settings.activation_checkpointing)
     if settings.compile:
-        compile_blocks(blocks or [model])
+        compile_blocks(blocks or [model], dynamic=settings.dynamic_shapes)
     if strategy in SHARDED:
         mesh = mesh or mesh_of(strategy, world)
         _shard(model, blocks, mesh, settings=settings, precision=precision, device=world.device)
@@ -245,11 +245,11 @@ def held_type(parameter: nn.Parameter, precision: str) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" and not parameter.requires_grad else torch.float32
 
 
-def compile_blocks(blocks: list[nn.Module]) -> None:
+def compile_blocks(blocks: list[nn.Module], *, dynamic: bool = False) -> None:
     """Compile block by block: identical blocks compile once, so the time does not grow with the depth.
 
-    Each shape gets its own code. Code for dynamic shapes would depend on which shape came first, and a resumed run
-    meets them in another order: its bits would differ.
+    Each shape gets its own code, of which PyTorch makes eight before it goes on without. `dynamic` makes one for all
+    shapes; it depends on which shape came first, and a resumed run meets them in another order: its bits may differ.
 
     Raises:
         ConfigError: there is no C++ compiler for the generated code.
@@ -257,7 +257,7 @@ def compile_blocks(blocks: list[nn.Module]) -> None:
     if not (torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")):
         raise ConfigError("parallelism.compile: true needs a C++ compiler (g++) on a CPU; install one or leave it out")
     for block in blocks:
-        block.compile(dynamic=False)
+        block.compile(dynamic=dynamic)
 
 
 def _replicate(model: nn.Module, world: World) -> nn.Module:

@@ -10,6 +10,7 @@ import torch
 from torchyard_trainers.core.batching import Slots, split
 from torchyard_trainers.core.data.loader import Loader, on_device, share_of_cores
 from torchyard_trainers.core.exits import DataError, Exit, GpuMemoryError, exit_code
+from torchyard_trainers.core.optimizers import set_rate
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 
 # Suffix of a column that holds the divisor of another one; alone, that of all columns without one of their own.
@@ -231,5 +232,5 @@ def out_of_memory(used: int) -> GpuMemoryError:
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> float:
     """Set the rate of every parameter group, times the `lr_scale` that a group may have; return `rate`."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("lr_scale", 1.0)
+        set_rate(group, rate * group.get("lr_scale", 1.0))
     return rate

@@ -1,6 +1,7 @@
 """One worker from start to end: reads the environment, runs the loop, writes reports."""
 
 import argparse
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,7 +68,13 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
         if config.export is not None or config.trainer.mode == "export":
             check_formats(task, formats_of(config.export))
         strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
-        with join(config.device, needs_group=strategy != "single") as world:
+        settings = config.parallelism
+        with join(
+            config.device,
+            needs_group=strategy != "single",
+            deterministic=settings.deterministic,
+            matmul_precision=settings.matmul_precision,
+        ) as world:
             reporter.device(device_name(world.device))
             run = loop.Run(
                 config=config,
@@ -78,18 +85,25 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
                 round_number=int(round_text) if round_text else None,
                 job_uid=os.environ.get("TORCHYARD_JOB_UID", ""),
             )
-            settings = config.parallelism
             configured = settings.micro_batch_tokens or settings.micro_batch_size
             micro_batch = largest_micro_batch(configured, os.environ.get(MICRO_BATCH))
             mode = MODES.get(config.trainer.mode)
             if mode is None or (config.preflight and run.round_number in (None, 1)):
                 preflight(run)
             if mode is not None:
-                mode(task, open_session(task, run, strategy, micro_batch), run)
+                session = open_session(task, run, strategy, micro_batch)
+                exempt_from_collection()
+                mode(task, session, run)
         reporter.phase("drain")
     finally:
         watchdog.stop()
         reporter.stop()
+
+
+def exempt_from_collection() -> None:
+    """Exempt what exists now, modules and the model, from garbage collections, which would walk it in every step."""
+    gc.collect()
+    gc.freeze()
 
 
 def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:

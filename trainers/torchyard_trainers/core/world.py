@@ -114,16 +114,21 @@ class World:
 
 
 @contextmanager
-def join(device: str, *, needs_group: bool) -> Iterator[World]:
+def join(
+    device: str, *, needs_group: bool, deterministic: bool = True, matmul_precision: str = "highest"
+) -> Iterator[World]:
     """Join the gang described by torchrun's environment (without it: a world of one); leave it at the end.
 
     Args:
         device: `auto`, `cuda` or `cpu`; `cuda` never falls back.
         needs_group: create a process group even for a world of one (every strategy but single).
+        deterministic: see `make_deterministic`; without it, PyTorch may choose faster algorithms.
+        matmul_precision: `highest`, or `high`: products of fp32 in TensorFloat-32, on GPUs that have it.
     """
     rank, size, local_rank, local_size = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
     chosen = pick_device(device, local_rank, int(os.environ.get(GPUS) or 0))
-    make_deterministic(chosen)
+    make_deterministic(chosen, on=deterministic)
+    torch.set_float32_matmul_precision(matmul_precision)
     grouped = size > 1 or needs_group
     if grouped:
         _init_process_group(chosen, size)
@@ -186,12 +191,15 @@ def device_name(device: torch.device) -> str:
     return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
 
 
-def make_deterministic(device: torch.device) -> None:
-    """Make the same world compute the same bits; do not fill new memory, which costs time and changes no result."""
+def make_deterministic(device: torch.device, *, on: bool = True) -> None:
+    """Make the same world compute the same bits; do not fill new memory, which costs time and changes no result.
+
+    `on`: else algorithms whose order of summation varies are allowed; a CPU still has as many threads.
+    """
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(on)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 

@@ -32,7 +32,7 @@ class Judge:
 
     def texts(self, completions: Completions) -> list[str]:
         """Return the texts of completions; those of records without the space around them, as their answers are."""
-        found = texts_of(completions, self._decode)
+        found = texts_of(completions, self._decode, self._settings.stop)
         strips = self._settings.reads_files and self._settings.reward in BUILT_IN
         return [text.strip() for text in found] if strips else found
 

@@ -5,19 +5,21 @@ other samples of a batch, or a generator's state.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.device import can_sync, only_shapes
+from torchyard_trainers.core.graphs import Graphed
+from torchyard_trainers.lm.static_cache import bucketed, continue_at, static_cache
 from torchyard_trainers.rl.sampling import choose, draws_of, restrict
 
 # A check whether all completions have ended synchronises with the GPU, or with the other ranks.
 STEPS_BETWEEN_CHECKS = 8
-# Lengths of caches are multiples of this, so that few shapes occur.
-BUCKET = 64
+# Recording a pass takes as long as a few of them; shorter completions are not worth it.
+WORTH_A_GRAPH = 32
 
 
 class Sampling(NamedTuple):
@@ -71,6 +73,8 @@ class WeightsEngine:
         device: torch.device,
         decode: Callable[[Sequence[int]], str] | None = None,
         all_ranks: Callable[[bool], bool] | None = None,
+        compiled: bool = False,
+        graphs: bool = False,
     ) -> None:
         """Use a model whose weights change in place.
 
@@ -81,39 +85,54 @@ class WeightsEngine:
             device: of the model.
             decode: converts tokens to text; needed for stop strings only.
             all_ranks: whether a value is true on all ranks; needed if a forward pass is collective.
+            compiled: the model has compiled blocks; generation, whose shapes are others, uses their plain code.
+            graphs: on a GPU, record the pass that adds a token as a CUDA graph; not if the pass is collective.
         """
         self._model, self._config, self._device = model, config, device
         self._decode, self._all_ranks = decode, all_ranks
+        self._compiled, self._graphs = compiled, graphs
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
         """See `Engine`."""
         assert len(prompts) == len(ids) > 0
         assert all(prompts), "a prompt has at least one token"
-        with _evaluating(self._model):
+        plain: AbstractContextManager[object] = nullcontext()
+        if self._compiled:
+            plain = torch.compiler.set_stance("force_eager")
+        with _evaluating(self._model), plain:
             return self._generate(prompts, ids.to(self._device), sampling)
 
     def _generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
         device, longest = self._device, sampling.max_new_tokens
         inputs, real = left_padded(prompts, device)
         width = inputs.shape[1]
-        mask = torch.cat([real, torch.ones(len(prompts), longest, dtype=torch.int64, device=device)], 1)
+        cache = static_cache(self._config, width + longest)
+        # Places after the last token are hidden, since they are in its future: the mask is the same in each pass.
+        mask = torch.nn.functional.pad(real, (0, bucketed(width + longest) - width), value=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        cache = _static_cache(self._config, width + longest)
+        places = torch.arange(width, width + longest, device=device)
         draws = _draws(ids, sampling, longest)
         ends = torch.tensor(sampling.stop_tokens, dtype=torch.int64, device=device)
         tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device=device)
         kept = torch.zeros_like(tokens, dtype=torch.bool)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+
+        def add_a_token(last: Tensor, position: Tensor, place: Tensor, draw: Tensor | None) -> Tensor:
+            continue_at(cache, place)
+            logits = self._model(last[:, None], attention_mask=mask, position_ids=position[:, None], cache=cache)
+            return _next(logits, sampling, draw)
+
+        # A graph reads the memory of this cache and of these weights, so each rollout records its own.
+        step = Graphed(add_a_token, wanted=self._graphs and longest >= WORTH_A_GRAPH)
+        chosen = torch.empty(0)
         for at in _places(longest):
-            end = width + at
-            logits = self._model(
-                inputs,
-                attention_mask=mask[:, :end],
-                position_ids=positions[:, end - inputs.shape[1] : end],
-                cache=cache,
-            )
-            chosen = _next(logits, sampling, None if draws is None else draws[:, at])
+            draw = None if draws is None else draws[:, at]
+            if at:
+                chosen = step(chosen, positions[:, width + at - 1], places[at - 1], draw)
+            else:
+                logits = self._model(inputs, attention_mask=real, position_ids=positions[:, :width], cache=cache)
+                chosen = _next(logits, sampling, draw)
             kept[:, at] = ~ended
             tokens[:, at] = chosen.masked_fill(ended, 0)
             ended = ended | torch.isin(chosen, ends)
@@ -121,7 +140,6 @@ class WeightsEngine:
                 ended = ended | self._at_a_stop(tokens[:, : at + 1], ended, sampling.stop)
             if self._all_over(ended, at):
                 break
-            inputs = chosen[:, None]
         used = longest if only_shapes() else max(int(kept.sum(1).max()), 1)
         return Completions(tokens[:, :used], kept[:, :used], ended)
 
@@ -131,7 +149,7 @@ class WeightsEngine:
         inputs = torch.tensor([list(prompt)], device=self._device)
         length = len(prompt) + sampling.max_new_tokens
         places = torch.arange(length, device=self._device)[None]
-        mask, cache = torch.ones_like(places), _static_cache(self._config, length)
+        mask, cache = torch.ones_like(places), static_cache(self._config, length)
         draws = _draws(torch.zeros(1, dtype=torch.int64, device=self._device), sampling, sampling.max_new_tokens)
         for at in range(sampling.max_new_tokens):
             end = len(prompt) + at
@@ -188,12 +206,6 @@ def texts_of(completions: Completions, decode: Callable[[Sequence[int]], str], s
         ends = [at for each in stop if (at := text.find(each)) >= 0]
         found.append(text[: min(ends)] if ends else text)
     return found
-
-
-def _static_cache(config: Any, length: int) -> Any:
-    from transformers import StaticCache
-
-    return StaticCache(config=config, max_cache_len=-(-length // BUCKET) * BUCKET)
 
 
 def _draws(ids: Tensor, sampling: Sampling, count: int) -> Tensor | None:

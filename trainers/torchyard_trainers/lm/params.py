@@ -127,7 +127,14 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[int, Meta(ge=0)] | None,
         doc("Steps over which the learning rate rises from 0; by default at most a tenth of all after sftSteps."),
     ] = None
-    weight_decay: Annotated[Rate | None, doc("Weight decay of AdamW; norms, biases and embeddings have none.")] = None
+    optimizer: Annotated[
+        Literal["adamw", "adamw8bit", "muon"],
+        doc(
+            "adamw8bit: state of 8 bits, a quarter of the memory (needs torchao); muon: Muon for matrices, AdamW for "
+            "embeddings, output layer and vectors."
+        ),
+    ] = "adamw"
+    weight_decay: Annotated[Rate | None, doc("Weight decay; norms, biases and embeddings have none.")] = None
     max_grad_norm: Annotated[
         Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
     ] = None
@@ -144,6 +151,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Sample from the most probable tokens that have this share; 1: from all."),
     ] = 1.0
     top_k: Annotated[Annotated[int, Meta(ge=0)], doc("Sample from this many most probable tokens; 0: from all.")] = 0
+    stop: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=16)],
+        doc("Texts that end a completion, beside its end token; they are no part of what is judged."),
+    ] = field(default_factory=list)
     reward: Annotated[
         Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")],
         doc(
@@ -180,6 +191,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     gamma: Annotated[Share | None, doc("ppo: discount of a token.")] = None
     gae_lambda: Annotated[Share | None, doc("ppo: decay of generalised advantage estimation.")] = None
     value_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("ppo: weight of the value loss.")] = None
+    value_lr_scale: Annotated[
+        Positive | None, doc("ppo: learning rate of the value head, relative to that of the model; 1.")
+    ] = None
     beta: Annotated[Positive | None, doc("dpo: how strongly to keep to the model after sftSteps.")] = None
     length_normalized: Annotated[
         bool | None, doc("dpo: divide the log-probability of an answer by its number of tokens.")
@@ -231,10 +245,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     weight_decay: float
     max_grad_norm: float
     ema: float | None = None
+    optimizer: str = "adamw"
+    compile: bool = False
     max_new_tokens: int
     temperature: float
     top_p: float
     top_k: int
+    stop: tuple[str, ...] = ()
     eval_samples: int
     eval_completions: int = 0
     eval_batch: int
@@ -257,6 +274,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     gamma: float = 1.0
     gae_lambda: float = 1.0
     value_coefficient: float = 0.0
+    value_lr_scale: float = 1.0
     beta: float = 0.0
     length_normalized: bool = False
 
@@ -310,7 +328,7 @@ _OWN = {
     "normalize_groups": ("grpo",),
     **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), _RL),
     "kl_coefficient": _RL,
-    **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient"), ("ppo",)),
+    **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient", "value_lr_scale"), ("ppo",)),
     **dict.fromkeys(("beta", "length_normalized"), ("dpo",)),
 }
 # Tokens of a completion of a prompt from a file.
@@ -336,6 +354,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
             raise ConfigError(f"{_named(name)}: is of method {' and '.join(methods)}, not {params.method}; remove it")
     values = {**PRESETS[params.preset][params.method], **chosen}
     values.pop("preset")
+    values["compile"] = parallelism.compile
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
     if params.data is not None or params.validation is not None:

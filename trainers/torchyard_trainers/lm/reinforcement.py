@@ -105,7 +105,7 @@ class Reinforcement:
     def _collector_of(self, session: Session) -> Collector:
         if self._collector is None:
             sampling = sampling_of(self._settings, self._prompts)
-            engine = engine_of(session, self._prompts)
+            engine = engine_of(session, self._prompts, compiled=self._settings.compile)
             prompts = self._prompts
             self._collector = Collector(
                 self._settings, prompts.of_ids, engine, sampling, self._judge, pad=self._prompts.pad
@@ -121,13 +121,14 @@ def sampling_of(settings: Settings, prompts: Prompts, *, greedy: bool = False, h
         top_k=settings.top_k,
         top_p=settings.top_p,
         stop_tokens=(prompts.end,),
+        stop=settings.stop,
         seed=settings.seed,
         held_out=held_out,
     )
 
 
-def engine_of(session: Session, prompts: Prompts) -> WeightsEngine:
-    """Return an engine that generates with the model in training."""
+def engine_of(session: Session, prompts: Prompts, *, compiled: bool) -> WeightsEngine:
+    """Return an engine that generates with the model in training, with CUDA graphs if its blocks are compiled."""
     module: Any = session.parallel.module
     world = session.world
 
@@ -142,4 +143,6 @@ def engine_of(session: Session, prompts: Prompts) -> WeightsEngine:
         device=world.device,
         decode=prompts.decode,
         all_ranks=all_ranks if sharded else None,
+        compiled=compiled,
+        graphs=compiled and not sharded,  # gathering uses streams of its own, which a graph cannot record
     )

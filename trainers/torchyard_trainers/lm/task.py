@@ -1,10 +1,10 @@
 """Fine-tuning of a causal language model as a workload of the training loop."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.data.source import check_same_data
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.core.optimizers import adamw
+from torchyard_trainers.core.optimizers import adamw, muon
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
@@ -152,9 +152,14 @@ class LanguageModeling(Workload):
         assert isinstance(model, LanguageModel)
         return list(model.lm.base_model.layers)
 
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        """Return AdamW; norms, biases and embeddings do not decay."""
-        return adamw(model, self.settings.lr, weight_decay=self.settings.weight_decay, betas=(0.9, 0.95))
+    def optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
+        """Return the optimizer of the parameters; norms, biases and embeddings do not decay."""
+        settings = self.settings
+        rates = {"value_head.*": settings.value_lr_scale} if settings.method == "ppo" else {}
+        if settings.optimizer == "muon":
+            return muon(model, settings.lr, weight_decay=settings.weight_decay, rates=rates)
+        bits: Literal[8, 32] = 8 if settings.optimizer == "adamw8bit" else 32
+        return adamw(model, settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95), rates=rates, bits=bits)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step, the same for all steps of a rollout.
@@ -284,7 +289,7 @@ class LanguageModeling(Workload):
         prompts, count = self._prompts, settings.eval_completions
         ways = sampling_of(settings, prompts, greedy=True), sampling_of(settings, prompts, held_out=True)
         most = count if data is None else min(count, data.held_out_count)
-        engine = engine_of(session, prompts)
+        engine = engine_of(session, prompts, compiled=settings.compile)
         return complete(session, settings, prompts, engine=engine, judge=self._judge, samplings=ways, count=most)
 
     def table(self) -> list[dict[str, str | float]]:

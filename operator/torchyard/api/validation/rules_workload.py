@@ -236,6 +236,17 @@ TRAINING: tuple[Rule, ...] = (
     ),
     Rule(
         scope="parallelism",
+        field="dynamicShapes",
+        what="shapes are a matter of compiled code, and which came first decides about its bits",
+        fix="set compile: true and deterministic: false, or leave dynamicShapes out",
+        holds=lambda parallelism: (
+            not parallelism.dynamic_shapes or (parallelism.compile and not parallelism.deterministic)
+        ),
+        cel="!self.dynamicShapes || (self.compile && !self.deterministic)",
+        reads=("compile", "deterministic"),
+    ),
+    Rule(
+        scope="parallelism",
         field="microBatchSize",
         what="{value} is more than globalBatchSize",
         fix="make it a part of the global batch, or auto",

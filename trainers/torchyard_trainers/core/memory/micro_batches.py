@@ -24,7 +24,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import GpuMemoryError
 from torchyard_trainers.core.graphs import eager_mode
 from torchyard_trainers.core.memory.limits import Memory, memory_of
-from torchyard_trainers.core.optimizers import as_one
+from torchyard_trainers.core.optimizers import as_one, set_rate
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 from torchyard_trainers.core.world import device_name
@@ -233,7 +233,7 @@ def _with_state(work: Workload, session: Session) -> torch.optim.Optimizer:
     parameters = session.parallel.parameters()
     optimizer = as_one(work.optimizer(session.parallel.module))
     for group in optimizer.param_groups:
-        group["lr"] = 0.0
+        set_rate(group, 0.0)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     optimizer.step()
