@@ -83,7 +83,7 @@ def prepare(folder: Path, model: Path, **params: Any) -> Path:
     return file
 
 
-def answers(model: Path, adapters: Path | None, questions: list[str]) -> list[str]:
+def answers(model: Path, adapters: Path | None, questions: list[list[dict[str, str]]]) -> list[str]:
     """Return what plain transformers answers, with or without peft's adapters; nothing of TorchYard takes part."""
     import torch
     from peft import PeftModel
@@ -96,7 +96,7 @@ def answers(model: Path, adapters: Path | None, questions: list[str]) -> list[st
     found = []
     for question in questions:
         asked = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+            question, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
         made = network.generate(**asked, max_new_tokens=ANSWER, do_sample=False)
         found.append(tokenizer.decode(made[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).strip())
@@ -107,10 +107,10 @@ def compare(folder: Path, model: Path, made: Path) -> list[Answered]:
     """Answer held-out questions before and after, with what the job left in `made`: its export and its summary."""
     told = [json.loads(line)["greedy"] for line in (made / "final" / "completions.jsonl").read_text().splitlines()]
     rows = [json.loads(line) for line in (folder / "held-out.jsonl").read_text().splitlines()[: len(told)]]
-    questions, right = zip(
-        *((row["messages"][0]["content"], row["messages"][1]["content"]) for row in rows), strict=True
-    )
-    before, after = answers(model, None, list(questions)), answers(model, made / "export" / "hf", list(questions))
+    asked = [row["messages"][:-1] for row in rows]
+    right = [row["messages"][-1]["content"] for row in rows]
+    before, after = answers(model, None, asked), answers(model, made / "export" / "hf", asked)
+    questions = [messages[-1]["content"] for messages in asked]
     return [Answered(*each) for each in zip(questions, right, before, after, told, strict=True)]
 
 

@@ -67,3 +67,18 @@ def test_what_follows_a_rollout_is_what_it_takes_in_a_gang(yard, strategy, world
     options = {"precision": "fp32", "microBatchSize": 4}
     usage = told(strategy, (world, world), options, sizes)
     assert usage.total == pytest.approx(taken(yard, sizes, strategy, world, options, steps=9), rel=0.02)
+
+
+TEXT = {"batch": 32, "evalSamples": 8}
+LONG = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNewTokens": 200, "sftSteps": 0}
+
+
+@pytest.mark.parametrize(
+    ("params", "size"),
+    [(TEXT, 16), ({**TEXT, "loraRank": 4}, 16), ({**TEXT, "method": "grpo", "sftSteps": 0}, 16), (LONG, 1)],
+    ids=["sft", "lora", "grpo", "long completions"],
+)
+def test_a_language_model_takes_in_a_gang_what_was_foretold(yard, params, size):
+    sizes, options = {"name": "lm", "params": params}, {"precision": "fp32", "microBatchSize": size}
+    usage = told("fsdp", (2, 2), options, sizes)
+    assert usage.total == pytest.approx(taken(yard, sizes, "fsdp", 2, options, steps=2), rel=0.1)

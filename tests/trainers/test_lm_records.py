@@ -179,6 +179,9 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
     assert (len(data.train), data.skipped) == (19, 1)
     assert "7" not in prompts(data.train)
+    few = write(tmp_path / "few.jsonl", [{"prompt": "0", "completion": "x"}, *({"prompt": "x"} for _ in range(19))])
+    with pytest.raises(DataError, match=r"^of the records that are held out to evaluate, none of the 1 records can be"):
+        opened(tokenizer, data=[few], badRecords="skip")
 
 
 def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):

@@ -1,6 +1,7 @@
 """Forecasts, and what they are measured against: steps of real gangs, of a workload and sizes that tests share."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torchyard_trainers.core.parallel import SHARDED, parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.weights import built, fill, is_deferred
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import join
 
@@ -59,9 +61,17 @@ def measure(sizes, strategy, options, steps, file):
     work = make(sizes, settings)
     c10d.ProcessGroupGloo = OneThread
     with join("cpu", needs_group=strategy != "single") as world:
-        model = work.build()
+        model = built(work)
         precision = Precision(settings.precision, world.device, sharded=strategy in SHARDED)
-        parallel = parallelize(model, work.blocks(model), strategy, settings=settings, precision=precision, world=world)
+        parallel = parallelize(
+            model,
+            work.blocks(model),
+            strategy,
+            settings=settings,
+            precision=precision,
+            world=world,
+            fill=partial(fill, work, world=world) if is_deferred(work) else None,
+        )
         reporter = Reporter(None, rank=world.rank, local_rank=0, round_number=0)
         session = Session(parallel, precision, world, reporter, settings.micro_batch_size)
         optimizer = work.optimizer(model)
@@ -75,9 +85,10 @@ def measure(sizes, strategy, options, steps, file):
         loss = work.loss
         work.loss = lambda *given: (tracker.reset_mod_stats(), loss(*given))[1]
         with tracker, Settled():
-            for step in range(steps):
+            for step in range(work.planned_step, work.planned_step + steps):
+                work.prepare(session, step)
                 totals = optimize(work, session, optimizer, step, {})
-                if step + 1 < steps:
+                if step + 1 < work.planned_step + steps:
                     work.after_step(session, step + 1, totals.metrics)
             work.after_step(session, work.total_steps, totals.metrics)
         if world.is_main:

@@ -61,7 +61,13 @@ class Datasets:
         self.skipped = 0
         self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
         asks = Encoder(settings, tokenizer, vocabulary, prompts=True)
-        self.held_out = self._samples(held_out, asks, list)
+        try:
+            self.held_out = self._samples(held_out, asks, list)
+        except DataError as error:
+            if settings.validation:
+                raise
+            more = "set trainer.params.validation, or raise holdOut"
+            raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
 
     def _samples(self, rows: Rows, encoder: Encoder, collate: Any) -> Samples:
         settings = self._settings

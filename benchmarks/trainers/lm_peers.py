@@ -1,0 +1,353 @@
+"""SFT, DPO and GRPO of the workload `lm` beside TRL's trainers, and SFT beside a plain loop, on the same work.
+
+    python benchmarks/trainers/lm_peers.py --peer FOLDER [--methods sft dpo grpo] [--rounds 5] [--steps 2]
+
+FOLDER holds TRL and what it needs beside this environment:
+
+    uv pip install --no-deps --target FOLDER trl datasets multiprocess dill xxhash pandas python-dateutil pytz six
+
+All sides train the same Qwen3 from the same folder on the same records, in fp32 with one thread: every step has all
+records of the set, so that order does not matter. Of SFT and DPO the losses of the first two steps are compared: equal
+ones prove equal work (the second depends on gradients, clipping and update). GRPO samples, so its sides report how many
+tokens they generated. The sides take turns, so that a busy machine slows all; seconds are processor time of a side and
+its processes. Memory is the most that a process was resident, less what it was before the model was read.
+"""
+
+import argparse
+import inspect
+import json
+import math
+import os
+import random
+import resource
+import statistics
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sides import Side, say
+
+METHODS = {"sft": ("ours", "trl", "plain"), "dpo": ("ours", "trl"), "grpo": ("ours", "trl")}
+WARM_UP_STEPS = 2
+RATE = 1e-3
+LETTERS = 60  # of a prompt, and of an answer
+NEW_TOKENS = 48
+GROUP = 8
+STEPS = 100_000
+
+
+class Turns:
+    """Counts steps of a side; reports each turn and waits for the next one."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._left = steps, WARM_UP_STEPS
+        self._before = resident()
+        self.losses: list[float] = []
+        self.generated = 0
+        self._start()
+
+    def step(self) -> None:
+        """Count a step; end the process when there is no further turn."""
+        self._left -= 1
+        if self._left:
+            return
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self._before
+        say(
+            {
+                "cpu": seconds() - self._cpu,
+                "wall": time.perf_counter() - self._wall,
+                "memory": memory,
+                "losses": self.losses[:WARM_UP_STEPS],
+                "generated": self.generated,
+            }
+        )
+        if not sys.stdin.readline():
+            os._exit(0)
+        self._left, self.generated = self._steps, 0
+        self._start()
+
+    def _start(self) -> None:
+        self._cpu, self._wall = seconds(), time.perf_counter()
+
+
+def seconds() -> float:
+    """Return the processor time of this process and those that it started."""
+    found, tick = time.process_time(), os.sysconf("SC_CLK_TCK")
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[1]) == os.getpid():
+            found += (int(fields[11]) + int(fields[12])) / tick
+    return found
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def prepare(folder: Path, options: argparse.Namespace) -> None:
+    """Write the model, its tokenizer and the records."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from torchyard_trainers.lm.tokens import character_tokenizer
+
+    tokenizer = character_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=options.vocabulary,
+        hidden_size=options.width,
+        intermediate_size=3 * options.width,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.width // 32,
+        num_key_value_heads=options.width // 64,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    chance = random.Random(0)
+
+    def letters() -> str:
+        return "".join(chance.choices(string.ascii_letters, k=LETTERS))
+
+    with (folder / "rows.jsonl").open("w") as file:
+        for _ in range(options.batch):
+            row = {"prompt": letters()}
+            row |= {"sft": {"completion": letters()}, "grpo": {"answer": letters()}}.get(
+                options.method, {"chosen": letters(), "rejected": letters()}
+            )
+            file.write(json.dumps(row) + "\n")
+
+
+def ours(folder: Path, options: argparse.Namespace, turns: Turns) -> None:
+    """Train by our command line."""
+    from torchyard_trainers import registry
+    from torchyard_trainers.core.command import main
+    from torchyard_trainers.lm.params import resolve_params
+    from torchyard_trainers.lm.task import LanguageModeling
+
+    class InTurns(LanguageModeling):
+        def begin(self, _session: Any) -> dict[str, float]:
+            return {}
+
+        def after_step(self, _session: Any, step: int, means: Any) -> dict[str, float]:
+            if self._reinforcement is not None:
+                turns.generated += round(self.last * options.batch)
+                self._reinforcement.finished(step)
+            turns.losses.append(means["loss"])
+            turns.step()
+            return {}
+
+        def prepare(self, session: Any, step: int) -> dict[str, float]:
+            found = super().prepare(session, step)
+            self.last = found.get("completionTokens", 0.0)
+            return found
+
+    registry.build = lambda config: InTurns(resolve_params(config.trainer.params, config.parallelism))
+    main(["--config", str(job(folder, options)), "--checkpoint-dir", str(folder / "checkpoints")])
+
+
+def job(folder: Path, options: argparse.Namespace) -> Path:
+    """Write the config of a job as a user would."""
+    params = {
+        "method": options.method,
+        "pretrained": str(folder / "model"),
+        "data": [str(folder / "rows.jsonl")],
+        "validation": [str(folder / "rows.jsonl")],
+        "batch": options.batch,
+        "steps": STEPS,
+        "lr": RATE,
+        "schedule": "constant",
+        "warmupSteps": 0,
+        "weightDecay": 0.0,
+        "maxLength": 200,
+    }
+    if options.method != "sft":
+        params["sftSteps"] = 0
+    if options.method == "grpo":
+        params |= {"reward": "shaped", "group": GROUP, "maxNewTokens": NEW_TOKENS}
+    config = {
+        "trainer": {"name": "lm", "params": params},
+        "device": "cpu",
+        "parallelism": {"microBatchSize": options.batch},
+        "checkpoint": {"interval": {"steps": STEPS}},
+        "logging": {"tensorboard": False},
+    }
+    file = folder / "config.json"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def trl(folder: Path, options: argparse.Namespace, turns: Turns) -> None:
+    """Train by TRL."""
+    from datasets import load_dataset
+    from transformers import TrainerCallback
+
+    shared = {
+        "output_dir": str(folder / "trl"),
+        "per_device_train_batch_size": options.batch,
+        "max_steps": STEPS,
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "adam_beta2": 0.95,
+        "max_grad_norm": 1.0,
+        "optim": "adamw_torch_fused",
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+
+    class InTurns(TrainerCallback):
+        def on_log(self, _arguments: Any, _state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+            if "loss" in logs:
+                turns.losses.append(float(logs["loss"]))
+                turns.generated += round(logs.get("completions/mean_length", 0.0) * options.batch)
+                turns.step()
+
+    rows = load_dataset("json", data_files=str(folder / "rows.jsonl"), split="train", cache_dir=str(folder / "cache"))
+    model, callbacks = str(folder / "model"), [InTurns()]
+    if options.method == "sft":
+        from trl import SFTConfig, SFTTrainer
+
+        SFTTrainer(model, SFTConfig(**shared), train_dataset=rows, callbacks=callbacks).train()
+    elif options.method == "dpo":
+        from trl import DPOConfig, DPOTrainer
+
+        DPOTrainer(model, args=DPOConfig(**shared, beta=0.1), train_dataset=rows, callbacks=callbacks).train()
+    else:
+        from trl import GRPOConfig, GRPOTrainer
+
+        from torchyard_trainers.lm.tasks import shaped
+
+        def reward(prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
+            return shaped(prompts, completions, [{"answer": each} for each in answer])
+
+        chosen = GRPOConfig(
+            **shared, num_generations=GROUP, max_completion_length=NEW_TOKENS, beta=0.0, epsilon_high=0.28
+        )
+        GRPOTrainer(model, reward, args=chosen, train_dataset=rows, callbacks=callbacks).train()
+
+
+def plain(folder: Path, _options: argparse.Namespace, turns: Turns) -> None:
+    """Train by a plain loop, written as nanochat's `chat_sft.py` is: padded batches and a masked loss."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+    def batch() -> tuple[Any, Any]:
+        ids = [
+            (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row["completion"]), tokenizer.eos_token_id])
+            for row in rows
+        ]
+        longest = max(len(prompt) + len(answer) for prompt, answer in ids) - 1
+        inputs = torch.full((len(ids), longest), tokenizer.pad_token_id)
+        targets = torch.full((len(ids), longest), -1)
+        for row, (prompt, answer) in enumerate(ids):
+            every = torch.tensor(prompt + answer)
+            inputs[row, : len(every) - 1] = every[:-1]
+            targets[row, len(prompt) - 1 : len(every) - 1] = every[len(prompt) :]
+        return inputs, targets
+
+    for _ in range(STEPS):
+        inputs, targets = batch()
+        logits = model(input_ids=inputs, use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.losses.append(loss.item())
+        turns.step()
+
+
+def main() -> None:
+    """Run the sides in turns and print what each reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", type=Path, help="folder with TRL", required=True)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2, help="steps of a turn")
+    parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--method", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        {"ours": ours, "trl": trl, "plain": plain}[options.side](options.folder, options, Turns(options.steps))
+        return
+    trainers = Path(__file__).resolve().parents[2] / "trainers"
+    os.environ |= {"PYTHONPATH": f"{trainers}:{options.peer.resolve()}", "HF_HUB_OFFLINE": "1"}
+    for method in options.methods:
+        options.method = method
+        measure(method, options)
+
+
+def measure(method: str, options: argparse.Namespace) -> None:
+    """Let the sides of a method take turns."""
+    names = METHODS[method]
+    with tempfile.TemporaryDirectory() as place:
+        prepare(Path(place), options)
+        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--method", method, "--folder", place]
+        sides = {name: Side([*command, "--side", name]) for name in names}
+        rounds = [{name: side.ask("go") for name, side in sides.items()} for _ in range(options.rounds)]
+        for side in sides.values():
+            side.close()
+    show(method, {name: side.ready for name, side in sides.items()}, rounds, options)
+
+
+def show(method: str, ready: dict[str, Any], rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print a table: tokens per second of processor time, the ratio to ours, memory, losses, lines of user code."""
+    print(f"{method}: {options.batch} samples, width {options.width}, {options.layers} layers; {len(rounds)} rounds")
+    print(f"  {'':<8}{'tokens/s':>10}{'theirs/ours':>24}{'MiB':>8}{'lines':>7}  first losses")
+    lines = {
+        name: len(inspect.getsource(each).splitlines())
+        for name, each in (("ours", job), ("trl", trl), ("plain", plain))
+    }
+    for name in ready:
+        every = [each[name] for each in rounds]
+        tokens = [each["generated"] or options.steps * options.batch * (2 * LETTERS + 1) for each in every]
+        if method == "dpo":
+            tokens = [2 * each for each in tokens]
+        rate = statistics.median(count / each["cpu"] for count, each in zip(tokens, every, strict=True))
+        ratios = [
+            (each[name]["cpu"] / (each[name]["generated"] or 1))
+            / (each["ours"]["cpu"] / (each["ours"]["generated"] or 1))
+            for each in rounds
+        ]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        memory = max(each["memory"] for each in every) / 2**20
+        losses = ", ".join(f"{each:.6f}" for each in ready[name]["losses"])
+        print(f"  {name:<8}{rate:>10.0f}{spread:>24}{memory:>8.0f}{lines[name]:>7}  {losses}")
+    if method != "grpo":
+        for name in ready:
+            pairs = zip(ready["ours"]["losses"], ready[name]["losses"], strict=True)
+            assert all(math.isclose(*pair, rel_tol=2e-4) for pair in pairs), f"{name} does other work than ours"
+
+
+if __name__ == "__main__":
+    main()

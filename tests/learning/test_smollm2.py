@@ -1,0 +1,76 @@
+"""A real model learns from records: SmolLM2 with LoRA; plain transformers and peft answer as the trainer did."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from datetime import date, timedelta
+
+import pytest
+from hack import demo_lm, smollm2
+
+pytestmark = pytest.mark.learning
+
+TRAINED, HELD_OUT = 80, 8
+
+
+def dates(count):
+    """Return conversations about different days, each answered with the day as ISO 8601 writes it."""
+    chance, found = random.Random(7), {}
+    while len(found) < count:
+        day = date(1900, 1, 1) + timedelta(days=chance.randrange(36_500))
+        found[f"{day.day} {day:%B} {day.year}"] = day.isoformat()
+    return [
+        {
+            "messages": [
+                {"role": "system", "content": "ISO date:"},
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+        }
+        for question, answer in found.items()
+    ]
+
+
+def train(folder, model):
+    """Train adapters on dates and export them, in a process of their own."""
+    rows = dates(TRAINED + HELD_OUT)
+    for name, part in (("train", rows[:TRAINED]), ("held-out", rows[TRAINED:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    params = {
+        "pretrained": str(model), "data": ["train.jsonl"], "validation": ["held-out.jsonl"], "loraRank": 8,
+        "batch": 4, "steps": 20, "lr": 2e-3, "lrFinal": 0.0, "warmupSteps": 1, "maxNewTokens": 16,
+        "evalSamples": HELD_OUT, "evalCompletions": HELD_OUT, "evalEvery": 100,
+    }  # fmt: skip
+    config = {
+        "trainer": {"name": "lm", "params": params},
+        "device": "cpu",
+        "parallelism": {"microBatchSize": 4},
+        "export": {"formats": ["hf"]},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "torchyard_trainers", "--config", "config.json"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_adapters_of_a_real_model_answer_questions_that_were_held_out(tmp_path):
+    try:
+        model = smollm2.folder()
+    except smollm2.UnavailableError as error:
+        pytest.skip(str(error))
+    train(tmp_path, model)
+    summary = json.loads((tmp_path / "checkpoints" / "final" / "summary.json").read_text())
+    found = demo_lm.compare(tmp_path, model, tmp_path / "checkpoints")
+    assert summary["exactMatchUntrained"] == 0, summary
+    assert summary["exactMatch"] >= 0.75, found
+    assert [each.after for each in found] == [each.told.strip() for each in found]
+    assert sum(each.after == each.right for each in found) == summary["exactMatch"] * len(found)
