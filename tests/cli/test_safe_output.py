@@ -9,14 +9,15 @@ import shlex
 
 import pytest
 from aiohttp import web
+from rich.table import Table
 from tests.support.cli.cluster import JOB, cluster, pod
 
 from torchyard.api.status import TrainingJobStatus
 from torchyard.app.log_format import FORMAT, SafeFormatter
 from torchyard.cli.command_table import COMMANDS
-from torchyard.cli.output import SafeStream, escaped
+from torchyard.cli.output import SafeStream, console, escaped
 
-EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202eevil\r\x00"
+EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202eevil[/x][link=file:///x]:bomb:\r\x00"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # What each command is asked; None: it prints nothing from outside, or never ends.
 WORDS = {
@@ -120,6 +121,19 @@ async def test_no_command_prints_what_a_terminal_would_obey(torchyard, name):
     assert said, "it says something"
     assert not OBEYED.findall(said), repr(said)
     assert "Traceback" not in said
+    assert "MarkupError" not in said
+
+
+def test_a_value_of_a_parameter_is_text_and_no_markup(capsys):
+    table = Table("name")
+    for value in ("[/INST]", "[link=file:///etc/passwd]click[/link]", "[red]x", ":bomb:"):
+        table.add_row(value)
+    console(force_terminal=True, width=80).print(table)
+    said = capsys.readouterr().out
+    assert "[/INST]" in said
+    assert "[link=file:///etc/passwd]click[/link]" in said
+    assert ":bomb:" in said
+    assert "\x1b]8" not in said
 
 
 async def test_machine_output_is_exact(torchyard):
@@ -132,7 +146,7 @@ async def test_machine_output_is_exact(torchyard):
 def test_the_stream_keeps_text_lines_and_tabs():
     stream = io.StringIO()
     SafeStream(stream).writelines(["a\tb\n", f"Zürich \U0001f600{EVIL}\n", "\x1b[31mred\x1b[0m\n"])
-    assert stream.getvalue() == "a\tb\nZürich \U0001f60031mevil\nred\n"
+    assert stream.getvalue() == "a\tb\nZürich \U0001f60031mevil[/x][link=file:///x]:bomb:\nred\n"
 
 
 def test_a_character_that_the_terminal_lacks_is_a_question_mark():

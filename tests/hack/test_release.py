@@ -71,6 +71,21 @@ def test_an_audit_of_nothing_fails(tmp_path):
     assert "nothing" in done.stderr
 
 
+def test_an_audit_that_reaches_no_index_fails(tmp_path):
+    lock = tmp_path / "one.lock"
+    lock.write_text(f"jinja2==2.11.2 --hash=sha256:{'0' * 64}\n")
+    nowhere = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")  # nothing listens there
+    done = subprocess.run(
+        [sys.executable, ROOT / "hack/audit.py", lock],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | nowhere | {"ADVISORIES": "", "NO_PROXY": "", "no_proxy": ""},
+    )
+    assert done.returncode == 1
+    assert "one.lock: nothing was audited: pip-audit ended with code 1" in done.stderr
+
+
 def advisory(code, name, *events, versions=(), **more):
     """One advisory as OSV exports it."""
     ranges = [{"type": "ECOSYSTEM", "events": list(events)}] if events else []

@@ -114,6 +114,8 @@ def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeyp
         ("broken.parquet", b"PAR1", "not a Parquet file"),
         ("few.bin", b"1234", "2 tokens, but a window needs 9"),
         ("broken.npy", b"\x93NUMPY\x01\x00\x02\x00[]", "not a .npy file"),
+        ("deep.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"-" * 70_000, "not a .npy file"),
+        ("long.npy", b"\x93NUMPY\x01\x00\xff\xff1" + b"+1j" * 20_000, "not a .npy file"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error_of_the_data(tmp_path, name, content, words):

@@ -214,11 +214,24 @@ def test_a_process_closes_the_oldest_videos(tmp_path, monkeypatch):
     assert len(source._videos._open) == 2
 
 
-def test_a_path_of_the_metadata_stays_in_the_dataset(tmp_path):
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("../{episode_index}.parquet", r"data_path '../0.parquet' leaves the dataset"),
+        ("/etc/{episode_index}", "leaves the dataset"),
+        ("{episode_index.__class__.__base__}", "is no field of a path"),
+        ("{episode_index:999999999999}", "is no field of a path"),
+        ("{episode_index:{episode_chunk}}", "is no field of a path"),
+        ("{episode_index!r}", "is no field of a path"),
+        ("{0}", "is no field of a path"),
+        ("{episode_index", "cannot be filled in"),
+    ],
+)
+def test_a_path_of_the_metadata_stays_in_the_dataset_and_reaches_nothing_else(tmp_path, template, said):
     folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS)
     info = json.loads((folder / "meta/info.json").read_text())
-    (folder / "meta/info.json").write_text(json.dumps(info | {"data_path": "../{episode_index}.parquet"}))
-    with pytest.raises(DataError, match=r"data_path '../0.parquet' leaves the dataset"):
+    (folder / "meta/info.json").write_text(json.dumps(info | {"data_path": template}))
+    with pytest.raises(DataError, match=said):
         open_lerobot(folder)
 
 

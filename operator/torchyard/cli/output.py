@@ -72,7 +72,10 @@ def filter_streams() -> None:
 
 
 def console(*, stderr: bool = False, **options: Any) -> "Console":
-    """Return a console of rich whose colours reach the terminal, and of whose text what is safe."""
+    """Return a console of rich whose colours reach the terminal, and of whose text what is safe.
+
+    Brackets and colons in a text are text: as markup, a metric or a parameter could raise, or be a link elsewhere.
+    """
     from rich.console import Console
     from rich.segment import Segment
 
@@ -85,7 +88,7 @@ def console(*, stderr: bool = False, **options: Any) -> "Console":
                 yield segment if segment.control else Segment(safe(segment.text), segment.style)
 
     stream = sys.stderr if stderr else sys.stdout
-    return SafeConsole(file=getattr(stream, "unfiltered", stream), **options)
+    return SafeConsole(file=getattr(stream, "unfiltered", stream), markup=False, emoji=False, **options)
 
 
 def emit(document: Any, form: Format) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.formatting import figure
+from torchyard.api.formatting import clean, figure
 from torchyard.api.status import Condition
 from torchyard.api.values import Time, since
 from torchyard.sweeps.decide import Action, Finish, decide
@@ -108,7 +108,7 @@ def invalid(sweep_status: TrainingSweepStatus, problem: str, *, generation: int,
         observed_generation=generation,
         state=sweep_status.state or "Running",
         reason=SweepReason.INVALID_SPEC,
-        message=problem[:MAX_MESSAGE],
+        message=clean(problem)[:MAX_MESSAGE],
     )
     return _with_conditions(status, now, stalled=True)
 
@@ -164,7 +164,7 @@ def _status(
         observed_generation=view.sweep.metadata.generation,
         state=state,
         reason=reason,
-        message=message[:MAX_MESSAGE],
+        message=clean(message)[:MAX_MESSAGE],
         trials=counts,
         best=best,
         columns=SweepColumns(
@@ -184,7 +184,7 @@ def _best(view: SweepView, ended: Sequence[Outcome]) -> Best | None:
     return Best(
         trial=trial_name(view.sweep.metadata.name, best.trial),
         value=best.value,
-        parameters={path: json.dumps(value, ensure_ascii=False) for path, value in parameters.items()},
+        parameters={path: clean(json.dumps(value, ensure_ascii=False)) for path, value in parameters.items()},
     )
 
 

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ KINDS = ("min", "max", "mean", "std")  # of statistics
 # Columns that every frame has, besides the features of the robot.
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 MAX_JSON_BYTES = 64 << 20
+MAX_TEMPLATE = 1000  # characters
+_WIDTH = re.compile(r"(0?[0-9]{1,2}d?)?")
 
 
 @dataclass(frozen=True)
@@ -385,12 +389,25 @@ def _number(row: Mapping[str, Any], name: str, where: str, least: int = 0) -> in
 def _path(info: Mapping[str, Any], template: str, folder: Path, **names: Any) -> str:
     """Fill in a path of `info.json`; it must stay inside the dataset."""
     try:
-        path = str(info[template]).format(**names)
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"{folder}/meta/info.json: {template} {info.get(template)!r} cannot be filled in") from error
+        path = _filled(str(info[template])[:MAX_TEMPLATE], names)
+    except (KeyError, ValueError) as error:
+        shown = str(info.get(template))[:100]
+        raise DataError(f"{folder}/meta/info.json: {template} {shown!r} cannot be filled in: {error}") from error
     if not (folder / path).resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{folder}/meta/info.json: {template} {path!r} leaves the dataset")
     return path
+
+
+def _filled(template: str, names: Mapping[str, Any]) -> str:
+    """Fill in a template that the dataset brings: plain names, so that it reaches no attribute, and small widths.
+
+    Raises:
+        ValueError: a field is another one.
+    """
+    for _, name, width, conversion in Formatter().parse(template):
+        if name is not None and (name not in names or conversion or not _WIDTH.fullmatch(width or "")):
+            raise ValueError(f"{{{name}:{width}}} is no field of a path")
+    return template.format(**names)
 
 
 def _place(table: Any, row: int) -> str:

@@ -52,16 +52,19 @@ class TokenWindows:
         return f"{self._file.name}, tokens {index * self._window} to {(index + 1) * self._window}"
 
 
+MAX_HEADER = 4096  # bytes; one row of integers needs 128
+
+
 def _npy(file: File) -> tuple[int, np.dtype[Any]]:
     """Return where the numbers of a `.npy` file begin, and their type."""
     head = file.read(0, 12)
     wide = head[6:7] != b"\x01"
     begin = (12 if wide else 10) + int.from_bytes(head[8:12] if wide else head[8:10], "little")
     try:
-        described = ast.literal_eval(file.read(12 if wide else 10, min(begin, 1 << 16)).decode("latin1"))
+        described = ast.literal_eval(file.read(12 if wide else 10, min(begin, MAX_HEADER)).decode("latin1"))
         dtype, shape = np.dtype(described["descr"]), described["shape"]
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
-        raise DataError(f"{file.url}: not a .npy file: {error}") from error
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise DataError(f"{file.url}: not a .npy file: {error or type(error).__name__}") from error
     if head[:6] != b"\x93NUMPY" or dtype.kind not in "iu" or len(shape) != 1:
         raise DataError(f"{file.url}: expected one row of integers, found {dtype} of shape {shape}")
     return begin, dtype
