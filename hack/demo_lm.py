@@ -83,7 +83,9 @@ def prepare(folder: Path, model: Path, **params: Any) -> Path:
     return file
 
 
-def answers(model: Path, adapters: Path | None, questions: list[list[dict[str, str]]]) -> list[str]:
+def answers(
+    model: Path, adapters: Path | None, questions: list[list[dict[str, str]]], longest: int = ANSWER
+) -> list[str]:
     """Return what plain transformers answers, with or without peft's adapters; nothing of TorchYard takes part."""
     import torch
     from peft import PeftModel
@@ -98,7 +100,7 @@ def answers(model: Path, adapters: Path | None, questions: list[list[dict[str, s
         asked = tokenizer.apply_chat_template(
             question, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
-        made = network.generate(**asked, max_new_tokens=ANSWER, do_sample=False)
+        made = network.generate(**asked, max_new_tokens=longest, do_sample=False)
         found.append(tokenizer.decode(made[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).strip())
     return found
 
