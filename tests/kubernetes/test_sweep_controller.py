@@ -1,7 +1,7 @@
 """A sweep on a cluster: killed between any two API calls it decides the same; and what only a person can solve."""
 
 import pytest
-from tests.support.kubernetes.sweep_world import KEY, NOW, World
+from tests.support.kubernetes.sweep_world import GRID, KEY, NOW, World
 
 from torchyard.kubernetes.client.errors import Details, Rejected
 from torchyard.sweeps.sampler import Sampler
@@ -28,6 +28,82 @@ async def test_a_kill_between_any_two_writes_changes_no_decision():
         await wild.until_over()
         assert wild.kill_at is None
         assert wild.decisions() == calm.decisions(), number
+
+
+JOINT = {
+    "parameters": [
+        {"path": "trainer.params.lr", "float": {"min": 0.0, "max": 0.3, "step": 0.1}},
+        {"path": "device", "choice": ["auto", "cpu"]},
+        {"path": "gpusPerNode", "choice": [0, 1]},  # device cpu needs no GPU
+    ],
+    "maxTrials": 16,
+    "maxFailed": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "rejects", "failed", "said"),
+    [
+        (JOINT, lambda _spec: False, [3, 7, 11, 15], "spec.gpusPerNode: device cpu needs no GPU"),
+        (GRID, lambda spec: spec["trainer"].get("params", {}).get("lr") == 0.3, [3], "the policy does not allow it"),
+    ],
+    ids=["by a rule", "by the API server"],
+)
+async def test_parameters_that_make_no_job_are_a_failed_trial_and_the_search_goes_on(spec, rejects, failed, said):
+    calm = await undisturbed(rejects=rejects, **spec)
+    status = calm.sweep()["status"]
+    assert (status["state"], status["trials"]["failed"]) == ("Succeeded", len(failed))
+    for number in failed:
+        job = calm.objects["trainingjobs", f"tune-{number}"]
+        assert job["spec"]["suspend"] is True, "it has no pods"
+        assert said in calm.record(f"tune-{number}")["rejected"]
+    warned = [message for kind, reason, message in calm.events if (kind, reason) == ("Warning", "TrialFailed")]
+    assert [message.split(":")[0] for message in warned] == [f"trial tune-{number}" for number in failed]
+    assert all(said in message for message in warned)
+    for number in range(0, len(calm.writes), 7):
+        wild = World(rejects=rejects, **spec)
+        wild.kill_at = number
+        await wild.until_over()
+        assert wild.decisions() == calm.decisions(), number
+
+
+async def test_a_job_that_is_rejected_without_its_parameters_too_is_no_failed_trial():
+    world = World(rejects=lambda _spec: True)
+    await world.visit()
+    assert stalled(world)[0] == "TrialRejected"
+    assert not world.trials()
+    world.rejects = lambda _spec: False
+    assert (await world.until_over())["trials"]["failed"] == 0
+
+
+async def test_events_tell_the_life_of_a_sweep():
+    world = World(**MANY)
+    world.fails = {"tune-2"}
+    status = await world.until_over()
+    reasons = [reason for _, reason, _ in world.events]
+    assert reasons[0] == "Started"
+    assert reasons[-1] == "Completed"
+    assert world.events[0][2] == "up to 14 trials, 2 at a time"
+    stopped = [name for verb, name in world.writes if verb == "PATCH"]
+    assert reasons.count("TrialStopped") + reasons.count("TrialContinued") == len(stopped)
+    assert reasons.count("TrialFailed") == status["trials"]["failed"] == 1
+    best = [message for _, reason, message in world.events if reason == "BestImproved"][-1]
+    assert best.startswith(f"trial {status['best']['trial']} is the best so far: score ")
+    assert all("worse than" in message for _, reason, message in world.events if reason == "TrialStopped")
+    before = len(world.events)
+    await world.visit()
+    assert len(world.events) == before
+
+
+async def test_a_sweep_whose_trials_get_no_pods_says_so():
+    world = World()
+    await world.visit()
+    for name in ("tune-0", "tune-1"):
+        world.edit("trainingjobs", name, lambda job: job.update(status={"state": "Pending", "reason": "Unschedulable"}))
+    await world.visit()
+    message = world.sweep()["status"]["message"]
+    assert message.startswith("trial tune-0 waits: pods cannot be placed (Unschedulable); `torchyard explain tune-0`")
+    assert message.endswith("1 other trial as well")
 
 
 async def test_trials_belong_to_the_sweep_and_report_their_rungs(caplog):

@@ -212,7 +212,9 @@ class Operator:
                 self._look_at_all(controller)
             # Its decisions need all trials, so it starts when they are known.
             trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
-            sweeps = SweepController(self._writing, self.sweeps, trials, clock=self._api.time)
+            sweeps = SweepController(
+                self._writing, self.sweeps, trials, record=self.cluster.recorder.record, clock=self._api.time
+            )
             self._sweep_controller = sweeps
             group.create_task(sweeps.run())
             group.create_task(self._invalid.run())

@@ -7,7 +7,7 @@ Nothing is kept between two visits but the last problem of a sweep. Parameters c
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from torchyard.kubernetes.sweeps import NameTakenError, Sweeps, Trials, delete_s
 from torchyard.reconcile.loop.workqueue import Closed, WorkQueue
 from torchyard.reconcile.ports import Conflict, Key, Unavailable
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Resume, Stop
+from torchyard.sweeps.events import SweepEvent, of_change, of_write
 from torchyard.sweeps.outcomes import Trial
 from torchyard.sweeps.plan import Problem, Suspend, SweepView, invalid, plan
 from torchyard.sweeps.received import InvalidSweep
@@ -44,6 +45,7 @@ class SweepController:
         api: for writes, on this side of the lease's fence.
         sweeps: cache of sweeps.
         trials: of those.
+        record: called with events for people; returns at once.
         clock: unix seconds.
         sampler: None: a process of its own.
     """
@@ -54,10 +56,11 @@ class SweepController:
         sweeps: Sweeps,
         trials: Trials,
         *,
+        record: Callable[[TrainingSweep, SweepEvent], None],
         clock: Callable[[], float] = time.time,
         sampler: Sampler | None = None,
     ) -> None:
-        self._api, self._sweeps, self._trials, self._clock = api, sweeps, trials, clock
+        self._api, self._sweeps, self._trials, self._record, self._clock = api, sweeps, trials, record, clock
         self._sampler = sampler or Sampler(limit=SUGGEST_SECONDS)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._problems: dict[Key, Problem] = {}
@@ -97,7 +100,8 @@ class SweepController:
             self._problems.pop(key, None)
             return None
         if isinstance(sweep, InvalidSweep):
-            after = invalid(sweep.status, sweep.problem, generation=sweep.metadata.generation, now=self._clock())
+            fault = Problem(SweepReason.INVALID_SPEC, sweep.problem)
+            after = invalid(sweep.status, fault, generation=sweep.metadata.generation, now=self._clock())
             await self._write(sweep, after)
             return RESYNC_SECONDS
         jobs = self._trials.of(sweep)
@@ -108,18 +112,10 @@ class SweepController:
         if decided.delete:
             await delete_sweep(self._api, sweep)
             return None
-        failed: Exception | None = None
         if any(not isinstance(action, Finish) for action in decided.actions):
             sweep = await self._with_our_key(sweep)
             decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=problem))
-        for action in decided.actions:
-            try:
-                await self._carry_out(sweep, action, jobs)
-                if not isinstance(action, Finish):
-                    _decisions.info("%s/%s: %s", *key, _told(sweep, action))
-            except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
-                failed = error
-                break
+        failed = await self._carry_out_all(sweep, decided.actions, jobs, trials)
         found = _problem(failed, sweep)
         if found != self._problems.get(key):
             if found is None:
@@ -130,11 +126,37 @@ class SweepController:
             if not isinstance(known, Problem):
                 decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=found))
         await self._write(sweep, decided.status)
+        for event in of_change(sweep, decided.status, trials):
+            self._record(sweep, event)
         if failed is not None:
             self._queue.fail(key)
             return None
         self._queue.succeed(key)
         return min(RESYNC_SECONDS, decided.due if decided.due is not None else RESYNC_SECONDS)
+
+    async def _carry_out_all(
+        self,
+        sweep: TrainingSweep,
+        actions: Sequence[Action | Suspend],
+        jobs: Mapping[int, TrainingJob | InvalidJob],
+        trials: Sequence[Trial],
+    ) -> Exception | None:
+        """Carry out actions in order; return the error that a person has to know of, after which none is tried."""
+        for action in actions:
+            try:
+                await self._carry_out(sweep, action, jobs)
+            except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
+                return error
+            if not isinstance(action, Finish):
+                _decisions.info("%s/%s: %s", *sweep.key, _told(sweep, action))
+            self._report_write(sweep, action, trials)
+        return None
+
+    def _report_write(self, sweep: TrainingSweep, action: Action | Suspend, trials: Sequence[Trial]) -> None:
+        trial = next((each for each in trials if each.record.number == getattr(action, "number", None)), None)
+        event = of_write(sweep, action, trial) if trial is not None and not isinstance(action, Suspend) else None
+        if event is not None:
+            self._record(sweep, event)
 
     async def _carry_out(
         self, sweep: TrainingSweep, action: Action | Suspend, jobs: Mapping[int, TrainingJob | InvalidJob]

@@ -36,12 +36,17 @@ def checked_bytes(data: bytes, source: str, sets: Sequence[str]) -> SweepValidat
     if result.sweep is None:
         return result
     spec = result.sweep.spec
-    first = trial_spec(spec.job_template.spec, {each.path: bound(each, last=False) for each in spec.parameters})
-    found = fault(TrainingJob(metadata=ObjectMeta(name="trial"), spec=first), source)
-    if found is None:
-        return result
-    said = msgspec.structs.replace(found, what=f"{found.what} (with the smallest or first value of each parameter)")
-    return SweepValidation(problems=(said,))
+    said: Problem | None = None
+    for last in (False, True):  # a trainer may reject single combinations; those trials fail
+        values = {each.path: bound(each, last=last) for each in spec.parameters}
+        job = TrainingJob(metadata=ObjectMeta(name="trial"), spec=trial_spec(spec.job_template.spec, values))
+        found = fault(job, source)
+        if found is None:
+            return result
+        said = said or found
+    assert said is not None
+    what = f"{said.what} (with the smallest or first value of each parameter, and a similar fault with the others)"
+    return SweepValidation(problems=(msgspec.structs.replace(said, what=what),))
 
 
 def the_sweep(result: SweepValidation, source: str) -> TrainingSweep:

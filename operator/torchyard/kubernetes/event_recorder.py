@@ -1,4 +1,4 @@
-"""Events of jobs, written in the background: bounded, never in the way of a reconcile, one for a transition."""
+"""Events of jobs and sweeps, written in the background: bounded, one for a transition, never awaited by a reconcile."""
 
 import asyncio
 import hashlib
@@ -14,6 +14,8 @@ from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.ports import Unavailable
+from torchyard.sweeps.events import SweepEvent
+from torchyard.sweeps.resource import TrainingSweep
 
 MAX_WAITING = 2000
 REPEAT_SECONDS = 60.0
@@ -22,6 +24,7 @@ WRITERS = 4
 TRIES = 4
 BASE_SECONDS = 0.5
 COMPONENT = "torchyard-operator"
+Subject = TrainingJob | TrainingSweep
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ class Recorder:
         self._warned: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # when a job was last warned of what
         self._added = asyncio.Event()
 
-    def record(self, job: TrainingJob, event: EmitEvent) -> None:
+    def record(self, job: Subject, event: EmitEvent | SweepEvent) -> None:
         """Have an event written. When too many wait, the oldest is dropped: the status says what matters."""
         now = self._clock()
         if event.type == "Warning" and self._repeats(job, event, now):
@@ -53,7 +56,7 @@ class Recorder:
         self._waiting.append((job.metadata.namespace, document(job, event, now=now, reporter=self._reporter)))
         self._added.set()
 
-    def _repeats(self, job: TrainingJob, event: EmitEvent, now: float) -> bool:
+    def _repeats(self, job: Subject, event: EmitEvent | SweepEvent, now: float) -> bool:
         """Whether this very warning was given a moment ago: what comes and goes is one trouble, not hundreds."""
         what = (job.metadata.uid, event.reason, event.message)
         if now - self._warned.get(what, -REPEAT_SECONDS) < REPEAT_SECONDS:
@@ -99,8 +102,8 @@ class Recorder:
         )
 
 
-def document(job: TrainingJob, event: EmitEvent, *, now: float, reporter: str) -> dict[str, Any]:
-    """The event; its name is made of the version of the job that the plan saw, so that a repeated write is none."""
+def document(job: Subject, event: EmitEvent | SweepEvent, *, now: float, reporter: str) -> dict[str, Any]:
+    """The event; its name is made of the version of the object that the plan saw, so that a repeated write is none."""
     meta = job.metadata
     identity = f"{meta.uid}\n{meta.resource_version}\n{event.reason}\n{event.message}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]

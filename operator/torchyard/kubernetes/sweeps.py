@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob, job_document
 from torchyard.api.validation.parse import InvalidJob, metadata_of
 from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
 from torchyard.kubernetes.client.api import MERGE_PATCH, UNCHECKED, Api
-from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
+from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound, Rejected
 from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
@@ -22,6 +23,8 @@ from torchyard.sweeps.trials import edited, trial_job
 
 MANY_KEYS = 32
 KEPT_KEYS = 8
+QUOTA = "exceeded quota"
+"""In the API server's sentence about a request that a ResourceQuota does not allow."""
 
 
 class NameTakenError(Exception):
@@ -87,12 +90,24 @@ class Trials:
     async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
         """Create the job of a trial; one that this sweep has created already is success.
 
+        Where the API server rejects the job and takes it without its parameters, those are at fault: the trial is
+        created as one that failed (`trials.trial_job`).
+
         Raises:
-            ValueError: the parameters make no valid spec.
             NameTakenError: the name belongs to another job.
-            Rejected, Unavailable, Conflict: it was not created.
+            Rejected, Unavailable, Conflict: it was not created, for another reason than its parameters.
         """
-        job = trial_job(sweep, record)
+        try:
+            await self._create(sweep, trial_job(sweep, record))
+        except Rejected as error:
+            if QUOTA in error.message:  # what is free may change between two requests
+                raise
+            try:
+                await self._create(sweep, trial_job(sweep, replace(record, rejected=str(error))))
+            except Rejected:
+                raise error from None
+
+    async def _create(self, sweep: TrainingSweep, job: TrainingJob) -> None:
         document = job_document(job, with_status=False)
         record_text = document["metadata"]["annotations"][TRIAL]
         signature = self._provenance.sign(sweep, job.metadata.name, record_text)

@@ -12,14 +12,16 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
-from torchyard.local.run import RunFolder, edit_job, read_run, take_lock, write_atomic
+from torchyard.local.run import RunFolder, edit_job, read_run, take_lock, write_atomic, write_status_file
 from torchyard.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
-from torchyard.sweeps.trials import edited, trial_job
+from torchyard.sweeps.trials import edited, trial_job, trial_of
 
 MAX_BYTES = 4 * 1024 * 1024
 METRICS_INTERVAL = Duration("1s")
@@ -162,10 +164,10 @@ def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
 
 
 def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
-    """Create the run of a trial.
+    """Create the run of a trial; one whose parameters make no job has failed.
 
     Raises:
-        ValueError: its parameters make no valid job, or its name is taken.
+        ValueError: its name is taken.
         OSError: it cannot be written.
     """
     job = trial_job(sweep, record)
@@ -173,9 +175,15 @@ def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         job.spec, metrics=msgspec.structs.replace(job.spec.metrics, interval=METRICS_INTERVAL)
     )
     job = msgspec.structs.replace(job, spec=spec)
-    return create_run(
-        run_folder(job.metadata.name), job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or "."))
-    )
+    folder = run_folder(job.metadata.name)
+    made = create_run(folder, job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or ".")))
+    if rejected := trial_of(made).record.rejected:
+        status = TrainingJobStatus(
+            state=State.FAILED, reason=Reason.INVALID_SPEC, message=f"{rejected}.", completion_time=Time.of(time.time())
+        )
+        made = msgspec.structs.replace(made, status=status)
+        write_status_file(folder, made)
+    return made
 
 
 def edit_trial(

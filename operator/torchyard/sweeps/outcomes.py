@@ -20,11 +20,17 @@ class Trial(Struct, frozen=True, kw_only=True):
     suspended: bool = False
     """Whether the job's spec says so."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    """Of the job's status."""
+    message: str = ""
+    """Of the job's status."""
+    ended: float = 0.0
+    """Unix seconds at which the job was over; 0: it is not."""
 
     @property
     def at_rest(self) -> bool:
         """Whether no process of the job is left."""
-        return self.state in {"Succeeded", "Failed", "Suspended"}
+        return self.state in {"Succeeded", "Failed", "Suspended"} or bool(self.record.rejected)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -71,6 +77,9 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
     Values of rungs decide, not the moment at which the controller looked: a trial that ran past the rung where it was
     to be stopped, because no controller was there, was stopped at that rung all the same.
     """
+    if trial.record.rejected:
+        first = trial.record.units[0].number
+        return [Outcome(unit=first, trial=trial.record.number, kind="failed", percent=0)]
     values = rung_values(spec, trial)
     found: list[Outcome | None] = []
     past = 0
@@ -92,6 +101,15 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
         )
         past = stop
     return found
+
+
+def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
+    """Return why a trial that failed did, in one sentence without a full stop."""
+    if trial.record.rejected:
+        return f"its parameters make no job: {trial.record.rejected}"
+    if trial.state == "Succeeded":
+        return f"it trained to its end without a finite value of {spec.objective.metric}"
+    return trial.message.rstrip(".") or "its job failed"
 
 
 def better(spec: TrainingSweepSpec, one: float, other: float) -> bool:

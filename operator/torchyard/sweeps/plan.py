@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.formatting import clean, figure
+from torchyard.api.formatting import clean, figure, plural
+from torchyard.api.reasons import Kind, Reason
 from torchyard.api.status import Condition
 from torchyard.api.values import Time, since
 from torchyard.sweeps.decide import Action, Finish, decide
@@ -80,7 +81,9 @@ def plan(view: SweepView) -> SweepPlan:
     expiry = _expiry(view.sweep)
     expired = expiry is not None and now >= expiry
     problem = _changed_spec(view) or view.problem
-    if problem is not None and problem.reason in _BEFORE_DECISIONS:
+    if problem is not None and problem.reason is SweepReason.DAMAGED_TRIAL:  # the trials cannot all be read
+        return SweepPlan(status=invalid(status, problem, generation=generation, now=now))
+    if problem is not None and problem.reason is SweepReason.SPEC_CHANGED:
         return SweepPlan(status=_status(view, "Running", problem.reason, problem.message, stalled=True))
     due = expiry - now if expiry is not None and not expired else None
     if spec.suspend and not expired:
@@ -97,23 +100,42 @@ def plan(view: SweepView) -> SweepPlan:
     if problem is not None:
         after = _status(view, "Running", problem.reason, problem.message, stalled=True)
     else:
-        after = _status(view, "Running", SweepReason.SEARCHING, SENTENCES[SweepReason.SEARCHING])
+        after = _status(view, "Running", SweepReason.SEARCHING, _searching(view, actions))
     return SweepPlan(actions=actions, status=after, due=due)
 
 
-def invalid(sweep_status: TrainingSweepStatus, problem: str, *, generation: int, now: float) -> TrainingSweepStatus:
-    """Return the status of a sweep whose spec cannot be read or breaks a rule; what was found before stays."""
+def invalid(sweep_status: TrainingSweepStatus, problem: Problem, *, generation: int, now: float) -> TrainingSweepStatus:
+    """Return the status of a sweep whose spec or trials cannot be read; what was found before stays."""
     status = replace(
         sweep_status,
         observed_generation=generation,
         state=sweep_status.state or "Running",
-        reason=SweepReason.INVALID_SPEC,
-        message=clean(problem)[:MAX_MESSAGE],
+        reason=problem.reason,
+        message=clean(problem.message)[:MAX_MESSAGE],
     )
     return _with_conditions(status, now, stalled=True)
 
 
-_BEFORE_DECISIONS = frozenset({SweepReason.SPEC_CHANGED, SweepReason.DAMAGED_TRIAL})
+def _searching(view: SweepView, actions: Sequence[Action | Suspend]) -> str:
+    """Return what a sweep that searches waits for, if that takes long."""
+    sweep, spec = view.sweep, view.sweep.spec
+    waiting = [
+        (trial, reason)
+        for trial in sorted(view.trials, key=lambda trial: trial.record.number)
+        if not trial.at_rest and (reason := Reason.of(trial.reason)) and reason.kind is Kind.WAITING
+        and reason.announced
+    ]  # fmt: skip
+    if waiting:
+        (trial, reason), others = waiting[0], len(waiting) - 1
+        name = trial_name(sweep.metadata.name, trial.record.number)
+        more = f"; {plural(others, 'other trial')} as well" if others else ""
+        return f"trial {name} waits: {reason.sentence} ({reason}); `torchyard explain {name}` says more{more}"
+    running = [trial for trial in view.trials if outcomes_of(spec, trial)[-1] is None]
+    if running and not actions and len(running) < spec.parallel_trials:
+        oldest = min(running, key=lambda trial: trial.record.units[-1].number)
+        name = trial_name(sweep.metadata.name, oldest.record.number)
+        return f"the next trial waits for the result of {name}, or all have begun"
+    return SENTENCES[SweepReason.SEARCHING]
 
 
 def _finished(spec: TrainingSweepSpec, status: TrainingSweepStatus, now: float) -> SweepPlan:

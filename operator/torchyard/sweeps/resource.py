@@ -23,6 +23,9 @@ MAX_SWEEP_NAME = MAX_JOB_NAME - 1 - len(str(MAX_TRIALS - 1))
 """`<sweep>-<number>` must be the name of a job."""
 
 
+MAX_REJECTED = 1000
+
+
 class Unit(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """One decision to train: a new trial, or a stopped one that goes on."""
 
@@ -43,6 +46,8 @@ class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     """Values of the objective by percent of the steps, as they were when the trial was stopped."""
     spec: str = ""
     """Digest of the part of the sweep's spec that may not change (`trials.fingerprint`); empty: it was compared."""
+    rejected: str = ""
+    """Why these parameters make no job, at most `MAX_REJECTED` characters; the job is the template then, suspended."""
 
 
 class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.sweeps.outcomes import best_of, better, outcomes_of
+from torchyard.sweeps.outcomes import best_of, better, outcomes_of, why_failed
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.space import trial_spec
 from torchyard.sweeps.trials import trial_of
@@ -28,6 +28,7 @@ class Result(Struct, frozen=True, kw_only=True):
         progress: of the job, for people.
         seconds: from its start to its end; None: it is not over.
         best: whether it is the best of those that trained to their end.
+        why: it failed; empty: it did not.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Result(Struct, frozen=True, kw_only=True):
     progress: str
     seconds: float | None
     best: bool = False
+    why: str = ""
 
 
 def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Result]:
@@ -50,6 +52,7 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
     results = []
     for number, job in sorted(jobs.items()):
         outcome, status, done = found[number][-1], job.status, job.status.progress.percent
+        failed = outcome is not None and outcome.kind == "failed"
         value = outcome.value if outcome is not None else status.metrics.get(sweep.spec.objective.metric)
         begun, ended = status.start_time, status.completion_time
         results.append(
@@ -59,11 +62,12 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
                 outcome=outcome.kind if outcome is not None else "running",
                 state=str(status.state),
                 value=value,
-                percent=outcome.percent if outcome is not None else int(done or 0),
+                percent=outcome.percent if outcome is not None and not failed else int(done or 0),
                 parameters=trials[number].record.parameters,
                 progress=f"{int(done)}%" if done is not None else "",
                 seconds=ended - begun if begun is not None and ended is not None else None,
                 best=best is not None and best.trial == number,
+                why=why_failed(sweep.spec, trials[number]) if failed else "",
             )
         )
     return results
@@ -93,10 +97,12 @@ def csv_of(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     text = io.StringIO()
     paths = [parameter.path for parameter in sweep.spec.parameters]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "name", "outcome", "percent", sweep.spec.objective.metric, "seconds", "best", *paths])
+    metric = sweep.spec.objective.metric
+    writer.writerow(["trial", "name", "outcome", "percent", metric, "seconds", "best", "why", *paths])
     for each in results:
         value = "" if each.value is None else repr(each.value)
         seconds = "" if each.seconds is None else f"{each.seconds:.0f}"
         cells = [each.parameters.get(path, "") for path in paths]
-        writer.writerow([each.number, each.name, each.outcome, each.percent, value, seconds, int(each.best), *cells])
+        known = [each.number, each.name, each.outcome, each.percent, value, seconds, int(each.best), each.why]
+        writer.writerow([*known, *cells])
     return text.getvalue()

@@ -3,8 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -109,17 +109,35 @@ def first_fault(spec: TrainingSweepSpec) -> Fault | None:
 
 
 def at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
-    """Yield a fault of the jobs that have the first, or the last, value of every parameter."""
-    for last in (False, True):
-        try:
-            job = trial_spec(spec.job_template.spec, {each.path: bound(each, last=last) for each in spec.parameters})
-        except ValueError as error:
-            yield "the job of a trial", str(error), "correct the ranges"
-            return
-        for path, what, fix in judge(job):
-            end = "largest or last" if last else "smallest or first"
-            yield f"{path} of the trial with the {end} values", what, fix
-            return
+    """Yield a fault of each field whose first or last value makes no job, whatever the others are.
+
+    Others are as in the template, or have their first values, or their last ones. Values that only together are invalid
+    make a trial that fails (`trials.trial_job`), not a sweep that is rejected.
+    """
+    template = spec.job_template.spec
+    firsts, lasts = ({each.path: bound(each, last=last) for each in spec.parameters} for last in (False, True))
+    for path, first in firsts.items():
+        if path.startswith(PARAMS):
+            continue  # no rule between fields reads them
+        for end, value in (("smallest or first", first), ("largest or last", lasts[path])):
+            said: Fault | None = None
+            for others in ({}, firsts, lasts):
+                found = _fault(template, {**others, path: value})
+                if found is None:
+                    break
+                said = said or found
+            else:
+                assert said is not None
+                where, what, fix = said
+                yield f"{where} of a trial with the {end} value of {path}", what, fix
+                break
+
+
+def _fault(template: TrainingJobSpec, values: Mapping[str, Any]) -> Fault | None:
+    try:
+        return next(judge(trial_spec(template, values)), None)
+    except ValueError as error:
+        return "spec", str(error), "correct the range"
 
 
 def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:

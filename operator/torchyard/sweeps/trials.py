@@ -5,11 +5,25 @@ import hashlib
 import msgspec
 from msgspec.structs import replace
 
+from torchyard.api.formatting import clean
 from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Milestones
+from torchyard.api.validation.rule_engine import judge
+from torchyard.api.values import since
 from torchyard.sweeps.outcomes import Trial, rungs
-from torchyard.sweeps.resource import KIND, SWEEP, SWEEP_UID, TRIAL, TrainingSweep, TrialRecord, Unit, trial_name
-from torchyard.sweeps.space import trial_spec
+from torchyard.sweeps.resource import (
+    KIND,
+    MAX_REJECTED,
+    SWEEP,
+    SWEEP_UID,
+    TRIAL,
+    TrainingSweep,
+    TrialRecord,
+    Unit,
+    trial_name,
+)
+from torchyard.sweeps.space import Values, trial_spec
 from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
 
 
@@ -28,7 +42,16 @@ def trial_of(job: TrainingJob) -> Trial:
         raise ValueError(
             f"run {job.metadata.name}: annotation {TRIAL}: no units; delete the trial; it is then run again"
         )
-    return Trial(record=record, state=job.status.state, suspended=job.spec.suspend, metrics=job.status.metrics)
+    status = job.status
+    return Trial(
+        record=record,
+        state=status.state,
+        suspended=job.spec.suspend,
+        metrics=status.metrics,
+        reason=status.reason,
+        message=status.message,
+        ended=since(job.metadata.creation_timestamp if record.rejected else status.completion_time, 0.0),
+    )
 
 
 def is_owned(sweep: TrainingSweep, job: ObjectMeta) -> bool:
@@ -45,10 +68,15 @@ def is_owned(sweep: TrainingSweep, job: ObjectMeta) -> bool:
 def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
     """Return the job of a new trial; a job with rungs reports its values there.
 
-    Raises:
-        ValueError: the parameters make no valid spec.
+    Parameters that only together are invalid make no job. The trial is then the template, suspended, and its record
+    says why, so that it counts as failed for every controller and the search goes on.
     """
-    spec = trial_spec(sweep.spec.job_template.spec, record.parameters)
+    template = sweep.spec.job_template.spec
+    if rejected := record.rejected or fault_of(template, record.parameters):
+        record = replace(record, rejected=clean(rejected)[:MAX_REJECTED])
+        spec = replace(template, suspend=True)
+    else:
+        spec = trial_spec(template, record.parameters)
     if percents := rungs(sweep.spec.early_stopping):
         milestones = Milestones(metric=sweep.spec.objective.metric, percents=percents)
         spec = replace(spec, metrics=replace(spec.metrics, milestones=milestones))
@@ -59,6 +87,14 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         annotations={TRIAL: encoded(record)},
     )
     return TrainingJob(metadata=metadata, spec=spec)
+
+
+def fault_of(template: TrainingJobSpec, parameters: Values) -> str:
+    """Return why the template with these parameters is no valid job; empty: it is one."""
+    try:
+        return next((f"{path}: {what}: {fix}" for path, what, fix in judge(trial_spec(template, parameters))), "")
+    except ValueError as error:
+        return str(error)
 
 
 def edited(

@@ -10,12 +10,13 @@ from torchyard.api.validation.parse import received
 from torchyard.api.values import rfc3339
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
-from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Details, NotFound
+from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Details, NotFound, Rejected
 from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
+from torchyard.sweeps.events import SweepEvent
 from torchyard.sweeps.outcomes import outcomes_of, rungs
 from torchyard.sweeps.received import received_sweep
-from torchyard.sweeps.resource import TRIAL
+from torchyard.sweeps.resource import TRIAL, TrainingSweep
 from torchyard.sweeps.sampler import Sampler
 from torchyard.sweeps.spec import EarlyStopping
 from torchyard.sweeps.trials import trial_of
@@ -44,12 +45,18 @@ class World:
     Args:
         spec: of the sweep, over that of `GRID`.
         score: value of a trial by its learning rate and percent; None: it reports none.
+        rejects: whether the API server rejects a job that has this spec.
     """
 
     def __init__(
-        self, score: Callable[[float, int], float | None] | None = None, sampler: Sampler | None = None, **spec: Any
+        self,
+        score: Callable[[float, int], float | None] | None = None,
+        sampler: Sampler | None = None,
+        rejects: Callable[[dict[str, Any]], bool] = lambda _spec: False,
+        **spec: Any,
     ) -> None:
-        self.score, self.sampler, self.now = score or noisy, sampler, NOW
+        self.score, self.sampler, self.rejects, self.now = score or noisy, sampler, rejects, NOW
+        self.events: list[tuple[str, str, str]] = []
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.writes: list[tuple[str, str]] = []
         self.fails: set[str] = set()
@@ -109,6 +116,8 @@ class World:
         if verb == "POST":
             if (plural, name) in self.objects:
                 raise AlreadyExists("there is one")
+            if self.rejects(body["spec"]):
+                raise Rejected(422, "Invalid", "the policy does not allow it", Details())
             owners = body["metadata"]["ownerReferences"]
             assert [each["uid"] for each in owners] == [self.sweep()["metadata"]["uid"]]
             self.put(plural, copy.deepcopy(body))
@@ -137,7 +146,12 @@ class World:
         for (plural, _), document in self.objects.items():
             (jobs if plural == "trainingjobs" else sweeps).hear(None, json.loads(json.dumps(document)))
         trials = Trials(self, jobs, self.provenance)  # type: ignore[arg-type]
-        return SweepController(self, sweeps, trials, clock=lambda: self.now, sampler=self.sampler)  # type: ignore[arg-type]
+
+        def record(_sweep: TrainingSweep, event: SweepEvent) -> None:
+            self.events.append((event.type, str(event.reason), event.message))
+
+        clock = lambda: self.now  # noqa: E731 -- of this world, whenever it is asked
+        return SweepController(self, sweeps, trials, record=record, clock=clock, sampler=self.sampler)  # type: ignore[arg-type]
 
     async def visit(self) -> None:
         """Let a fresh operator visit the sweep once; it may be killed meanwhile."""

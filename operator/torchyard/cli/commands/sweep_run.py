@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import State
 from torchyard.cli.commands.job_options import JobOptions
 from torchyard.cli.commands.sweep_files import sweep_of
 from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.views.sweep_table import line_of, table_of
+from torchyard.cli.views.sweep_table import ended_line, line_of, table_of
 from torchyard.client.sweep_files import named
 from torchyard.sweeps.resource import TrainingSweep
+from torchyard.sweeps.trials import trial_of
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -54,7 +56,8 @@ class _Watching:
         self.sweep = sweep
         self.jobs: Mapping[int, TrainingJob] = {}
         self.stop = asyncio.Event()
-        self.said: dict[int, str] = {}
+        self.said: dict[int, State] = {}
+        self.begun = False  # of trials that ended before this command nothing is said
 
     async def until_over(self, output: Format | None) -> int:
         """Control and show the sweep; return the exit code."""
@@ -87,9 +90,13 @@ class _Watching:
     def _changed(self, jobs: Mapping[int, TrainingJob]) -> None:
         self.jobs = dict(jobs)
         for number, job in jobs.items():
-            before, self.said[number] = self.said.get(number), job.status.state
-            if before not in {None, job.status.state} and job.status.state.at_rest and not sys.stderr.isatty():
-                say(f"{job.metadata.name}: {job.status.state}; {line_of(self.sweep, self.jobs)}")
+            # A trial whose parameters make no job is at rest from the start.
+            state = State.FAILED if trial_of(job).record.rejected else job.status.state
+            before, self.said[number] = self.said.get(number), state
+            ended = state.at_rest and (before not in {None, state} or (before is None and self.begun))
+            if ended and not sys.stderr.isatty():
+                say(ended_line(self.sweep, self.jobs, number))
+        self.begun = True
 
     def _asked(self) -> None:
         if not self.stop.is_set():

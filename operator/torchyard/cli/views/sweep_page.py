@@ -119,11 +119,14 @@ def _importances(shares: Mapping[str, float]) -> str:
 
 def _table(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     paths = [parameter.path for parameter in sweep.spec.parameters]
-    head = "".join(f"<th>{escape(each)}</th>" for each in ("trial", "outcome", sweep.spec.objective.metric, *paths))
+    failures = ["why"] if any(each.why for each in results) else []
+    names = ("trial", "outcome", sweep.spec.objective.metric, *paths, *failures)
+    head = "".join(f"<th>{escape(each)}</th>" for each in names)
     rows = []
     for each in results:
         cells = [each.name, each.outcome, "" if each.value is None else f"{each.value:.6g}"]
         cells += [json.dumps(each.parameters[path]) if path in each.parameters else "" for path in paths]
+        cells += [each.why] if failures else []
         kind = ' class="best"' if each.best else ""
         rows.append(f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"

@@ -15,6 +15,7 @@ from torchyard.sweeps.results import Result, best_so_far, results_of
 
 SHOWN_TRIALS = 12
 CURVE_ROWS = 4
+SHOWN_FAILURES = 3
 
 
 def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> RenderableType:
@@ -39,8 +40,17 @@ def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> Renderabl
         cells += [_shown(each.parameters.get(path)) for path in paths]
         table.add_row(*cells, style="bold green" if each.best else None)
     curve = [(float(place), value) for place, value in enumerate(best_so_far(sweep, results))]
-    lines = draw(curve, 60, CURVE_ROWS)
+    failed = [each for each in results if each.why]
+    lines = [*draw(curve, 60, CURVE_ROWS), *(f"{each.name} failed: {each.why}" for each in failed[-SHOWN_FAILURES:])]
     return Group(Text(_line(sweep, results)), table, *(Text(each) for each in lines))
+
+
+def ended_line(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], number: int) -> str:
+    """Return how a trial ended or stopped, with counts and the best trial so far."""
+    results = results_of(sweep, jobs)
+    trial = next(each for each in results if each.number == number)
+    how = f"failed: {trial.why}" if trial.why else trial.state
+    return f"{trial.name}: {how}; {_line(sweep, results)}"
 
 
 def line_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> str:
