@@ -1,9 +1,8 @@
 """Runs and sweeps of this machine that this process controls: until they are over or the process ends."""
 
 import asyncio
-import concurrent.futures.thread
+import atexit
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TimedOutError
@@ -118,7 +117,4 @@ def _stop_all() -> None:
         each.wait(EXIT_SECONDS)
 
 
-# Stopping a run needs threads of executors. The module of `concurrent.futures` ends those before the functions of
-# `atexit` are called, by this very list, which is called from its end.
-assert concurrent.futures.thread
-threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # noqa: SLF001
+atexit.register(_stop_all)

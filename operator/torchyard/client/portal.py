@@ -5,13 +5,65 @@ Python program must go on while that program does something else.
 """
 
 import asyncio
+import functools
 import os
+import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
+MOST_THREADS = 32
+
+
+class Workers(ThreadPoolExecutor):
+    """Threads for the blocking calls of the loop, which work until the process is gone.
+
+    Those of `concurrent.futures` end before functions of `atexit` are called. Saving and stopping a run, which is done
+    there, needs them. `asyncio` accepts only a ThreadPoolExecutor; its methods that use threads are replaced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MOST_THREADS)
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._open = self._begun = 0
+        self._begin()  # at the end of the process, none may be begun
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Have a thread call the function."""
+        future: Future[T] = Future()
+        with self._guard:
+            self._open += 1
+            if self._open > self._begun and self._begun < MOST_THREADS:
+                try:
+                    self._begin()
+                except RuntimeError:  # the process ends; the call waits for a thread
+                    if not self._begun:
+                        raise
+        self._calls.put((future, functools.partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Do nothing: the threads end with the process."""
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._work, name="torchyard-call", daemon=True).start()
+        self._begun += 1
+
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 -- it is raised where the result is asked for
+                    future.set_exception(error)
+            del future, call
+            with self._guard:
+                self._open -= 1
 
 
 class Portal:
@@ -28,6 +80,7 @@ class Portal:
         with self._lock:
             if self._loop is None or self._process != os.getpid():
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                self._loop.set_default_executor(Workers())
                 threading.Thread(target=self._loop.run_forever, name="torchyard", daemon=True).start()
             return self._loop
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from torchyard.api.formatting import plural
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
@@ -16,7 +17,7 @@ from torchyard.api.validation.rule_engine import judge
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import BUILT_IN, MODULE_PATTERN
-from torchyard.sweeps.space import bound, grid_size, strange, trial_spec
+from torchyard.sweeps.space import bound, element, grid_size, strange, trial_spec
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
@@ -171,6 +172,13 @@ def _target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> 
     if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
         yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
         return
+    if (found := element(parameter.path)) is not None:
+        field, key = found
+        size = len(getattr(spec.job_template.spec, field))
+        if isinstance(key, int) and key >= size:
+            fix = f"list it in jobTemplate.spec.{field}, with any value; the first one is {field}[0]"
+            yield f"{path}.path", f"{field} has {plural(size, 'item')}, and none at {key}", fix
+        return
     trainer = spec.job_template.spec.trainer
     known = field_schema(parameter.path, trainer.name if trainer is not None else None)
     if isinstance(known, tuple):
@@ -210,7 +218,10 @@ def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | N
         schema, walked = fields[part], f"{walked}.{part}".lstrip(".")
     scalar = schema.get("type") in {"string", "integer", "number", "boolean"} or schema.get(INT_OR_STRING)
     if not scalar and not schema.get(ANY):
-        return f"{shown(path)} is a section or a list", "give a field with one value"
+        fix = "give a field with one value"
+        if path in {"args", "command", "env"}:
+            fix = "name one element: env[NAME]" if path == "env" else f"name one element: {path}[1]"
+        return f"{shown(path)} is a section or a list", fix
     return schema
 
 

@@ -3,15 +3,17 @@
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from torchyard.api.formatting import plural
 from torchyard.api.resource import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.values import decode
-from torchyard.sweeps.spec import FloatRange, IntRange, Parameter, TrainingSweepSpec
+from torchyard.sweeps.spec import ELEMENT_PATTERN, FloatRange, IntRange, Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]
 """Parameters of a trial by path."""
@@ -81,15 +83,39 @@ def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
     """
     document = sparse(template)
     for path, value in values.items():
+        _put(document, path, value)
+    try:
+        return msgspec.convert(document, TrainingJobSpec, dec_hook=decode)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def element(path: str) -> tuple[str, int | str] | None:
+    """Return the list and the index or name of a path such as `args[1]` or `env[LR]`; None: it names a field."""
+    match = re.fullmatch(ELEMENT_PATTERN, path)
+    if match is None:
+        return None
+    return (match[1], int(match[2])) if match[1] else (match[3], match[4])
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    found = element(path)
+    if found is None:
         holder = document
         *outer, last = path.split(".")
         for name in outer:
             holder = holder.setdefault(name, {})
         holder[last] = value
-    try:
-        return msgspec.convert(document, TrainingJobSpec, dec_hook=decode)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+        return
+    field, key = found
+    items: list[Any] = document.setdefault(field, [])
+    text = value if isinstance(value, str) else json.dumps(value)
+    if isinstance(key, str):
+        items[:] = [*(each for each in items if each["name"] != key), {"name": key, "value": text}]
+    elif key < len(items):
+        items[key] = text
+    else:
+        raise ValueError(f"{path}: {field} has {plural(len(items), 'item')}")
 
 
 def _is_within(bounds: FloatRange | IntRange, value: Any) -> bool:

@@ -15,7 +15,10 @@ MAX_PARAMETERS = 32
 MAX_CHOICES = 64
 MAX_PARAMETERS_BYTES = 16 * 1024
 """Of `parameters` as JSON; a structural schema cannot say it."""
-PATH_PATTERN = r"^[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+NAMES_PATTERN = r"[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+ELEMENT_PATTERN = r"(args|command)\[([0-9]{1,3})\]|(env)\[([A-Za-z_][A-Za-z0-9_]*)\]"
+"""One argument, or one environment variable: the only elements of lists that may be parameters."""
+PATH_PATTERN = f"^({NAMES_PATTERN}|{ELEMENT_PATTERN})$"
 
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256)]
 Values = Annotated[list[Any], Meta(min_length=1, max_length=MAX_CHOICES)]
@@ -103,7 +106,13 @@ class Condition(Model, frozen=True, kw_only=True):
 class Parameter(Model, frozen=True, kw_only=True):
     """One field of the job that trials differ in. Give one of float, int, choice."""
 
-    path: Annotated[Path, doc("Field of the job's spec: trainer.params.lr, parallelism.globalBatchSize.")]
+    path: Annotated[
+        Path,
+        doc(
+            "Field of the job's spec: trainer.params.lr, parallelism.globalBatchSize; or an argument, args[1], or an "
+            "environment variable, env[LR], which get the value as text."
+        ),
+    ]
     float_: Annotated[FloatRange | None, doc("A number of a range.")] = field(default=None, name="float")
     int_: Annotated[IntRange | None, doc("A whole number of a range.")] = field(default=None, name="int")
     choice: Annotated[
