@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import convert
 
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.cli.main import main
 from torchyard.sweeps.reference import reference_markdown
 from torchyard.sweeps.rules import trainer_metrics
+from torchyard.sweeps.space import trial_spec
 from torchyard.sweeps.validate import validate_sweep, validate_sweep_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +54,39 @@ def test_a_mistake_is_named_with_its_path_and_fix(old, new, path, said):
     assert [problem.path for problem in problems] == [path]
     assert said in str(problems[0])
     assert problems[0].line > 1
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("args[1]", ""),
+        ("env[LR]", ""),
+        ("env[NEW]", ""),
+        ("args[2]", "args has 2 items, and none at 2: list it in jobTemplate.spec.args"),
+        ("command[0]", "command has 0 items"),
+        ("args", "'args' is a section or a list: name one element: args[1]"),
+        ("env", "name one element: env[NAME]"),
+        ("env[RANK]", "'RANK' is reserved"),
+        ("volumes[0]", "not a field, an argument or a variable: trainer.params.lr, args[1], env[LR]"),
+    ],
+)
+def test_of_lists_only_arguments_and_variables_can_be_tuned(path, said):
+    document = yaml.safe_load(TEXT)
+    document["spec"]["parameters"] = [{"path": path, "choice": [1, 2.5]}]
+    del document["spec"]["earlyStopping"]
+    script = {"script": "pass", "args": ["--lr", "0.1"], "env": [{"name": "LR", "value": "0.1"}]}
+    document["spec"]["jobTemplate"]["spec"] = {**script, "metrics": {"patterns": ["evalReturn=(?P<evalReturn>.*)"]}}
+    found = [str(each) for each in validate_sweep_bytes(yaml.safe_dump(document).encode(), "s.yaml").problems]
+    assert [said in each for each in found] == ([True] if said else []), found
+
+
+def test_an_argument_and_a_variable_get_their_values_as_text():
+    script = {"command": ["a", "b"], "args": ["--lr", "0.1"], "env": [{"name": "LR", "value": "1"}, {"name": "X"}]}
+    template = convert(script, TrainingJobSpec)
+    made = trial_spec(template, {"args[1]": 0.001, "command[0]": "c", "env[LR]": 1e-05, "env[NEW]": True})
+    assert (made.args, made.command) == (["--lr", "0.001"], ["c", "b"])
+    assert {each.name: each.value for each in made.env} == {"LR": "1e-05", "X": "", "NEW": "true"}
+    assert template.args == ["--lr", "0.1"]
 
 
 def test_a_script_is_known_by_its_patterns_and_has_no_rungs():

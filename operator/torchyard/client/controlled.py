@@ -61,15 +61,22 @@ class Controlled(Generic[T]):
         try:
             return await work(self._stop, self._kill)
         except (ValueError, SamplerError, MissingLibraryError) as error:
-            raise TorchYardError(str(error).rstrip(".")) from error
+            raise self._failed(TorchYardError(str(error).rstrip("."))) from error
         except OSError as error:
             what = f"{self._key} cannot be controlled any more: {error}"
-            raise TorchYardError(what, "correct that, then start it again: it goes on", FAILED) from error
+            fix = "correct that, then start it again: it goes on"
+            raise self._failed(TorchYardError(what, fix, FAILED)) from error
         finally:
             _CONTROLLED.pop(self._key, None)
 
+    def _failed(self, error: TorchYardError) -> TorchYardError:
+        _FAILED[self._key] = error
+        return error
+
 
 _CONTROLLED: dict[str, Controlled[Any]] = {}
+_FAILED: dict[str, TorchYardError] = {}
+"""Why the last control of a run or sweep from this process ended early."""
 
 
 def control(folder: RunFolder) -> Controlled[TrainingJob]:
@@ -80,6 +87,11 @@ def control(folder: RunFolder) -> Controlled[TrainingJob]:
 def controlled_here(folder: RunFolder) -> Controlled[TrainingJob] | None:
     """Return the control of a run, if it is this process that has it."""
     return _CONTROLLED.get(str(folder.path))
+
+
+def failed_here(folder: RunFolder) -> TorchYardError | None:
+    """Return why this process could not control a run any more; None: it did not try, or did not fail."""
+    return _FAILED.get(str(folder.path))
 
 
 def control_sweep_here(sweep: TrainingSweep) -> Controlled[Finish | None]:
@@ -104,6 +116,7 @@ def _key_of(sweep: str) -> str:
 def _controlled(key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> Controlled[T]:
     known = _CONTROLLED.get(key)
     if known is None:
+        _FAILED.pop(key, None)
         known = _CONTROLLED[key] = Controlled(key, work)
     return known
 

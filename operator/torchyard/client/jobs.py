@@ -242,15 +242,23 @@ class Job:
         """Yield the job at each change until it is over; end if it is deleted."""
         async with self._backend() as backend:
             before = None
-            async for seen in backend.states(self.name, self.uid):
-                if seen is None:
-                    return
-                if isinstance(seen, Away) or seen == before:
-                    continue
-                before = seen
-                yield seen
-                if is_over(seen):
-                    return
+            try:
+                async for seen in backend.states(self.name, self.uid):
+                    if seen is None:
+                        return
+                    if isinstance(seen, Away) or seen == before:
+                        continue
+                    before = seen
+                    yield seen
+                    if is_over(seen):
+                        return
+            except TorchYardError:
+                if self.place.kind == "local":
+                    from torchyard.client.controlled import failed_here
+
+                    if (cause := failed_here(run_folder(self.name))) is not None:
+                        raise cause from None
+                raise
 
     async def _ended(self) -> TrainingJob:
         """Wait for the end; errors of a control in this process are raised."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
 from torchyard.api.resource import GROUP, VERSION
-from torchyard.api.schema import Schema, status_of
+from torchyard.api.schema import FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
@@ -93,6 +93,8 @@ def _spec() -> Schema:
     )
     names = ", ".join(f"'{path}'" for path in NEVER_TUNED)
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
+    for path in (parameter["properties"]["path"], parameter["properties"]["conditions"]["items"]["properties"]["path"]):
+        del path[FORM]  # for people; an API server does not know it
     _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
     for kind in ("float", "int"):
         _add_rules_of_a_range(parameter["properties"][kind], kind)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from torchyard.api.schema import FORM
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.values import Duration, Model, by_key, doc
 
@@ -20,7 +21,8 @@ ELEMENT_PATTERN = r"(args|command)\[([0-9]{1,3})\]|(env)\[([A-Za-z_][A-Za-z0-9_]
 """One argument, or one environment variable: the only elements of lists that may be parameters."""
 PATH_PATTERN = f"^({NAMES_PATTERN}|{ELEMENT_PATTERN})$"
 
-Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256)]
+_PATH_FORM = "a field, an argument or a variable: trainer.params.lr, args[1], env[LR]"
+Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256, extra_json_schema={FORM: _PATH_FORM})]
 Values = Annotated[list[Any], Meta(min_length=1, max_length=MAX_CHOICES)]
 
 
