@@ -21,8 +21,9 @@ _NEVER = ", ".join(f"`{path}`" for path in NEVER_TUNED)
 _PARAMETERS = f"""\
 ## Parameters
 
-`parameters[].path` is any field of the job with a single value, with these exceptions: {_NEVER}; or one argument,
-`args[1]`, `command[3]`, or an environment variable, `env[LR]`. Ranges and values must lie within what the field allows. `jobTemplate.spec` is the spec of a [TrainingJob](trainingjob.md).
+`parameters[].path` is any field of the job with a single value, with these exceptions: {_NEVER}.
+It may also be one argument, `args[1]` or `command[3]`, or an environment variable, `env[LR]`. Ranges and values must
+lie within what the field allows. `jobTemplate.spec` is the spec of a [TrainingJob](trainingjob.md).
 """
 
 
