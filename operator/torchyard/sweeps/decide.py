@@ -138,7 +138,7 @@ class _Planner:
                 self.newest[action.number] = unit
                 return action
         if not self.complete:
-            what = "no trial trained to its end. `torchyard logs TRIAL` shows why."
+            what = "no trial trained to its end. `torchyard sweep show` says why."
             return Finish(state="Failed", reason=SweepReason.NO_TRIAL_COMPLETE, message=what)
         what = f"{len(self.numbers)} trials, {self.complete} of them trained to their end."
         return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
@@ -202,7 +202,7 @@ def _give_up(
     if running:
         return stops
     if failed > spec.max_failed:
-        what = f"{failed} trials failed, more than maxFailed {spec.max_failed}. `torchyard logs TRIAL` shows why."
+        what = f"{failed} trials failed, more than maxFailed {spec.max_failed}. `torchyard sweep show` says why."
         return [Finish(state="Failed", reason=SweepReason.TOO_MANY_FAILED, message=what)]
     complete = any(_last(outcomes, "complete") for outcomes in ended.values())
     ending: Literal["Succeeded", "Failed"] = "Succeeded" if complete else "Failed"
