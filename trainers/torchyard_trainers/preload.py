@@ -1,9 +1,14 @@
 """Imports for the zygote: all modules that take time to import, before workers are forked.
 
-For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Initialises no device and starts no thread.
+For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Initialises no device and starts no thread. What only some workloads
+need is imported for the one that `TORCHYARD_CONFIG` names.
 """
 
+import json
+import os
 from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 
 import torch._dynamo
 import torch.distributed.checkpoint.state_dict
@@ -15,3 +20,25 @@ import torchyard_trainers.vecrl.task  # noqa: F401 - imported for the children
 
 with suppress(ImportError):
     import tensorboard.summary.writer.event_file_writer  # noqa: F401 - imported for the children
+
+WITH_TRANSFORMERS = ("lm", "vla", "vlm")
+
+
+def import_workload(name: str) -> None:
+    """Import a workload and, where it needs them, the models of transformers: seconds of each rank in each round."""
+    if name not in WITH_TRANSFORMERS:
+        return
+    for module in ("generation", "modeling_utils", "models.auto.modeling_auto"):
+        import_module(f"transformers.{module}")
+    import_module(f"torchyard_trainers.{name}.task")
+
+
+def workload_of_job() -> str:
+    """Return the workload of this pod's job, or "" where the config cannot be read: its workers report that."""
+    try:
+        return str(json.loads(Path(os.environ["TORCHYARD_CONFIG"]).read_bytes())["trainer"]["name"])
+    except (KeyError, TypeError, ValueError, OSError):
+        return ""
+
+
+import_workload(workload_of_job())

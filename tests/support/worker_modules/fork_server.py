@@ -23,10 +23,12 @@ import saves  # noqa: F401 - imported for the children
 import torch
 from hold_points import hold_at
 
-import torchyard_trainers.preload  # noqa: F401
 from torchyard_trainers.core.command import main
+from torchyard_trainers.preload import WITH_TRANSFORMERS, import_workload
 
 codes: dict[int, int] = {}
+for workload in WITH_TRANSFORMERS:
+    import_workload(workload)
 
 
 def start(worker: dict) -> int:

@@ -1,0 +1,48 @@
+"""What is imported once on each node before workers are forked, so that no rank of a round imports it again."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from torchyard_trainers.preload import workload_of_job
+
+FOUND = """
+import json, os, sys
+import torchyard_trainers.preload
+names = ["transformers.modeling_utils", "torchyard_trainers.lm.task", "torchyard_trainers.vla.task"]
+print(json.dumps([len(os.listdir("/proc/self/task")), *(name in sys.modules for name in names)]))
+"""
+
+
+@pytest.mark.e2e
+def test_the_workload_of_the_job_is_imported_with_its_models_and_no_thread_is_started(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"trainer": {"name": "lm"}}))
+    env = {**os.environ, "TORCHYARD_CONFIG": str(config), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", FOUND], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [1, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (None, ""),
+        ("{", ""),
+        ("[]", ""),
+        ("{}", ""),
+        ('{"trainer": null}', ""),
+        ('{"trainer": {"name": "vlm"}}', "vlm"),
+        ('{"trainer": {"name": "my.module:Work"}}', "my.module:Work"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_left_to_the_workers(tmp_path, monkeypatch, content, name):
+    file = tmp_path / "config.json"
+    monkeypatch.setenv("TORCHYARD_CONFIG", str(file))
+    if content is not None:
+        file.write_text(content)
+    assert workload_of_job() == name
+    monkeypatch.delenv("TORCHYARD_CONFIG")
+    assert workload_of_job() == ""
