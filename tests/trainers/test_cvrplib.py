@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.metrics.plots import read_curve
 from torchyard_trainers.cvrp import cvrplib, published, solutions, tours
 from torchyard_trainers.cvrp.evaluation import place
 from torchyard_trainers.cvrp.policy import Policy
-from torchyard_trainers.cvrp.report import read_curve
 
 # The depot is node 2; distances are 3-4-5 triangles and one that rounds.
 SMALL = """NAME : small-n5
@@ -320,7 +320,7 @@ def test_a_run_solves_its_files_and_shows_table_tours_and_curve(yard, tmp_path):
 def test_a_line_that_a_lost_node_cut_short_costs_a_curve_a_point_and_not_the_run(tmp_path, torn):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 2, "cost": 6.0}\n' + torn + b'{"step": 4, "cost": 5.0}\n{"step": 6, "cost": 4.0}\n')
-    assert {(2, 6.0), (6, 4.0)} <= set(read_curve(path))
+    assert {(2, 6.0), (6, 4.0)} <= set(read_curve(path, "cost"))
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

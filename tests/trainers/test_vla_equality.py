@@ -92,6 +92,7 @@ def test_one_and_two_processes_resume_each_other_and_the_last_one_is_evaluated_w
     yard.train(settings(4))
     yard.assert_learned(undisturbed, LEARNED)
     root, last = yard.checkpoints, undisturbed[-1]
+    assert (root / "final" / "curve.svg").read_text().count("<polyline") == 1
     yard.checkpoints = yard.root / "evaluation of it"
     yard.train(settings(4, mode="eval", checkpoint={"resumeFrom": str(root)}), world=2)
     metrics = yard.report()["metrics"]

@@ -64,6 +64,7 @@ def test_two_processes_go_on_where_one_stopped_and_the_last_one_is_evaluated_wit
     yard.train(settings(2), world=2)
     yard.assert_learned(undisturbed.metrics(), LEARNED)
     root, last = yard.checkpoints, undisturbed.metrics()[-1]
+    assert "successRate over steps" in (root / "final" / "curve.svg").read_text()
     yard.checkpoints = yard.root / "evaluation of it"
     yard.train(settings(2, mode="eval", checkpoint={"resumeFrom": str(root)}), world=2)
     assert yard.report()["metrics"]["successRate"] == pytest.approx(last["successRate"])

@@ -1,8 +1,7 @@
 """The report of an evaluation: a table, files, and pictures of tours and of the curve."""
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.metrics.curves import say
+from torchyard_trainers.core.metrics.plots import curve, read_curve
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp import decoding, plots, published, solutions
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
@@ -47,10 +47,10 @@ class EvaluationReport(NamedTuple):
         """
         say(self.table())
         files = {"evaluation.json": json.dumps(self.facts(), indent=1), "tours.svg": plots.tours(self.pictures)}
-        points = read_curve(curves)
+        points = read_curve(curves, "cost")
         if len(points) > 1:
             levels = {row.what: row.cost for row in self.rows if row.what in ("nearest neighbour", "savings", "LKH3")}
-            files["curve.svg"] = plots.curve("mean greedy tour length over steps", points, levels)
+            files["curve.svg"] = curve("mean greedy tour length over steps", points, levels)
         for problem, moves in zip(self.problems, self.tours, strict=True):
             files[solution_of(problem)] = solutions.write(problem, moves)
         for name, text in files.items():
@@ -167,14 +167,3 @@ def draw(session: Session, settings: Settings) -> list[plots.Tour]:
 def gap(cost: float, reference: float) -> float:
     """Return how much longer than a reference, in percent."""
     return 100 * (cost / reference - 1)
-
-
-def read_curve(path: Path) -> Sequence[tuple[float, float]]:
-    """Return cost by step from `metrics.jsonl`; the last line of a step counts, a truncated line does not."""
-    costs: dict[float, float] = {}
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(line)
-            costs[entry["step"]] = entry["cost"]
-    return sorted(costs.items())

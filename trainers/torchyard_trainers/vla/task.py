@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
@@ -218,11 +219,12 @@ class VisionLanguageAction(Workload):
         assert made is not None
         return made.assets()
 
-    def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
-        """See `WritesReport`: pictures of episodes on the tabletop."""
+    def write_report(self, session: Session, folder: Path, curves: Path) -> list[Path]:
+        """See `WritesReport`: pictures of episodes on the tabletop, and of the success rate over steps."""
         if self.tabletop is None:
             return []
-        return report.write(session, self.settings, self.objective, self.tabletop, folder)
+        files = report.write(session, self.settings, self.objective, self.tabletop, folder)
+        return files + write_curve(folder, curves, "successRate", "success rate over steps") if files else []
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""

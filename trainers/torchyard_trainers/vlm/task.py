@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.evaluation import wilson
+from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.pretrained import Pretrained
@@ -192,10 +193,11 @@ class VisionLanguagePolicy(Workload):
         low, high = wilson(float(found.sum()), len(found))
         return {SUCCESS: float(found.mean()), f"{SUCCESS}Low": low, f"{SUCCESS}High": high}
 
-    def write_report(self, session: Session, folder: Path, _curves: Path) -> list[Path]:
-        """See `WritesReport`: pictures of episodes."""
-        policy = Greedy(session.parallel.module, self.settings.image_size)
-        return report.write(session, self.settings, self.environment, policy, folder)
+    def write_report(self, session: Session, folder: Path, curves: Path) -> list[Path]:
+        """See `WritesReport`: pictures of episodes, and of the measure over steps."""
+        policy, measure = Greedy(session.parallel.module, self.settings.image_size), self.environment.measure
+        files = report.write(session, self.settings, self.environment, policy, folder)
+        return files + write_curve(folder, curves, measure, f"{measure} over steps") if files else []
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """Return the negative mean quality of greedy episodes: lower is better."""
