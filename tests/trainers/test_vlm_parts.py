@@ -11,6 +11,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.weights import built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
@@ -138,6 +139,17 @@ def test_at_the_first_minibatch_every_ratio_is_1(precision, params):
     assert (torch.cat(found) - 1).abs().max() < 1e-3
     terms = work.loss(session, MicroBatch(torch.arange(3), torch.ones(3)))
     assert terms.statistics["clipFraction"].item() == 0
+
+
+def test_a_benchmark_reports_the_environment_steps_of_rollouts_with_their_learning():
+    work = VisionLanguagePolicy(settled(environmentSteps=144))
+    session, found = session_of(work), {}
+    optimizer = work.optimizer(session.parallel.module)
+    for step in range(8):
+        work.prepare(session, step)
+        found |= work.after_step(session, step + 1, optimize(work, session, optimizer, step, {}).metrics)
+    assert found["envStepsPerSecond"] > 0
+    assert work.measure(session) == {"envStepsPerSecond": found["envStepsPerSecond"]}
 
 
 @pytest.mark.parametrize("params", [{"freezeVision": True}, {"loraRank": 2}], ids=["frozen", "lora"])
