@@ -118,12 +118,14 @@ def test_each_optimizer_learns_and_the_value_head_has_a_rate_of_its_own(optimize
     set_learning_rate(made, 3e-3)
     batch = MicroBatch(torch.arange(16), torch.ones(16), step=0)
     losses = []
-    for _ in range(4):
-        found = work.loss(session, batch)
-        (found.loss / found.count).backward()
-        made.step()
-        made.zero_grad()
-        losses.append(float(found.loss / found.count))
+    with torch.compiler.set_stance("force_eager"):  # torchao compiles an update for every shape
+        for _ in range(4):
+            found = work.loss(session, batch)
+            mean = found.loss / found.count
+            mean.backward()
+            made.step()
+            made.zero_grad()
+            losses.append(mean.item())
     assert losses[-1] < 0.98 * losses[0], losses
 
 
