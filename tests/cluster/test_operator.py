@@ -1,12 +1,14 @@
 """The operator as a process, against a real API server: start, leadership, end, and objects that are no good."""
 
+import asyncio
 import json
 import signal
+import ssl
 import time
 
 import pytest
 from tests.support.cluster.fault_proxy import FaultProxy
-from tests.support.cluster.operators import holder, until
+from tests.support.cluster.operators import holder, sign_again, until
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
@@ -29,6 +31,12 @@ def jobs(namespace) -> str:
 @pytest.fixture
 def pods(namespace) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
+
+
+@pytest.fixture
+def authority(certificates, address):
+    """The folder of certificates, and the address that they are for."""
+    return certificates, address
 
 
 async def listed(api, path) -> list[dict]:
@@ -66,6 +74,42 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
     with pytest.raises(NotFound):
         await api.request("GET", f"{jobs}/job")
     await until(lambda: _number(api, pods, 0))  # a collector of garbage has its own times
+
+
+async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, pods, operator, authority):
+    """The sidecar of the chart replaces the pair after 60 of 90 days; here it is replaced under a running job."""
+    certificates, address = authority
+    spec = {"script": "import time; time.sleep(600)", "gracePeriod": "5s", "launcher": {"warmStart": False}}
+    await api.request("POST", jobs, body={**JOB, "spec": spec})
+
+    async def status() -> dict:
+        return json.loads(await api.request("GET", f"{jobs}/job")).get("status", {})
+
+    async def is_state(state) -> bool:
+        return (await status()).get("state") == state
+
+    async def served() -> bytes:
+        pem = await asyncio.to_thread(ssl.get_server_certificate, (address, operator.intake_port))
+        return ssl.PEM_cert_to_DER_cert(pem)
+
+    async def is_new() -> bool:
+        return await served() == ssl.PEM_cert_to_DER_cert((certificates / "tls.crt").read_text())
+
+    await until(lambda: is_state("Running"), 120)
+    (before,) = await listed(api, pods)
+    old = await served()
+    sign_again(certificates, address)
+    await until(is_new, 60)
+    assert await served() != old
+    assert "certificate was read again" in operator.log.read_text()
+    found = await status()
+    (pod,) = await listed(api, pods)
+    assert (found["state"], pod["metadata"]["uid"]) == ("Running", before["metadata"]["uid"])
+    assert found.get("restarts", {}).get("total", 0) == 0
+    # Over the connection from before, the agent is asked to end; a new agent connects by the new certificate.
+    for suspend, state in ((True, "Suspended"), (False, "Running")):
+        await api.request("PATCH", f"{jobs}/job", body={"spec": {"suspend": suspend}}, content_type=MERGE_PATCH)
+        await until(lambda state=state: is_state(state), 120)
 
 
 @pytest.mark.alone

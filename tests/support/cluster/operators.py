@@ -208,10 +208,18 @@ def own_address(towards: str) -> str:
 def make_certificates(folder: Path, *addresses: str) -> Path:
     """`ca.crt`, and `tls.crt` and `tls.key` for these addresses."""
     folder.mkdir(parents=True, exist_ok=True)
+    ca = folder / "ca"
+    _openssl("req", "-x509", *_KEY, "-keyout", f"{ca}.key", "-out", f"{ca}.crt", "-subj", "/CN=torchyard tests")
+    return sign_again(folder, *addresses)
+
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+
+
+def sign_again(folder: Path, *addresses: str) -> Path:
+    """Replace `tls.crt` and `tls.key` by a new pair of the same authority."""
     names = ",".join(f"IP:{address}" for address in dict.fromkeys(("127.0.0.1", *addresses)))
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
-    ca, leaf = folder / "ca", folder / "tls"
-    _openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.crt", "-subj", "/CN=torchyard tests")
+    key, ca, leaf = _KEY, folder / "ca", folder / "tls"
     signing = ("-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-addext", "basicConstraints=critical,CA:FALSE")
     names_of = ("-subj", "/CN=torchyard-intake", "-addext", f"subjectAltName={names}")
     _openssl("req", "-x509", *key, *signing, "-keyout", f"{leaf}.key", "-out", f"{leaf}.crt", *names_of)
