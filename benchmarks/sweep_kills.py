@@ -24,7 +24,7 @@ from tests.support.cluster.patient_api import connected
 from tests.support.cluster.training import CLAIM
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.validation.parse import received
+from torchyard.api.validation.parse import parse_job
 from torchyard.kubernetes.client.api import Api
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.outcomes import outcomes_of
@@ -126,7 +126,7 @@ async def decisions(api: Api, group: str, name: str, trials: int) -> dict[int, A
     found = {}
     params = {"labelSelector": f"torchyard.dev/sweep={name}"}
     for document in json.loads(await api.request("GET", f"{group}/trainingjobs", params=params))["items"]:
-        job = received(document)
+        job = parse_job(document)
         assert isinstance(job, TrainingJob)
         trial = trial_of(job)
         found[trial.record.number] = (trial.record.parameters, trial.record.units, outcomes_of(spec, trial))

@@ -18,7 +18,7 @@ from torchyard.cli.commands import foreground
 from torchyard.cli.commands.job_options import RequestedJob
 from torchyard.cli.views import terminal
 from torchyard.cli.views.live import render
-from torchyard.cli.views.snapshot import Picture
+from torchyard.cli.views.snapshot import Snapshot
 from torchyard.client.files import job_of
 from torchyard.local.run import RunFolder
 
@@ -36,19 +36,19 @@ class Artist:
         self.folder = folder
         self.drawn = False
 
-    def show(self, picture: Picture) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Look at the run, as the terminal's view does."""
-        percent, round_number = picture.job.status.progress.percent or 0.0, picture.job.status.round
-        if percent >= KILL_PERCENT and round_number == 1 and picture.job.status.state == "Running":
+        percent, round_number = snapshot.job.status.progress.percent or 0.0, snapshot.job.status.round
+        if percent >= KILL_PERCENT and round_number == 1 and snapshot.job.status.state == "Running":
             file = next(self.folder.pods.glob("*-1/run/workers.json"))
             os.kill(int(next(iter(json.loads(file.read_text())["pids"].values()))), signal.SIGKILL)
         if percent >= DRAW_PERCENT and round_number > 1 and not self.drawn:
             console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-            console.print(render(picture, WIDTH, HEIGHT))
+            console.print(render(snapshot, WIDTH, HEIGHT))
             TARGET.write_text(offline(console.export_svg(title="torchyard run examples/cvrp.yaml")), encoding="utf-8")
             self.drawn = True
 
-    def close(self, picture: Picture | None) -> None:
+    def close(self, snapshot: Snapshot | None) -> None:
         """Nothing is held."""
 
 

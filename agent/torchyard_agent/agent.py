@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 from torchyard_agent import termination
 from torchyard_agent.control import local_http, ownership, status_report
 from torchyard_agent.control.content import Content
-from torchyard_agent.control.event_loop import Wakeup
+from torchyard_agent.control.event_loop import EventLoop
 from torchyard_agent.control.recording import Recording
 from torchyard_agent.control.rounds import Move, Standing, next_move
 from torchyard_agent.control.sync import Sync
@@ -78,7 +78,7 @@ class Agent:
         settings = self.settings
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, *_FORWARDED))
+        self.wakeup = EventLoop((signal.SIGTERM, signal.SIGINT, *_FORWARDED))
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
         if settings.owned_folder is not None and settings.pod_index == 0:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from torchyard_agent.telemetry import log_forwarder
-from torchyard_agent.telemetry.log_forwarder import Echo
+from torchyard_agent.telemetry.log_forwarder import LogForwarder
 
 LINE = "x" * 1000
 
@@ -39,7 +39,7 @@ def pipe():
 def test_a_reader_that_stalls_costs_lines_and_neither_time_nor_memory(pipe, until, monkeypatch):
     monkeypatch.setattr(log_forwarder, "WAITING_BYTES", 200_000)
     stream, read = pipe
-    one = Echo(stream)
+    one = LogForwarder(stream)
     for _ in range(100):
         one.say(3, [LINE] * 20)
     seen = read()
@@ -62,7 +62,7 @@ def test_a_reader_that_stalls_costs_lines_and_neither_time_nor_memory(pipe, unti
 def test_the_end_does_not_wait_for_a_reader_that_never_comes(pipe, monkeypatch):
     monkeypatch.setattr(log_forwarder, "_CLOSE_SECONDS", 0.05)
     stream, read = pipe
-    one = Echo(stream)
+    one = LogForwarder(stream)
     one.say(0, [LINE] * 200)
     one.close()
     read()  # the writing thread ends
@@ -70,7 +70,7 @@ def test_the_end_does_not_wait_for_a_reader_that_never_comes(pipe, monkeypatch):
 
 def test_text_of_any_kind_comes_out_as_utf_8(pipe, until):
     stream, read = pipe
-    one = Echo(stream)
+    one = LogForwarder(stream)
     one.say(0, ["grün \ud800 終"])
     one.close()
     seen = read()

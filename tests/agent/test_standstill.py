@@ -3,7 +3,7 @@
 import pytest
 from tests.support import hanging_program
 
-from torchyard_agent.telemetry.hang_detector import MEETING_SECONDS, Place, Standstill, place, verdict
+from torchyard_agent.telemetry.hang_detector import MEETING_SECONDS, HangDetector, Place, place, verdict
 
 WAITING = """Thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
@@ -45,27 +45,27 @@ def looked(standstill, until, of, every=1.0):
 
 
 def test_who_stands_still_for_the_limit_is_found_and_who_moves_is_not():
-    found = looked(Standstill(30), 100, lambda now: [report(0, 1 + int(now)), report(1, 1 + min(10, int(now)))])
+    found = looked(HangDetector(30), 100, lambda now: [report(0, 1 + int(now)), report(1, 1 + min(10, int(now)))])
     assert found == (40, {1: 30})
 
 
 @pytest.mark.parametrize("moves", ["counter", "step", "epoch", "phase"])
 def test_anything_a_report_counts_is_a_sign_of_life(moves):
-    assert looked(Standstill(30), 200, lambda now: [{**report(0, 7), moves: int(now) // 20 + 8}]) is None
+    assert looked(HangDetector(30), 200, lambda now: [{**report(0, 7), moves: int(now) // 20 + 8}]) is None
 
 
 @pytest.mark.parametrize("before", [{"step": 0}, {"step": 900, "phase": "restore"}, {"step": 900, "phase": "compile"}])
 def test_nobody_is_judged_before_its_first_step_nor_without_a_limit(before):
-    assert looked(Standstill(30), 100, lambda _: [{**report(0, 1), **before}]) is None
-    assert looked(Standstill(None), 100, lambda _: [report(0, 1)]) is None
+    assert looked(HangDetector(30), 100, lambda _: [{**report(0, 1), **before}]) is None
+    assert looked(HangDetector(None), 100, lambda _: [report(0, 1)]) is None
 
 
 def test_a_pod_that_was_stopped_as_a_whole_is_not_held_against_its_ranks():
-    assert looked(Standstill(30), 29 * 600, lambda _: [report(0, 1)], every=600) == (15 * 600, {0: 30})
+    assert looked(HangDetector(30), 29 * 600, lambda _: [report(0, 1)], every=600) == (15 * 600, {0: 30})
 
 
 def test_a_rank_that_has_ended_does_not_stand_still():
-    assert looked(Standstill(30), 100, lambda now: [report(0, int(now) + 1)] + [report(1, 9)] * (now < 20)) is None
+    assert looked(HangDetector(30), 100, lambda now: [report(0, int(now) + 1)] + [report(1, 9)] * (now < 20)) is None
 
 
 def test_the_place_is_the_users_own_and_the_main_threads():
@@ -87,7 +87,7 @@ def test_the_cause_is_the_one_that_waits_for_nobody_then_the_one_behind():
 
 
 def test_who_waits_for_others_is_found_later_once():
-    standstill = Standstill(30)
+    standstill = HangDetector(30)
     assert looked(standstill, 100, lambda _: [report(0, 1)]) == (30, {0: 30})
     assert standstill.wait_for_others()
     assert standstill.look([report(0, 1)], 31) == {}
@@ -98,7 +98,7 @@ def test_who_waits_for_others_is_found_later_once():
 
 @pytest.mark.parametrize(("phase", "slowest", "told"), [("step", 1, 600), ("step", 60, 1200), ("eval", 1, 1800)])
 def test_what_is_unusually_long_is_told_also_without_a_limit(phase, slowest, told):
-    standstill = Standstill(None)
+    standstill = HangDetector(None)
     steps = range(0, 5 * slowest, slowest)
     for now in range(5 * slowest + 2 * told):
         step = 1 + sum(now >= each for each in steps)

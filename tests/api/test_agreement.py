@@ -11,7 +11,7 @@ from tests.support.generated_objects import ODD, generated, generated_sweeps
 
 from torchyard.api import files
 from torchyard.api.schema import spec_schema
-from torchyard.api.validation.parse import received
+from torchyard.api.validation.parse import parse_job
 from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.validation.validate import validate_bytes, validate_file
 from torchyard.sweeps.received import received_sweep
@@ -31,7 +31,7 @@ def test_no_generated_object_raises_and_both_readers_agree():
     accepted, broken = 0, set()
     for whole in generated(1500):
         result = validate_bytes(json.dumps(whole, ensure_ascii=False).encode(), "job.json")
-        found = received(json.loads(json.dumps(whole)))
+        found = parse_job(json.loads(json.dumps(whole)))
         assert found is not None
         broken |= {problem.fix for problem in result.problems}
         if not result.problems:
@@ -80,7 +80,7 @@ def test_no_odd_value_of_any_field_raises():
         inner[path[-1]] = odd
         whole = document(spec)
         validate_bytes(json.dumps(whole, ensure_ascii=False).encode(), "job.json")
-        received(whole)
+        parse_job(whole)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
@@ -88,7 +88,7 @@ def test_no_odd_value_of_any_field_raises():
 def test_no_odd_part_of_an_object_raises(part, odd):
     whole = document({"script": "1"}) | {part: odd}
     validate_bytes(json.dumps(whole, ensure_ascii=False).encode(), "job.json")
-    received(whole)
+    parse_job(whole)
 
 
 def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):

@@ -9,7 +9,7 @@ from tests.support.effort import calls_of
 from tests.support.large_objects import PATTERNS, largest, too_large
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.api.validation.schema_check import params_faults, params_schema
 from torchyard.api.validation.validate import validate_bytes
 from torchyard.api.values import MAX_BYTES, Params
@@ -47,32 +47,32 @@ def reference():
 def test_the_worst_object_is_valid_and_costs_little_time_and_memory(spec):
     text = json.dumps(document(spec), ensure_ascii=False)
     assert [str(problem) for problem in validate_bytes(text.encode(), "job.json").problems] == []
-    received(json.loads(text))  # what is built once for all
+    parse_job(json.loads(text))  # what is built once for all
     tracemalloc.start()
-    job = received(json.loads(text))
+    job = parse_job(json.loads(text))
     bytes_kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(job, TrainingJob)
     # One wide character makes Python keep all of a text in four bytes each; no script of a few pages may fail by that.
     assert bytes_kept < KEPT_BYTES * (4 if not spec.get("script", "").isascii() else 1) + OWN_BYTES
     kept = json.loads(text)
-    assert calls_of(lambda: received(kept)) < CALLS
-    assert seconds_of(lambda: received(kept)) < TIMES_REFERENCE * seconds_of(reference)
+    assert calls_of(lambda: parse_job(kept)) < CALLS
+    assert seconds_of(lambda: parse_job(kept)) < TIMES_REFERENCE * seconds_of(reference)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_no_pattern_of_others_is_compiled(pattern, monkeypatch):
     from re import _compiler
 
-    received(json.loads(json.dumps(document({"script": "1"}))))
+    parse_job(json.loads(json.dumps(document({"script": "1"}))))
     monkeypatch.setattr(_compiler, "compile", lambda *_: pytest.fail("compiled"))
-    job = received(document({"script": "1", "metrics": {"patterns": [pattern]}}))
+    job = parse_job(document({"script": "1", "metrics": {"patterns": [pattern]}}))
     assert isinstance(job, TrainingJob)
 
 
 @pytest.mark.parametrize("case", too_large(), ids=lambda case: case["name"])
 def test_what_is_too_large_is_rejected_and_not_kept_even_if_an_old_crd_let_it_in(case):
-    found = received(document(case["spec"]))
+    found = parse_job(document(case["spec"]))
     if case["at"].startswith("spec.trainer.params") and case.get("server", True):
         assert len(found.spec.trainer.params.json) <= MAX_BYTES, "few bytes, whatever their form"
     else:

@@ -10,14 +10,14 @@ from tests.support.cli.recorded import EVENTS, FAILED, LOSSES, NOW, PENDING, RAN
 
 from torchyard.cli.views.live import LiveView, render
 from torchyard.cli.views.program_output import OutputLine
-from torchyard.cli.views.snapshot import Picture
+from torchyard.cli.views.snapshot import Snapshot
 from torchyard.client.ranks import Rank, Reported, ranks_of
 from torchyard.reconcile.observed import RankReport
 
-WHOLE = Picture(RUNNING, NOW, RANKS, LOSSES, EVENTS)
+WHOLE = Snapshot(RUNNING, NOW, RANKS, LOSSES, EVENTS)
 
 
-def drawn(picture: Picture, width: int = 100, height: int = 40) -> str:
+def drawn(picture: Snapshot, width: int = 100, height: int = 40) -> str:
     console = Console(width=width, height=height, record=True, file=io.StringIO(), force_terminal=True)
     console.print(render(picture, width, height))
     return console.export_text()
@@ -49,11 +49,11 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, drawn(WHOLE, width).splitlines())) <= width
 
 
-def crowded() -> Picture:
+def crowded() -> Snapshot:
     """Everything there can be, and much of it."""
     metrics = {f"metric{n}OfALongName": n / 7 for n in range(40)} | RUNNING.status.metrics
     status = msgspec.structs.replace(RUNNING.status, metrics=metrics, message="a long message " * 40)
-    return Picture(
+    return Snapshot(
         msgspec.structs.replace(RUNNING, status=status),
         NOW,
         tuple(Rank(r, f"p-{r}", f"local-{r}", "step", 100 - r, r, NOW) for r in range(64)),
@@ -67,7 +67,7 @@ def crowded() -> Picture:
 @pytest.mark.parametrize("height", [7, 10, 16, 20, 24, 40, 100])
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("picture", [WHOLE, crowded()], ids=["usual", "crowded"])
-def test_the_view_leaves_a_row_for_the_cursor(picture: Picture, width: int, height: int) -> None:
+def test_the_view_leaves_a_row_for_the_cursor(picture: Snapshot, width: int, height: int) -> None:
     """A view of more rows than the terminal has would be drawn a second time when it is closed."""
     lines = drawn(picture, width, height).splitlines()
     assert len(lines) <= height - 1
@@ -84,7 +84,7 @@ def test_a_large_terminal_is_used() -> None:
 def test_the_headline_metric_is_first_and_diagnostics_are_last() -> None:
     metrics = {"advantage": 1e-8, "memoryPeakBytes": 5e8, "trainCost": 5.0} | RUNNING.status.metrics
     job = msgspec.structs.replace(RUNNING, status=msgspec.structs.replace(RUNNING.status, metrics=metrics))
-    (line,) = [line for line in drawn(Picture(job, NOW), 80, 24).splitlines() if "costNearest" in line]
+    (line,) = [line for line in drawn(Snapshot(job, NOW), 80, 24).splitlines() if "costNearest" in line]
     assert re.findall("[A-Za-z]+", line)[:4] == ["cost", "gapPercent", "costNearest", "trainCost"]
 
 
@@ -108,7 +108,7 @@ def test_a_rank_that_reported_earlier_is_not_called_behind() -> None:
 
 @pytest.mark.parametrize("recorded", [PENDING, FAILED, SUCCEEDED, job(""), job("Starting")])
 def test_states_without_progress_say_why(recorded: object) -> None:
-    text = drawn(Picture(recorded, NOW))  # type: ignore[arg-type]
+    text = drawn(Snapshot(recorded, NOW))  # type: ignore[arg-type]
     status = recorded.status  # type: ignore[attr-defined]
     assert (status.state or "Pending") in text
     assert status.message.split(":")[0] in text
@@ -133,6 +133,6 @@ def test_what_was_shown_last_stays_on_the_screen_and_the_cursor_comes_back() -> 
     console = Console(width=80, height=30, file=(stream := io.StringIO()), force_terminal=True)
     view = LiveView(console)
     view.show(WHOLE)
-    view.close(Picture(SUCCEEDED, NOW, RANKS, LOSSES, EVENTS))
+    view.close(Snapshot(SUCCEEDED, NOW, RANKS, LOSSES, EVENTS))
     assert "Succeeded" in stream.getvalue()
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("Succeeded")

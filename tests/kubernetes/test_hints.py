@@ -12,7 +12,7 @@ from tests.support.kubernetes.pod_json import placed as on_node
 
 from torchyard.kubernetes.cache import kubelet_events, nodes
 from torchyard.kubernetes.cache import pods as kube_pods
-from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.cache.pod_record import PodRecord
 from torchyard.reconcile.observed import Pod
 
 NO_SECRET = 'MountVolume.SetUp failed for volume "x" : secret "token" not found'
@@ -20,7 +20,7 @@ NO_SECRET = 'MountVolume.SetUp failed for volume "x" : secret "token" not found'
 
 def placed(job, number):
     pod = Pod(uid=f"{job}-{number}", name=f"{job}-0-{number}", index=number, incarnation=0, phase="Pending", node="n")
-    return Facts(uid=pod.uid, version=1, namespace="team", job_name=job, job_uid=job, pod=pod, bound=1.0)
+    return PodRecord(uid=pod.uid, version=1, namespace="team", job_name=job, job_uid=job, pod=pod, bound=1.0)
 
 
 def warning(uid, message, time):
@@ -64,7 +64,7 @@ async def test_one_list_tells_of_all_jobs_of_a_namespace_why_their_pods_do_not_s
 
     told = []
     async with talk(answer) as api:
-        known = kubelet_events.Stuck(
+        known = kubelet_events.KubeletEvents(
             api, pods=lambda _namespace: pods, changed=lambda facts: told.append(facts.job_name)
         )
         async with closing(known):

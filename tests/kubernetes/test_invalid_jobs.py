@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.kubernetes.cache.jobs import InvalidJobs
 
 NOW = 1795000000.0
@@ -43,7 +43,7 @@ async def told(server, times=1):
     jobs = InvalidJobs(server, clock=lambda: NOW + server.writes)
     running = asyncio.create_task(jobs.run())
     for _ in range(times):
-        job = received(server.document)
+        job = parse_job(server.document)
         assert isinstance(job, InvalidJob)
         jobs.see(job)
         for _ in range(20):

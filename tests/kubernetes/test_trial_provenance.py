@@ -9,7 +9,7 @@ from tests.support.kubernetes.sweep_world import KEY, World
 from torchyard.api.validation.parse import metadata_of
 from torchyard.kubernetes.provenance import LATE_SECONDS
 from torchyard.kubernetes.trial_provenance import TrialProvenance
-from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.parse import parse_sweep
 from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE
 
 
@@ -34,7 +34,7 @@ def unsigned(annotations):
 
 def signed_by_another(annotations):
     numbered(annotations)
-    sweep = received_sweep(World().sweep())
+    sweep = parse_sweep(World().sweep())
     annotations[TRIAL_SIGNATURE] = TrialProvenance(lambda: 0.0).sign(sweep, "tune-2", annotations[TRIAL])
 
 
@@ -103,7 +103,7 @@ def signature(job):
 
 
 def is_trial(world, metadata):
-    return TrialProvenance().is_trial(received_sweep(world.sweep()), metadata_of({"metadata": metadata}))
+    return TrialProvenance().is_trial(parse_sweep(world.sweep()), metadata_of({"metadata": metadata}))
 
 
 @pytest.mark.parametrize(

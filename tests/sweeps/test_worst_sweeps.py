@@ -9,8 +9,8 @@ from tests.support.effort import calls_of
 from tests.support.large_objects import largest
 
 from torchyard.sweeps.outcomes import Trial, milestone, rungs
+from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.plan import SweepView, plan
-from torchyard.sweeps.received import InvalidSweep, received_sweep
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit
 
 CALLS = 300_000
@@ -47,11 +47,11 @@ WORST = {
 @pytest.mark.parametrize("given", WORST.values(), ids=WORST)
 def test_the_worst_parameters_are_valid_and_cost_little_time_and_memory(given):
     text = json.dumps(document(parameters=given))
-    assert isinstance(received_sweep(json.loads(text)), TrainingSweep)
-    assert calls_of(lambda: received_sweep(json.loads(text))) < CALLS
+    assert isinstance(parse_sweep(json.loads(text)), TrainingSweep)
+    assert calls_of(lambda: parse_sweep(json.loads(text))) < CALLS
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    kept = received_sweep(json.loads(text))
+    kept = parse_sweep(json.loads(text))
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert kept is not None
@@ -62,7 +62,7 @@ def test_parameters_that_are_too_large_are_rejected_and_not_kept():
     text = json.dumps(document(parameters=parameters(32, choice=["x" * 250 + str(number) for number in range(64)])))
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    found = received_sweep(json.loads(text))
+    found = parse_sweep(json.loads(text))
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert isinstance(found, InvalidSweep)
@@ -74,13 +74,13 @@ def test_parameters_that_are_too_large_are_rejected_and_not_kept():
 @pytest.mark.parametrize("spec", largest().values(), ids=largest())
 def test_the_worst_job_costs_no_more_as_a_template(spec):
     given = document(jobTemplate={"spec": spec})
-    assert calls_of(lambda: received_sweep(given)) < CALLS
+    assert calls_of(lambda: parse_sweep(given)) < CALLS
 
 
 @pytest.mark.parametrize("stopping", ["asha", "hyperband", "median"])
 def test_a_thousand_trials_are_decided_on_in_little_time(stopping):
     """All slots are free at once, and all trials exist: every decision back to the first possible one is tried."""
-    sweep = received_sweep(document(earlyStopping={"name": stopping, "firstPercent": 1, "factor": 2}))
+    sweep = parse_sweep(document(earlyStopping={"name": stopping, "firstPercent": 1, "factor": 2}))
     numbers, percents = random.Random(1), rungs(sweep.spec.early_stopping)
     trials = []
     for number in range(TRIALS):

@@ -9,7 +9,7 @@ import signal
 from typing import Any, Iterable, List, Sequence
 
 
-class Wakeup:
+class EventLoop:
     """A pipe that signals and threads write to. Create it in the main thread."""
 
     def __init__(self, signals: Iterable[int]) -> None:

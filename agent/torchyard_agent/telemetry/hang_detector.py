@@ -26,7 +26,7 @@ _MEETING_PLACES = ("/torch/distributed/", "/torch/autograd/")
 _LIBRARIES = re.compile(r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/python3\.\d+/(?!site-|dist-)|^<frozen ")
 
 
-class Standstill:
+class HangDetector:
     """How long each local rank of one round has not moved.
 
     Args:

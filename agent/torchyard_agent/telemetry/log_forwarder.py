@@ -10,7 +10,7 @@ WAITING_BYTES = 4 * 1024 * 1024
 _CLOSE_SECONDS = 1.0
 
 
-class Echo:
+class LogForwarder:
     """Writes in a thread: a reader that stalls must not stall the agent. What does not fit is dropped and counted."""
 
     def __init__(self, stream: BinaryIO) -> None:

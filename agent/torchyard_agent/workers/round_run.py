@@ -17,7 +17,7 @@ from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry import stacks
 from torchyard_agent.telemetry.curves import Axis, Curves
 from torchyard_agent.telemetry.digest import digest
-from torchyard_agent.telemetry.hang_detector import Hung, Standstill, verdict
+from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, verdict
 from torchyard_agent.telemetry.logs import RankLog
 from torchyard_agent.telemetry.memory import Memory
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space
@@ -105,7 +105,7 @@ class RoundRun:
         self.kill_deadline: Optional[float] = None
         self._next_look = 0.0
         self.hung: Optional[Hung] = None
-        self.standstill = Standstill(settings.stall_seconds)
+        self.standstill = HangDetector(settings.stall_seconds)
         _clean(settings.run_dir)
         self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
         self.reports = Reports(settings.run_dir, self.number, first, procs)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
-from torchyard_agent.telemetry.log_forwarder import Echo
+from torchyard_agent.telemetry.log_forwarder import LogForwarder
 from torchyard_agent.telemetry.logs import bound_stderr
 from torchyard_agent.workers import failure
 from torchyard_agent.workers.command import Plain, Torchrun
@@ -46,7 +46,7 @@ class Workers:
         self.round: Optional[RoundRun] = None
         self.exit: Optional[Dict[str, Any]] = None
         self.port = ReservedPort()
-        self._echo = Echo(sys.stdout.buffer)
+        self._echo = LogForwarder(sys.stdout.buffer)
         self._last_reports: List[Dict[str, Any]] = []
         self._statuses: Dict[int, int] = {}
 

@@ -25,7 +25,7 @@ from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import InvalidJobs, Jobs
-from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.cache.pod_record import PodRecord
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.client.write_budget import Budget
@@ -309,21 +309,21 @@ class Operator:
         return self._synced.is_set() and self.lease.leading
 
     def _heard(self, pod_uid: str) -> None:
-        facts = self._facts(pod_uid)
-        if facts is not None:
-            self._look((facts.namespace, facts.job_name))
+        record = self._pod_record(pod_uid)
+        if record is not None:
+            self._look((record.namespace, record.job_name))
 
     def _member(self, pod_uid: str) -> Member | None:
-        facts = self._facts(pod_uid)
-        return Member(namespace=facts.namespace, account=facts.account) if facts is not None else None
+        record = self._pod_record(pod_uid)
+        return Member(namespace=record.namespace, account=record.account) if record is not None else None
 
-    def _facts(self, pod_uid: str) -> Facts | None:
+    def _pod_record(self, pod_uid: str) -> PodRecord | None:
         """Return a live pod that was created for a job that exists, by namespace, name and uid."""
-        facts = self.cluster.tracked.member(pod_uid)
-        if facts is None:
+        record = self.cluster.tracked.member(pod_uid)
+        if record is None:
             return None
-        job = self.jobs.get((facts.namespace, facts.job_name))
-        return facts if job is not None and job.metadata.uid == facts.job_uid else None
+        job = self.jobs.get((record.namespace, record.job_name))
+        return record if job is not None and job.metadata.uid == record.job_uid else None
 
     async def _refresh(self) -> None:
         """Follow what changes slowly: how many agents there are, and the CA they are told."""

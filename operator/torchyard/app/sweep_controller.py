@@ -22,8 +22,8 @@ from torchyard.reconcile.ports import Conflict, Key, Unavailable
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Resume, Stop
 from torchyard.sweeps.events import SweepEvent, of_change, of_write
 from torchyard.sweeps.outcomes import Trial
+from torchyard.sweeps.parse import InvalidSweep
 from torchyard.sweeps.plan import Problem, Suspend, SweepView, invalid, plan
-from torchyard.sweeps.received import InvalidSweep
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
 from torchyard.sweeps.sampler import Sampler, SamplerError
 from torchyard.sweeps.sampling import MissingLibraryError, Past

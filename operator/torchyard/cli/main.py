@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torchyard.cli.command_table import COMMANDS, PROGRAM, module_of, parser_of
+from torchyard.cli.command_table import COMMANDS, PROGRAM, command_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import filter_streams, let_go, say
 from torchyard.client.errors import InvalidJobError, TorchYardError
@@ -97,7 +97,7 @@ def dispatch(words: list[str]) -> int:
         values = vars(parser_of(name).parse_args(rest))
     except SystemExit:  # --help has been printed
         return SUCCEEDED
-    return int(module_of(name).command(**values))
+    return int(command_of(name)(**values))
 
 
 def command_first(words: list[str]) -> list[str]:

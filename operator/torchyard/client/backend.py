@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
     from torchyard.client.artifacts import Artifact
     from torchyard.client.inside import Inside
-    from torchyard.client.rank_stacks import Standing
+    from torchyard.client.ranks import RankStacks
     from torchyard.client.remote.unpack import Allowance
     from torchyard.client.why import Explanation
     from torchyard.local.run import Event
@@ -151,7 +151,7 @@ class Backend(Protocol):
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:
         """Copy a file or folder of the checkpoint folder to `to`, which must not exist."""
 
-    async def stacks(self, name: str) -> "list[Standing]":
+    async def stacks(self, name: str) -> "list[RankStacks]":
         """Return where each rank stands."""
 
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:

@@ -10,7 +10,7 @@ from torchyard.client.artifacts import Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.inside import Inside
-from torchyard.client.rank_stacks import Standing
+from torchyard.client.ranks import RankStacks
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch
@@ -111,9 +111,9 @@ class ClusterBackend:
         """Bring a file or folder of the checkpoint folder."""
         await remote_fetch.fetch(self.remote, name, wanted, to, allowance)
 
-    async def stacks(self, name: str) -> list[Standing]:
+    async def stacks(self, name: str) -> list[RankStacks]:
         """Ask the agents of the job's pods."""
-        return await stacks.standing(self.remote, name)
+        return await stacks.stacks_of(self.remote, name)
 
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:
         """Leave the wish in every running pod."""

@@ -33,7 +33,7 @@ from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_ru
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Artifact
     from torchyard.client.inside import Inside
-    from torchyard.client.rank_stacks import Standing
+    from torchyard.client.ranks import RankStacks
     from torchyard.client.remote.unpack import Allowance
     from torchyard.client.why import Explanation
 
@@ -187,7 +187,7 @@ class LocalBackend:
 
         copy(find(name).checkpoints, wanted, to, name)
 
-    async def stacks(self, name: str) -> "list[Standing]":
+    async def stacks(self, name: str) -> "list[RankStacks]":
         """Ask the agents of a run."""
         from torchyard.client.local_pods import stacks
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.local import Run, find, load
 from torchyard.client.profile_request import FILE, left_in, refuse_deaf, refuse_no_such_rank, refuse_overwriting
-from torchyard.client.rank_stacks import Standing, read
+from torchyard.client.ranks import RankStacks, read
 from torchyard.interpreter import own_environment, own_python
 from torchyard.local.run import is_locked, write_atomic
 from torchyard.local.zipapp import agent_zipapp
 
 
-def stacks(name: str) -> list[Standing]:
+def stacks(name: str) -> list[RankStacks]:
     """Ask the workers of a run where they stand.
 
     Raises:
@@ -22,7 +22,7 @@ def stacks(name: str) -> list[Standing]:
     run, pods = _living(name)
     if run.over or not pods:
         raise run.refusal(name)
-    found: list[Standing] = []
+    found: list[RankStacks] = []
     for pod in pods:
         asked = own_python(str(agent_zipapp(run.folder.home / "cache")), "stacks", str(pod / "run"))
         done = subprocess.run(asked, capture_output=True, env=own_environment(os.environ), check=False)

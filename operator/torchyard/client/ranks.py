@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api.formatting import clean
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
 from torchyard.reconcile.observed import RankReport
@@ -122,3 +123,30 @@ def _read(path: Path) -> RankReport | None:
             return msgspec.json.decode(file.read(MAX_REPORT_BYTES), type=RankReport)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+NO_STACKS = "no stacks: it ended, or it is no Python that the agent's hooks are in"
+
+
+class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rank stands, as its agent tells (docs/protocol.md)."""
+
+    rank: int
+    pid: int
+    stacks: str | None = None
+    at: str = ""  # innermost frame of the program itself
+    waits: bool = False  # for other ranks
+    pod: str = ""
+
+
+def read(answer: bytes, pod: str) -> list[RankStacks]:
+    """What the agent of a pod answered."""
+    return [msgspec.structs.replace(each, pod=pod) for each in msgspec.json.decode(answer, type=list[RankStacks])]
+
+
+def shown(rank: RankStacks) -> str:
+    """One rank, as people read it."""
+    where = f", at {rank.at}" if rank.at else ""
+    head = f"rank {rank.rank} ({rank.pod}){where}" + (", waiting for other ranks" if rank.waits else "")
+    lines = (rank.stacks or NO_STACKS).strip().splitlines()
+    return "\n".join([clean(head), *map(clean, lines)])

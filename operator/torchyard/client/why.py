@@ -17,7 +17,7 @@ MAX_LINES = 20
 
 
 class Section(Struct, frozen=True):
-    """Facts of one kind, a line each."""
+    """PodRecord of one kind, a line each."""
 
     title: str
     lines: tuple[str, ...]

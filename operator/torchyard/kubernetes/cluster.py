@@ -14,7 +14,7 @@ from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob, status_document, with_columns
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
-from torchyard.kubernetes.cache.pod_record import Facts, read
+from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
@@ -119,14 +119,14 @@ class KubeCluster:
 
     def report_forged(self) -> None:
         """Log pods that pretend to be a job's; warn the job if it is in the same namespace."""
-        forged = [facts for facts in self.tracked.forged() if facts.uid not in self._reported]
-        for facts in forged[:MAX_REPORTS]:
-            self._reported.add(facts.uid)
-            where = f"pod {facts.pod.name} in namespace {facts.namespace}"
-            _log.warning("%s claims to belong to TrainingJob %s (%s)", where, facts.job_name, facts.job_uid)
-            job = self.jobs.get((facts.namespace, facts.job_name))
-            if job is not None and job.metadata.uid == facts.job_uid:
-                message = say(Reason.FORGED_POD, f"pod {facts.pod.name}")
+        forged = [record for record in self.tracked.forged() if record.uid not in self._reported]
+        for record in forged[:MAX_REPORTS]:
+            self._reported.add(record.uid)
+            where = f"pod {record.pod.name} in namespace {record.namespace}"
+            _log.warning("%s claims to belong to TrainingJob %s (%s)", where, record.job_name, record.job_uid)
+            job = self.jobs.get((record.namespace, record.job_name))
+            if job is not None and job.metadata.uid == record.job_uid:
+                message = say(Reason.FORGED_POD, f"pod {record.pod.name}")
                 self.recorder.record(job, EmitEvent(type="Warning", reason=Reason.FORGED_POD, message=message))
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
@@ -267,28 +267,28 @@ class KubeCluster:
         except NotFound as error:
             raise Conflict(f"pod {name} went while it was looked at") from error
         pod = self._pod.decode(answer)
-        facts = read(pod)
-        if facts is None or facts.job_name != job.metadata.name or not self._made(facts):
+        record = read(pod)
+        if record is None or record.job_name != job.metadata.name or not self._made(record):
             owner = pod.metadata.controller
             whose = f"of {owner.kind} {owner.name}" if owner is not None else "without a controller"
             evidence = f"pod {name} {whose}"
             warning = EmitEvent(type="Warning", reason=Reason.NAME_TAKEN, message=say(Reason.NAME_TAKEN, evidence))
             self.recorder.record(job, warning)
             raise NameTaken(evidence)
-        if facts.job_uid != job.metadata.uid:
+        if record.job_uid != job.metadata.uid:
             raise Refused(Reason.PREDECESSOR_STOPPING, name, retry_after=PREDECESSOR_SECONDS)
         return answer
 
-    def _made(self, facts: Facts) -> bool:
+    def _made(self, record: PodRecord) -> bool:
         """Return whether the operator created this pod: it is signed, or the status names it as a member of a round.
 
         The status is out of reach of those who may create pods and jobs, and outlives every key.
         """
-        if self.provenance.verifies(facts.claim):
+        if self.provenance.verifies(record.claim):
             return True
-        job = self.jobs.get((facts.namespace, facts.job_name))
-        same = job is not None and job.metadata.uid == facts.job_uid
-        return job is not None and same and facts.uid in job.status.rendezvous.members
+        job = self.jobs.get((record.namespace, record.job_name))
+        same = job is not None and job.metadata.uid == record.job_uid
+        return job is not None and same and record.uid in job.status.rendezvous.members
 
     def _forget(self, pod_uid: str) -> None:
         self._reported.discard(pod_uid)

@@ -14,7 +14,7 @@ from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
 from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
-from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.resource import KIND, TRIAL, TRIAL_SIGNATURE, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 from torchyard.sweeps.spec import MAX_TRIALS
@@ -35,9 +35,7 @@ class Sweeps(Objects[TrainingSweep, InvalidSweep]):
     """The sweeps of the cluster; see `Objects`."""
 
     def __init__(self, *, changed: Callable[[Key], None]) -> None:
-        super().__init__(
-            SWEEPS, received_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key)
-        )
+        super().__init__(SWEEPS, parse_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key))
 
     async def _ask(self, api: Api, key: Key, uid: str) -> None:
         """Read the sweep as a list of one: the operator has no right to `get` it, and needs none."""

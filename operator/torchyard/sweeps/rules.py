@@ -13,7 +13,7 @@ from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import BUILT_IN, MODULE_PATTERN
@@ -102,7 +102,7 @@ def first_fault(spec: TrainingSweepSpec) -> Fault | None:
     """Return the first broken rule of a decoded spec, also of its job and of the jobs at the bounds of its ranges."""
     for path, what, fix in faults(spec):
         return f"spec.{path}", what, fix
-    for path, what, fix in judge(spec.job_template.spec):
+    for path, what, fix in broken_rules(spec.job_template.spec):
         return path.replace("spec", "spec.jobTemplate.spec", 1), what, fix
     for path, what, fix in at_the_bounds(spec):
         return "spec.parameters", f"{path}: {what}", fix

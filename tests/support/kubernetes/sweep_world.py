@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.api.validation.parse import received
+from torchyard.api.validation.parse import parse_job
 from torchyard.api.values import rfc3339
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
@@ -200,10 +200,10 @@ class World:
 
     def decisions(self) -> dict[str, Any]:
         """What was decided: parameters, units and ends of all trials, and the best of them."""
-        sweep = received_sweep(self.sweep())
+        sweep = parse_sweep(self.sweep())
         found = {}
         for document in self.trials():
-            trial = trial_of(received(document))  # type: ignore[arg-type]
+            trial = trial_of(parse_job(document))  # type: ignore[arg-type]
             record = trial.record
             found[document["metadata"]["name"]] = (record.parameters, record.units, outcomes_of(sweep.spec, trial))  # type: ignore[union-attr]
         best = self.sweep().get("status", {}).get("best")

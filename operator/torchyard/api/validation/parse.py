@@ -16,7 +16,7 @@ from torchyard.api import values
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob, read_job, read_status
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.version import __version__
 
 MAX_PROBLEM = 300
@@ -39,7 +39,7 @@ class InvalidJob(Struct, frozen=True, kw_only=True):
         return (self.metadata.namespace, self.metadata.name)
 
 
-def received(
+def parse_job(
     document: Mapping[str, Any], before: TrainingJob | InvalidJob | None = None
 ) -> TrainingJob | InvalidJob | None:
     """Read one object; None: it has not even a name.
@@ -59,7 +59,7 @@ def received(
     except (ValueError, RecursionError) as error:
         reason = Reason.UNREADABLE_STATUS if "`$.status" in str(error) else Reason.INVALID_SPEC
         return _invalid(metadata, _status(document), _problem(error), reason)
-    fault = next(judge(job.spec), None)
+    fault = next(broken_rules(job.spec), None)
     if fault is not None:
         path, what, fix = fault
         return _invalid(metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")

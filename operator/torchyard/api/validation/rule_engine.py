@@ -23,7 +23,7 @@ Fault = tuple[str, str, str]  # path, what is wrong, how to fix it
 RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)
 
 
-def judge(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:
+def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:
     """Every broken rule. What reads a path in `faulty`, known to be wrong already, is not judged."""
     yield from _unimplemented(spec, faulty)
     for rule in RULES:

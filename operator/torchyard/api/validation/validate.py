@@ -15,7 +15,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.changes import forbidden_changes
 from torchyard.api.validation.overrides import override
 from torchyard.api.validation.problems import Problem, nearest, shown
-from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.validation.schema_check import UNSOUND, check, check_params
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At, YamlError, read
 from torchyard.api.values import BUILT_IN
@@ -137,7 +137,7 @@ class _Checked:
         if isinstance(spec, str):
             self._report("spec", spec_at, spec, "correct it")
             return
-        for path, what, fix in judge(spec, faulty):
+        for path, what, fix in broken_rules(spec, faulty):
             self._report(path, self._find(path), what, fix)
         if spec.trainer is not None and spec.trainer.name in BUILT_IN:
             params = self._find("spec.trainer.params")

@@ -18,8 +18,8 @@ from torchyard.cli.output import say
 MAX_NEW_TOKENS = 512
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def chat_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `chat`."""
     parser.add_argument(
         "name",
         metavar=common.RUN_NAME,
@@ -46,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
 
 
-def command(
+def chat(
     *,
     name: str,
     system: str | None,

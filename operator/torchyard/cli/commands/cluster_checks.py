@@ -9,8 +9,7 @@ import msgspec
 from torchyard.api.crd import crd
 from torchyard.api.formatting import addressed, plural
 from torchyard.api.resource import GROUP, PLURAL, VERSION
-from torchyard.cli.commands.findings import Finding, Leader
-from torchyard.cli.commands.intake_probe import reach
+from torchyard.cli.commands.intake_probe import Finding, Leader, reach
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.errors import NotFound, Rejected

@@ -44,8 +44,8 @@ complete -c torchyard -f -a '(__torchyard_complete)'
 }
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def completion_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `completion`."""
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="shell to complete in")
     parser.epilog = """\
 bash: source <(torchyard completion bash)
@@ -53,7 +53,7 @@ zsh:  source <(torchyard completion zsh)
 fish: torchyard completion fish | source"""
 
 
-def command(shell: str) -> int:
+def completion(shell: str) -> int:
     """Print the completion script of a shell."""
     print(SCRIPTS[shell].strip())
     return SUCCEEDED

@@ -9,8 +9,8 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def dataset_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `dataset`."""
     parser.add_argument("action", choices=("inspect",), help="inspect: show what it holds, and look for bad data")
     parser.add_argument(
         "path", metavar="PATH", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text: also a URL"
@@ -21,7 +21,7 @@ def arguments(parser: ArgumentParser) -> None:
     common.output(parser, "json", help="print it as one document")
 
 
-def command(*, action: Literal["inspect"], path: str, tokenizer: Path | None, output: Literal["json"] | None) -> int:
+def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, output: Literal["json"] | None) -> int:
     """Show what a dataset holds, and its problems.
 
     Of text: records, their formats, fields and lengths; 100,000 records at most are looked at. Of a LeRobot dataset:

@@ -14,13 +14,13 @@ EXAMPLE = Path(__file__).parent / "demonstration" / "demo.yaml"
 It has a folder of its own: workers import from the folder of a job, and modules beside it would hide others."""
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def demo_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `demo`."""
     parser.add_argument("--name", default="demo", help="name of the run")
     common.sets(parser)
 
 
-def command(name: str, sets: list[str]) -> int:
+def demo(name: str, sets: list[str]) -> int:
     """Train vehicle routes on two local nodes, live, and compare them with nearest neighbour."""
     from torchyard.cli.commands.foreground import watch
     from torchyard.cli.output import console, say

@@ -8,20 +8,20 @@ from torchyard.cli.arguments import place
 from torchyard.cli.errors import FAILED, SUCCEEDED
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def doctor_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `doctor`."""
     place(parser)
     parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to try the intake from")
     common.output(parser, "json", "yaml", help="print what was found as a list")
 
 
-def command(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
+def doctor(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
     """Look at a cluster: resource, operator, rights, GPUs, and whether pods reach the operator.
 
     The last starts a pod in the namespace for a few seconds. Exit codes: 0 all is well, 1 something is not.
     """
     from torchyard.cli.commands.cluster_checks import examine
-    from torchyard.cli.commands.findings import Finding
+    from torchyard.cli.commands.intake_probe import Finding
     from torchyard.cli.output import emit
     from torchyard.client.remote.session import Remote, ask
 

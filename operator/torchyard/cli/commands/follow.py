@@ -15,7 +15,7 @@ from torchyard.cli.output import say
 from torchyard.cli.views.curve import History
 from torchyard.cli.views.outcome import exit_code
 from torchyard.cli.views.program_output import KEPT_LINES, OutputLine, several_ranks
-from torchyard.cli.views.snapshot import Picture, learned, record
+from torchyard.cli.views.snapshot import Snapshot, learned, record
 from torchyard.cli.views.terminal import drawn, is_live
 from torchyard.client.backend import Away, Backend, LogLine, is_over
 from torchyard.client.errors import TorchYardError
@@ -38,7 +38,7 @@ async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO |
     """
     following = _Following(backend, name, uid)
     printed = _Printed(None if output is None or (is_live() and output.isatty()) else output, following)
-    async with drawn(following.picture):
+    async with drawn(following.snapshot):
         reading = asyncio.create_task(_read_logs(backend, name, uid, printed)) if output is not None else None
         try:
             await following.until_over()
@@ -98,11 +98,11 @@ class _Following:
         self.job, self.notice = seen, ""
         record(self.losses, seen)
 
-    def picture(self) -> Picture | None:
+    def snapshot(self) -> Snapshot | None:
         """The job now; None before anything is known of it."""
         if self.job is None:
             return None
-        return Picture(
+        return Snapshot(
             self.job,
             time.time(),
             losses=self.losses.points,

@@ -15,7 +15,7 @@ from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.curve import History, StoredCurve
 from torchyard.cli.views.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
-from torchyard.cli.views.snapshot import Picture, curve_metric, record
+from torchyard.cli.views.snapshot import Snapshot, curve_metric, record
 from torchyard.cli.views.terminal import drawn
 from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.local.run import Event, RunFolder
@@ -100,7 +100,7 @@ class Watching:
         self.job = job
         self.events.extend(events)
 
-    def _picture(self) -> Picture | None:
+    def _picture(self) -> Snapshot | None:
         """The run now; None before anything is known of it."""
         if self.job is None:
             return None
@@ -111,7 +111,7 @@ class Watching:
         if self.stored.metric != curve_metric(job):
             self.stored = StoredCurve(self.folder.checkpoints / "metrics.jsonl", curve_metric(job))
         curve = self.stored.history if self.stored.follow() else self.losses
-        return Picture(job, time.time(), self.ranks, curve.points, list(self.events), self.notice, self._tail())
+        return Snapshot(job, time.time(), self.ranks, curve.points, list(self.events), self.notice, self._tail())
 
     def _tail(self) -> list[OutputLine]:
         if self.output is None:

@@ -15,8 +15,8 @@ UNCOUNTED = (
 )
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def gpus_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `gpus`."""
     parser.add_argument("--select", metavar="N", type=common.natural, help="only the N best that meet every condition")
     parser.add_argument("--min-free-memory", metavar="SIZE", type=size, help="with --select: unused memory, 40Gi")
     parser.add_argument("--min-total-memory", metavar="SIZE", type=size, help="with --select: memory they have")
@@ -40,7 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
     common.output(parser, "json", help="print them as one document")
 
 
-def command(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
+def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
     """List the GPUs of this machine that this user may use, as NVML sees them: with what all processes use.
 
     With --select, give the UUIDs to put into CUDA_VISIBLE_DEVICES or spec.gpu.ids.

@@ -1,19 +1,40 @@
-"""Whether pods of a namespace reach the operator's intake: tried from a pod that is taken away again."""
+"""What `torchyard doctor` finds, and whether pods can reach the operator: a connection to the intake, step by step."""
 
 import asyncio
 import contextlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from torchyard.cli.commands.findings import Finding, Leader
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests.names import NON_ROOT
 from torchyard.kubernetes.manifests.pod import container_security
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    verdict: Literal["ok", "note", "wrong"]
+    what: str
+    fix: str = ""
+
+
+class Leader(NamedTuple):
+    """The operator that leads."""
+
+    namespace: str
+    pod: str
+    account: str
+    image: str
+    pull_policy: str
+    intake: str
+    namespaces: tuple[str, ...]
+    """That it looks after; none: all."""
+
 
 Document = dict[str, Any]
 LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # by which a NetworkPolicy of the chart lets it in

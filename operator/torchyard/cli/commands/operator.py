@@ -1,17 +1,16 @@
-"""`torchyard operator`: what the operator's container runs."""
+"""The operator and its installation: `torchyard operator`, what its container runs, `crd`, `version`."""
 
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from torchyard.api.values import amount
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
+from torchyard.version import __version__
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def operator_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `operator`."""
     from torchyard.app.options import Options, variable
 
     defaults = Options()
@@ -68,7 +67,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
 
 
-def command(namespaces: list[str] | None, context: str, **settings: Any) -> int:
+def operator(namespaces: list[str] | None, context: str, **settings: Any) -> int:
     """Look after the TrainingJobs of a cluster until told to stop.
 
     Several may run: one leads, the others are ready to take over.
@@ -97,6 +96,8 @@ def _given(name: str, default: object, kind: Any) -> Any:
 
 
 def _quantity(text: str) -> str:
+    from torchyard.api.values import amount
+
     if text:
         amount(text)
     return text
@@ -109,6 +110,8 @@ def _log_format(text: str) -> str:
 
 
 def _peers(text: str) -> tuple[dict[str, Any], ...] | None:
+    import msgspec
+
     if not text:
         return None
     try:
@@ -121,3 +124,26 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise ValueError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
+
+
+def crd_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `crd`."""
+
+
+def crd() -> int:
+    """Print the CustomResourceDefinitions of TrainingJob and TrainingSweep, for `kubectl apply -f -`."""
+    from torchyard.api.crd import crd_yaml
+    from torchyard.sweeps.crd import sweep_crd_yaml
+
+    sys.stdout.write(f"{crd_yaml()}---\n{sweep_crd_yaml()}")
+    return SUCCEEDED
+
+
+def version_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `version`."""
+
+
+def version() -> int:
+    """Print the version."""
+    print(__version__)
+    return SUCCEEDED

@@ -36,15 +36,15 @@ ROLLOUT = "rollout before a step"
 ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
 
 
-def arguments(parser: ArgumentParser) -> None:
-    """Declare the command line."""
+def plan_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `plan`."""
     parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with a spec.trainer")
     parser.add_argument("--gpu", metavar="GPU", help=f"what it must fit: {', '.join(GPUS)}, or a size such as 24Gi")
     common.sets(parser)
     common.output(parser, "json", "yaml", help="print the forecast as a document")
 
 
-def command(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
+def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
     """Forecast how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
 
     A step is made with tensors that have shapes and no content, so it takes no GPU: some 10 seconds, or up to a minute

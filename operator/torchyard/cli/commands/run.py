@@ -8,15 +8,15 @@ from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import Format, say
 
 
-def arguments(parser: common.Parser) -> None:
-    """Declare the command line."""
+def run_arguments(parser: common.Parser) -> None:
+    """Declare the command line of `run`."""
     declare(parser, "local")
     parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the final object on stdout, and the program's output on stderr")
 
 
-def command(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
+def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
     """Run a job file or a script on this machine and watch it until it is over.
 
     torchyard run job.yaml

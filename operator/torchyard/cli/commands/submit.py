@@ -8,8 +8,8 @@ from torchyard.cli.errors import INTERRUPTED, SUCCEEDED
 from torchyard.cli.output import emit, say
 
 
-def arguments(parser: common.Parser) -> None:
-    """Declare the command line."""
+def submit_arguments(parser: common.Parser) -> None:
+    """Declare the command line of `submit`."""
     declare(parser, "cluster")
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
     common.place(parser)
@@ -18,7 +18,7 @@ def arguments(parser: common.Parser) -> None:
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
 
 
-def command(
+def submit(
     *,
     name: str | None,
     context: str | None,

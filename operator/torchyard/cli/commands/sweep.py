@@ -13,8 +13,8 @@ from torchyard.cli.output import Format, console, emit, say
 from torchyard.sweeps.resource import TrainingSweep
 
 
-def arguments(parser: common.Parser) -> None:
-    """Declare the command line."""
+def sweep_arguments(parser: common.Parser) -> None:
+    """Declare the command line of `sweep`."""
     verbs = ("show", "best", "report", "rm", "suspend", "resume")
     parser.add_argument("what", choices=verbs, help="what to do")
     parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
@@ -23,7 +23,7 @@ def arguments(parser: common.Parser) -> None:
     common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
 
 
-def command(
+def sweep(
     *, what: str, name: str, folder: Path | None, context: str | None, namespace: str | None, output: Format | None
 ) -> int:
     """Show what a sweep has found: one of this machine, else one of the cluster of your kubeconfig.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torchyard.sweeps.validate import SweepValidation
 
 
-def arguments(parser: common.Parser) -> None:
-    """Declare the command line."""
+def validate_arguments(parser: common.Parser) -> None:
+    """Declare the command line of `validate`."""
     parser.trailing = "words"
     parser.usage = f"{parser.prog} [FILE... | SCRIPT | -m MODULE] [OPTIONS] [-- ARGUMENT...]"
     parser.add_argument(
@@ -34,7 +34,7 @@ def arguments(parser: common.Parser) -> None:
     common.output(parser, "json", help="print jobs and problems as JSON")
 
 
-def command(files: list[Path], output: Format | None, **values: Any) -> int:
+def validate(files: list[Path], output: Format | None, **values: Any) -> int:
     """Check job files without running them, and name every mistake with its line and its fix.
 
     A script, module or command is checked as `torchyard run` would start it, with the same options.

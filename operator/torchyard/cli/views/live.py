@@ -1,6 +1,6 @@
 """The view on a terminal, redrawn in place: state, progress, curve, metrics, ranks, output, events.
 
-A function of a picture and of the size of the terminal. It never has more lines than the terminal has rows: rich would
+A function of a snapshot and of the size of the terminal. It never has more lines than the terminal has rows: rich would
 draw the lines beyond them a second time when the view is closed.
 """
 
@@ -17,7 +17,7 @@ from rich.text import Text
 from torchyard.api.formatting import clean, clip, clock, figure, rate, span
 from torchyard.api.status import Phase, State
 from torchyard.cli.views.curve import draw
-from torchyard.cli.views.snapshot import Picture, age, curve_metric, headline
+from torchyard.cli.views.snapshot import Snapshot, age, curve_metric, headline
 
 STATE_STYLES: dict[str, str] = {
     State.RUNNING: "bold green",
@@ -54,14 +54,14 @@ class LiveView:
         )
         self.live.start()
 
-    def show(self, picture: Picture) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Draw `picture` over the last one."""
-        self.live.update(render(picture, self.console.width, self.console.height), refresh=True)
+        self.live.update(render(snapshot, self.console.width, self.console.height), refresh=True)
 
-    def close(self, picture: Picture | None) -> None:
+    def close(self, snapshot: Snapshot | None) -> None:
         """Leave the last picture on the screen and give the terminal back."""
-        if picture is not None:
-            self.show(picture)
+        if snapshot is not None:
+            self.show(snapshot)
         self.live.stop()
 
 
@@ -74,37 +74,37 @@ class _Rows(NamedTuple):
     events: int
 
 
-def render(picture: Picture, width: int, height: int) -> RenderableType:
+def render(snapshot: Snapshot, width: int, height: int) -> RenderableType:
     """Return the whole view, at most `height` lines high."""
     inner = max(20, min(width, MAX_WIDTH) - 4)
     most = max(4, height - 1 - BORDER)  # the row below is the cursor's
-    top = [*header(picture, inner), bar(picture, inner), *metrics(picture, inner, 1 if most < 12 else 3)]
-    notice = [Text(clip(picture.notice, inner), style="bold yellow")] if picture.notice else []
-    rows = shared(picture, most - len(top) - len(notice))
+    top = [*header(snapshot, inner), bar(snapshot, inner), *metrics(snapshot, inner, 1 if most < 12 else 3)]
+    notice = [Text(clip(snapshot.notice, inner), style="bold yellow")] if snapshot.notice else []
+    rows = shared(snapshot, most - len(top) - len(notice))
     parts: list[RenderableType] = [
         *top,
-        *curve(picture, inner, rows.curve),
-        *ranks(picture, rows.ranks),
-        *output(picture, inner, rows.output),
-        *events(picture, inner, rows.events),
+        *curve(snapshot, inner, rows.curve),
+        *ranks(snapshot, rows.ranks),
+        *output(snapshot, inner, rows.output),
+        *events(snapshot, inner, rows.events),
         *notice,
     ]
     return Panel(
         Group(*(parts[:most] if len(parts) > most else parts)),
-        title=Text(picture.job.metadata.name, style="bold"),
+        title=Text(snapshot.job.metadata.name, style="bold"),
         width=min(width, MAX_WIDTH),
         border_style="dim",
         padding=(0, 1),
     )
 
 
-def shared(picture: Picture, left: int) -> _Rows:
+def shared(snapshot: Snapshot, left: int) -> _Rows:
     """Share the rows that are left among the blocks that have something to show."""
     wanted = {
-        "curve": 1000 if len(picture.losses) > 1 else 0,
-        "ranks": len(picture.ranks) + 1 if picture.ranks else 0,
-        "output": len(picture.output) + 1 if picture.output else 0,
-        "events": len(picture.events),
+        "curve": 1000 if len(snapshot.losses) > 1 else 0,
+        "ranks": len(snapshot.ranks) + 1 if snapshot.ranks else 0,
+        "output": len(snapshot.output) + 1 if snapshot.output else 0,
+        "events": len(snapshot.events),
     }
     given = dict.fromkeys(wanted, 0)
     for stage in STAGES:
@@ -117,12 +117,12 @@ def shared(picture: Picture, left: int) -> _Rows:
     return _Rows(**{name: 0 if rows < 2 and name != "events" else rows for name, rows in given.items()})
 
 
-def header(picture: Picture, width: int) -> list[RenderableType]:
+def header(snapshot: Snapshot, width: int) -> list[RenderableType]:
     """State, round, age and restarts; below them the sentence."""
-    status = picture.job.status
+    status = snapshot.job.status
     state = status.state or State.PENDING
     facts = [f"round {status.round}"] if status.round else []
-    seconds = age(picture.job, picture.now)
+    seconds = age(snapshot.job, snapshot.now)
     facts += [f"age {span(seconds)}"] if seconds is not None else []
     facts += [f"restarts {status.restarts.total}"] if status.restarts.total else []
     facts += [f"nodes {status.nodes.ready}/{status.nodes.desired}"] if status.nodes.desired else []
@@ -130,16 +130,16 @@ def header(picture: Picture, width: int) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text.assemble((state, STATE_STYLES.get(state, "bold cyan")), (words, "dim"), no_wrap=True)
     ]
-    message = picture.sentence(status.message)
+    message = snapshot.sentence(status.message)
     cut = max(message.rfind(" ", 0, width + 1), 0) if len(message) > width else 0
     halves = [message[: cut or width], message[cut or width :].strip()]
     style = "red" if state == State.FAILED else ""
     return [*lines, *(Text(clip(half, width), style=style, no_wrap=True) for half in halves if half)]
 
 
-def bar(picture: Picture, width: int) -> RenderableType:
+def bar(snapshot: Snapshot, width: int) -> RenderableType:
     """Progress with rate and time left."""
-    status, progress = picture.job.status, picture.job.status.progress
+    status, progress = snapshot.job.status, snapshot.job.status.progress
     total = f"/{progress.total_steps}" if progress.total_steps else ""
     words = [f"step {progress.step}{total}"]
     if progress.eta_seconds is not None and status.state == State.RUNNING:
@@ -166,10 +166,10 @@ def bar(picture: Picture, width: int) -> RenderableType:
     return grid
 
 
-def metrics(picture: Picture, width: int, limit: int) -> list[RenderableType]:
+def metrics(snapshot: Snapshot, width: int, limit: int) -> list[RenderableType]:
     """Metrics, the headline first, in at most `limit` lines; those that find no place are left out."""
     lines: list[Text] = []
-    for name, value in headline(picture.job).items():
+    for name, value in headline(snapshot.job).items():
         pair = Text.assemble((f"{clip(clean(name), 30)} ", "dim"), value, "   ", no_wrap=True)
         if lines and len(lines[-1]) + len(pair) - 3 <= width:
             lines[-1].append_text(pair)
@@ -180,28 +180,28 @@ def metrics(picture: Picture, width: int, limit: int) -> list[RenderableType]:
     return list(lines)
 
 
-def curve(picture: Picture, width: int, rows: int) -> list[RenderableType]:
+def curve(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
     """Draw the curve over steps, its range at the left and its steps below."""
-    values = [value for _, value in picture.losses]
+    values = [value for _, value in snapshot.losses]
     if len(values) < 2 or rows < 2:
         return []
-    labels = [f"{curve_metric(picture.job)} {figure(max(values))}", figure(min(values))]
+    labels = [f"{curve_metric(snapshot.job)} {figure(max(values))}", figure(min(values))]
     margin = max(map(len, labels))
-    lines = draw(picture.losses, max(8, width - margin - 1), rows - 1)
+    lines = draw(snapshot.losses, max(8, width - margin - 1), rows - 1)
     texts = [
         Text.assemble((f"{label:>{margin}} ", "dim"), (line, "cyan"), no_wrap=True)
         for label, line in zip([labels[0], *[""] * (len(lines) - 2), labels[1]][: len(lines)], lines, strict=True)
     ]
-    first, last = (f"step {figure(picture.losses[i][0])}" for i in (0, -1))
+    first, last = (f"step {figure(snapshot.losses[i][0])}" for i in (0, -1))
     space = max(1, width - margin - 1 - len(first) - len(last))
     return [*texts, Text(f"{'':>{margin}} {first}{'':>{space}}{last}", style="dim", no_wrap=True)]
 
 
-def ranks(picture: Picture, rows: int) -> list[RenderableType]:
+def ranks(snapshot: Snapshot, rows: int) -> list[RenderableType]:
     """Each rank's pod, node, phase and step; of many, those furthest behind."""
     if rows < 2:
         return []
-    shown = picture.ranks
+    shown = snapshot.ranks
     if len(shown) > rows - 1:
         behind = sorted(shown, key=lambda rank: (-rank.lag, rank.seen))[: max(1, rows - 2)]
         shown = tuple(sorted(behind))
@@ -209,8 +209,8 @@ def ranks(picture: Picture, rows: int) -> list[RenderableType]:
     for name in ("rank", "pod", "node", "phase", "step", "behind by", "reported"):
         table.add_column(name, justify="left" if name in {"pod", "node", "phase"} else "right", no_wrap=True)
     for rank in shown:
-        silent = picture.now - rank.seen
-        busy = picture.job.status.state == State.RUNNING
+        silent = snapshot.now - rank.seen
+        busy = snapshot.job.status.state == State.RUNNING
         table.add_row(
             str(rank.rank),
             clean(rank.pod),
@@ -221,16 +221,16 @@ def ranks(picture: Picture, rows: int) -> list[RenderableType]:
             f"{span(silent)} ago" if rank.seen else "",
             style="yellow" if busy and silent > STALE_SECONDS else "",
         )
-    left = len(picture.ranks) - len(shown)
+    left = len(snapshot.ranks) - len(shown)
     return [table, *([Text(f"and {left} more ranks", style="dim")] if left and rows > 2 else [])]
 
 
-def output(picture: Picture, width: int, rows: int) -> list[RenderableType]:
+def output(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
     """The last lines that the program has written."""
     if rows < 2:
         return []
-    lines = picture.output[-(rows - 1) :]
-    several = len({line.rank for line in picture.output}) > 1 or len(picture.ranks) > 1
+    lines = snapshot.output[-(rows - 1) :]
+    several = len({line.rank for line in snapshot.output}) > 1 or len(snapshot.ranks) > 1
     heads = [f"[rank {line.rank}] " if several else "" for line in lines]
     return [
         Text("output", style="dim"),
@@ -241,13 +241,13 @@ def output(picture: Picture, width: int, rows: int) -> list[RenderableType]:
     ]
 
 
-def events(picture: Picture, width: int, rows: int) -> Sequence[RenderableType]:
+def events(snapshot: Snapshot, width: int, rows: int) -> Sequence[RenderableType]:
     """The newest events, oldest first."""
     lines = []
-    for event in list(picture.events)[-rows:] if rows else []:
-        at = clock(event.unix or picture.now)
+    for event in list(snapshot.events)[-rows:] if rows else []:
+        at = clock(event.unix or snapshot.now)
         reason = clean(event.reason)
-        message = clip(picture.sentence(event.message), max(10, width - len(at) - len(reason) - 3))
+        message = clip(snapshot.sentence(event.message), max(10, width - len(at) - len(reason) - 3))
         style = "yellow" if event.type == "Warning" else "bold"
         lines.append(Text.assemble((f"{at} ", "dim"), (reason, style), f" {message}", no_wrap=True))
     return lines

@@ -1,12 +1,18 @@
-"""What a view shows of a run at one moment: frozen, so that drawing it is a pure function."""
+"""What a view shows of a run at one moment, and the view where there is no terminal.
 
+A snapshot is frozen, so that drawing it is a pure function. The plain view prints one line for a change of state, for a
+warning, and for progress every few seconds.
+"""
+
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from torchyard.api.formatting import addressed, clean, figure, measure, rate, span
+from torchyard.api.formatting import addressed, clean, clock, figure, measure, rate, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.client.backend import interrupted
+from torchyard.local.run import Event
 
 if TYPE_CHECKING:
     from torchyard.cli.views.curve import History, Point
@@ -28,7 +34,7 @@ MOST_LEARNED = 5
 DIAGNOSTICS = frozenset({"gradNorm", "learningRate", "advantage", "entropy", "dataWaitShare", "memoryPeakBytes"})
 
 
-class Picture(NamedTuple):
+class Snapshot(NamedTuple):
     """A run at the moment `now` (unix seconds)."""
 
     job: TrainingJob
@@ -118,3 +124,64 @@ def record(history: "History", job: TrainingJob) -> None:
         history.points.clear()
         history.name = name
     history.add(job.status.progress.step, value)
+
+
+PROGRESS_EVERY = 10.0  # seconds between lines while nothing but the step changes
+
+
+class PlainView:
+    """Writes lines to a stream (stderr unless given); says each fact once.
+
+    How a job ended is left to the lines after the view.
+    """
+
+    def __init__(self, stream: TextIO | None = None, every: float = PROGRESS_EVERY) -> None:
+        self.stream = stream or sys.stderr
+        self.every = every
+        self.shown: tuple[str, int, str] | None = None
+        self.notice = ""
+        self.last_line = float("-inf")
+        self.last_words: list[str] = []
+        self.warned: set[Event] = set()
+        self.told = ""  # the newest warning
+        self.message = ""  # of the status, as it was last printed
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print what is new in `picture`."""
+        status = snapshot.job.status
+        over = status.state.terminal
+        for event in snapshot.events:
+            if event.type == "Warning" and event not in self.warned:
+                self.warned.add(event)
+                if over and event.message == status.message:
+                    continue
+                self.told = snapshot.sentence(event.message)
+                self.say(event.unix or snapshot.now, f"Warning {clean(event.reason)}: {self.told}")
+        if snapshot.notice and snapshot.notice != self.notice:
+            self.notice = snapshot.notice
+            self.say(snapshot.now, snapshot.notice)
+        if not status.state:
+            return
+        moved = (status.state, status.round, status.reason)
+        words, message = progress_words(snapshot.job), snapshot.sentence(status.message)
+        if moved != self.shown:
+            self.shown, self.message = moved, message
+            self.progress(snapshot, words, "" if over or (message and message in self.told) else message)
+        elif snapshot.now - self.last_line >= self.every and (words != self.last_words or message != self.message):
+            news, self.message = ("" if message == self.message else message), message
+            self.progress(snapshot, words, news)
+
+    def progress(self, snapshot: Snapshot, words: list[str], message: str = "") -> None:
+        """One line: state, round, how far, how fast."""
+        status = snapshot.job.status
+        self.last_line, self.last_words = snapshot.now, words
+        head = f"{status.state} round {status.round}" if status.round else str(status.state)
+        line = " ".join([head, *words])
+        self.say(snapshot.now, f"{line}: {message}" if message else line)
+
+    def say(self, now: float, text: str) -> None:
+        """One line with the time of day."""
+        print(f"{clock(now)} {text}", file=self.stream, flush=True)
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Nothing is left to draw: the last state has been printed."""

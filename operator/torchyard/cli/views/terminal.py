@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from torchyard.cli.views.snapshot import Picture
+from torchyard.cli.views.snapshot import Snapshot
 
 REDRAW_SECONDS = 0.25
 
@@ -15,15 +15,15 @@ REDRAW_SECONDS = 0.25
 class View(Protocol):
     """What shows a run."""
 
-    def show(self, picture: Picture) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show the run as it is now."""
 
-    def close(self, picture: Picture | None) -> None:
+    def close(self, snapshot: Snapshot | None) -> None:
         """Show it for the last time and release the terminal."""
 
 
 @contextlib.asynccontextmanager
-async def drawn(look: Callable[[], Picture | None]) -> AsyncIterator[None]:
+async def drawn(look: Callable[[], Snapshot | None]) -> AsyncIterator[None]:
     """Draw what `look` gives (None: nothing yet) until the block is left, and then once more."""
     view = view_for_this_terminal()
     drawing = asyncio.create_task(_redraw(view, look))
@@ -39,18 +39,18 @@ async def drawn(look: Callable[[], Picture | None]) -> AsyncIterator[None]:
             view.close(last)
 
 
-async def _redraw(view: View, look: Callable[[], Picture | None]) -> None:
+async def _redraw(view: View, look: Callable[[], Snapshot | None]) -> None:
     while True:
-        picture = look()
-        if picture is not None:
+        snapshot = look()
+        if snapshot is not None:
             with contextlib.suppress(OSError):
-                view.show(picture)
+                view.show(snapshot)
         await asyncio.sleep(REDRAW_SECONDS)
 
 
 def view_for_this_terminal() -> View:
     """Redrawn in place on a terminal, lines elsewhere."""
-    from torchyard.cli.views.plain import PlainView
+    from torchyard.cli.views.snapshot import PlainView
 
     if not is_live():
         return PlainView()

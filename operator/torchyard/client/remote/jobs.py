@@ -8,7 +8,7 @@ import msgspec
 
 from torchyard.api.resource import GROUP, PLURAL, VERSION, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.cache import pod_record
@@ -121,7 +121,7 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
 
 def typed(document: Document) -> TrainingJob:
     """A job to show; of one that the operator cannot run, what can be shown of it."""
-    job = received(document)
+    job = parse_job(document)
     if isinstance(job, TrainingJob):
         return job
     assert isinstance(job, InvalidJob), "the API server keeps no object without a name"

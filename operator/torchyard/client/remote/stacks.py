@@ -1,14 +1,14 @@
 """Where the ranks of a job stand, asked of the agents' own program in each of its pods."""
 
 from torchyard.client.errors import FAILED, TorchYardError
-from torchyard.client.rank_stacks import Standing, read
+from torchyard.client.ranks import RankStacks, read
 from torchyard.client.remote import jobs
 from torchyard.client.remote.pod_exec import program
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.manifests import names
 
 
-async def standing(remote: Remote, name: str) -> list[Standing]:
+async def stacks_of(remote: Remote, name: str) -> list[RankStacks]:
     """Ask the workers of every running pod, one pod after the other.
 
     Raises:
@@ -20,7 +20,7 @@ async def standing(remote: Remote, name: str) -> list[Standing]:
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
         raise TorchYardError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)
-    found: list[Standing] = []
+    found: list[RankStacks] = []
     for pod in running:
         words = ("python3", names.AGENT_INSTALLED, "stacks", names.RUN)
         found += read(b"".join([part async for part in program(remote, pod, *words)]), pod)

@@ -14,7 +14,7 @@ from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
 from torchyard.kubernetes.trial_provenance import TrialProvenance
-from torchyard.sweeps.received import InvalidSweep, received_sweep
+from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
 from torchyard.sweeps.trials import trial_of
 
@@ -44,7 +44,7 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
         answer = await remote.api.request("GET", sweeps_path(remote, name))
     except NotFound as error:
         raise missing(remote, name, error) from error
-    sweep = received_sweep(msgspec.json.decode(answer))
+    sweep = parse_sweep(msgspec.json.decode(answer))
     if isinstance(sweep, InvalidSweep):
         raise TorchYardError(f"sweep {name} is invalid: {sweep.problem}")
     assert sweep is not None, "the API server keeps no object without a name"

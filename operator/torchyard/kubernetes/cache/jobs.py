@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob, status_document
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.validation.parse import InvalidJob, received
+from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.api.values import rfc3339
 from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
@@ -224,7 +224,7 @@ class Jobs(Objects[TrainingJob, InvalidJob]):
     def __init__(
         self, *, changed: Callable[[Key], None], invalid: Callable[[InvalidJob], None] = lambda _job: None
     ) -> None:
-        super().__init__(PLURAL, received, TrainingJob, changed=changed, invalid=invalid)
+        super().__init__(PLURAL, parse_job, TrainingJob, changed=changed, invalid=invalid)
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.cache.pod_record import PodRecord
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.diagnostics import container_waiting
@@ -51,16 +51,18 @@ class Event(Read, frozen=True, kw_only=True, gc=False):
         return self.last_timestamp or self.event_time or ""
 
 
-class Stuck:
+class KubeletEvents:
     """What is known of pods that do not start.
 
     Args:
         api: the server.
         pods: those of a namespace that do not start now.
-        changed: called with the facts of a pod of which something new is known.
+        changed: called with the record of a pod of which something new is known.
     """
 
-    def __init__(self, api: Api, *, pods: Callable[[str], Iterable[Facts]], changed: Callable[[Facts], None]) -> None:
+    def __init__(
+        self, api: Api, *, pods: Callable[[str], Iterable[PodRecord]], changed: Callable[[PodRecord], None]
+    ) -> None:
         self._api, self._pods, self._changed = api, pods, changed
         self._known: dict[str, tuple[str, str]] = {}  # by job uid: what holds for one of its pods holds for the gang
         self._seen: dict[str, set[str]] = {}  # by namespace: jobs that the newest list was read for
@@ -72,13 +74,13 @@ class Stuck:
         """Reason code and evidence of why pods of this job do not start; empty: nothing is known."""
         return self._known.get(job_uid, ("", ""))
 
-    def look(self, facts: Facts) -> None:
+    def look(self, record: PodRecord) -> None:
         """This pod does not start."""
-        namespace = facts.namespace
+        namespace = record.namespace
         if namespace not in self._followed:
             self._followed[namespace] = task = asyncio.create_task(self._follow(namespace))
             task.add_done_callback(lambda _task: self._followed.pop(namespace, None))
-        elif facts.job_uid not in self._seen.get(namespace, ()):
+        elif record.job_uid not in self._seen.get(namespace, ()):
             self._news[namespace].set()
 
     async def close(self) -> None:
@@ -100,25 +102,25 @@ class Stuck:
                 await asyncio.wait_for(self._news[namespace].wait(), LOOK_SECONDS)
         self._news.pop(namespace, None)
 
-    def _still(self, namespace: str) -> dict[str, Facts]:
+    def _still(self, namespace: str) -> dict[str, PodRecord]:
         """Pods that do not start now, by uid. What was known of a job that has none any more is forgotten."""
-        stuck = {facts.uid: facts for facts in self._pods(namespace)}
-        jobs = {facts.job_uid for facts in stuck.values()}
+        stuck = {record.uid: record for record in self._pods(namespace)}
+        jobs = {record.job_uid for record in stuck.values()}
         for job in self._seen.pop(namespace, set()) - jobs:
             self._known.pop(job, None)
         if jobs:
             self._seen[namespace] = jobs
         return stuck
 
-    def _learn(self, stuck: dict[str, Facts], found: dict[str, tuple[str, str]]) -> None:
+    def _learn(self, stuck: dict[str, PodRecord], found: dict[str, tuple[str, str]]) -> None:
         said = {stuck[uid].job_uid: why for uid, why in found.items()}
-        for facts in {facts.job_uid: facts for facts in stuck.values()}.values():
-            now = said.get(facts.job_uid, ("", ""))
-            if now != self.why(facts.job_uid):
-                self._known[facts.job_uid] = now
-                self._changed(facts)
+        for record in {record.job_uid: record for record in stuck.values()}.values():
+            now = said.get(record.job_uid, ("", ""))
+            if now != self.why(record.job_uid):
+                self._known[record.job_uid] = now
+                self._changed(record)
 
-    async def _warnings(self, namespace: str, stuck: dict[str, Facts]) -> dict[str, tuple[str, str]] | None:
+    async def _warnings(self, namespace: str, stuck: dict[str, PodRecord]) -> dict[str, tuple[str, str]] | None:
         """The newest warning that says something, by pod uid; None: they cannot be read."""
         newest: dict[str, Event] = {}
         params = {"fieldSelector": WARNINGS, "limit": PAGE}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from torchyard.kubernetes.cache.pod_record import Facts
+from torchyard.kubernetes.cache.pod_record import PodRecord
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests import names
@@ -24,7 +24,7 @@ UNLABELLED = f"its label {names.JOB_UID} was taken away, it was deleted"
 _log = logging.getLogger(__name__)
 
 
-class Strays:
+class Orphans:
     """Asks for pods that are no longer told of, and has those deleted that are still there.
 
     Args:
@@ -33,15 +33,17 @@ class Strays:
         over: told of a pod that is gone for sure, and why it was sent away; empty: it was gone when it was asked for.
     """
 
-    def __init__(self, api: Api, *, there: Callable[[Facts, str], None], over: Callable[[Facts, str], None]) -> None:
+    def __init__(
+        self, api: Api, *, there: Callable[[PodRecord, str], None], over: Callable[[PodRecord, str], None]
+    ) -> None:
         self._api, self._there, self._over = api, there, over
         self._pod = msgspec.json.Decoder(KubePod)
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, facts: Facts) -> None:
+    def ask(self, record: PodRecord) -> None:
         """Find out whether this pod is gone; returns at once."""
-        task = asyncio.create_task(self._follow(facts))
+        task = asyncio.create_task(self._follow(record))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -50,36 +52,36 @@ class Strays:
         for task in self._tasks:
             task.cancel()
 
-    async def _follow(self, facts: Facts) -> None:
+    async def _follow(self, record: PodRecord) -> None:
         why, trouble = "", ""
         while True:
             try:
                 async with self._turn:
-                    if not await self._sent_away(facts):
+                    if not await self._sent_away(record):
                         break
                 if not why:
                     why = UNLABELLED
-                    self._there(facts, why)
+                    self._there(record, why)
             except (Unavailable, Rejected, Gone, Conflict) as error:
                 if not trouble:
                     trouble = str(error)  # another process may lead, which sends it away
-                    _log.warning("%s/%s is asked for again: %s", facts.namespace, facts.pod.name, trouble)
+                    _log.warning("%s/%s is asked for again: %s", record.namespace, record.pod.name, trouble)
             await asyncio.sleep(LOOK_SECONDS)
-        self._over(facts, why)
+        self._over(record, why)
 
-    async def _sent_away(self, facts: Facts) -> bool:
+    async def _sent_away(self, record: PodRecord) -> bool:
         """Have the pod deleted if it is there and its job's; whether it is."""
-        path = f"/api/v1/namespaces/{facts.namespace}/pods/{facts.pod.name}"
+        path = f"/api/v1/namespaces/{record.namespace}/pods/{record.pod.name}"
         try:
             meta = self._pod.decode(await self._api.request("GET", path)).metadata
             owner = meta.controller
-            same = owner is not None and owner.is_job(name=facts.job_name, uid=facts.job_uid)
-            if meta.uid != facts.uid or not same:
+            same = owner is not None and owner.is_job(name=record.job_name, uid=record.job_uid)
+            if meta.uid != record.uid or not same:
                 return False
             if meta.deletion_timestamp is None:
-                body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": facts.uid}}
+                body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": record.uid}}
                 await self._api.request("DELETE", path, body=body)
-                _log.warning("%s/%s: %s", facts.namespace, facts.pod.name, UNLABELLED)
+                _log.warning("%s/%s: %s", record.namespace, record.pod.name, UNLABELLED)
         except NotFound:
             return False
         return True

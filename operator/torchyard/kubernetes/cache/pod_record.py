@@ -27,7 +27,7 @@ PLACEMENT = frozenset(
 )
 
 
-class Facts(Struct, frozen=True, kw_only=True, gc=False):
+class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     """One pod of one job. Times are unix seconds."""
 
     uid: str
@@ -68,7 +68,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
         return min(times, default=None)
 
 
-def read(pod: KubePod) -> Facts | None:
+def read(pod: KubePod) -> PodRecord | None:
     """Return what is kept of a pod; None: no TrainingJob controls it, or a pod of that job is named otherwise.
 
     It may be forged: `Provenance` says whether the operator created it.
@@ -84,7 +84,7 @@ def read(pod: KubePod) -> Facts | None:
     container = next((each for each in pod.spec.containers if each.name == names.TRAINER), None)
     resources = container.resources if container is not None else None
     seen = _pod(pod, *place)
-    return Facts(
+    return PodRecord(
         uid=pod.metadata.uid,
         version=version(pod.metadata.resource_version),
         whole=pod.kind != "PartialObjectMetadata",

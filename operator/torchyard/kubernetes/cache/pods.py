@@ -12,10 +12,10 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta
 from torchyard.kubernetes.cache import nodes
 from torchyard.kubernetes.cache.informer import Informer
-from torchyard.kubernetes.cache.kubelet_events import Stuck
+from torchyard.kubernetes.cache.kubelet_events import KubeletEvents
 from torchyard.kubernetes.cache.nodes import Nodes
-from torchyard.kubernetes.cache.orphans import Strays
-from torchyard.kubernetes.cache.pod_record import Facts, read
+from torchyard.kubernetes.cache.orphans import Orphans
+from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.diagnostics import node_fit
 from torchyard.kubernetes.diagnostics.capacity import Amount, Resource, Room, cores, gibibytes, gpus, room
@@ -56,24 +56,24 @@ class Pods:
         api: Api,
         namespaces: Iterable[str],
         *,
-        made: Callable[[Facts], bool],
+        made: Callable[[PodRecord], bool],
         changed: Callable[[Key, float], None],
         gone: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._made, self._changed, self._gone, self._clock = made, changed, gone, clock
-        self._all: dict[str, Facts] = {}  # by pod uid
-        self._jobs: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._all: dict[str, PodRecord] = {}  # by pod uid
+        self._jobs: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job uid, by pod uid
         self._uids: defaultdict[Key, set[str]] = defaultdict(set)  # of jobs that have pods, by namespace and name
-        self._on_node: defaultdict[str, dict[str, Facts]] = defaultdict(dict)
-        self._vanished: defaultdict[str, dict[str, Facts]] = defaultdict(dict)  # by job uid, by pod uid
+        self._on_node: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)
+        self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job uid, by pod uid
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
-        self._stuck = Stuck(api, pods=self._stuck_pods, changed=self._tell)
-        self._strays = Strays(api, there=self._keep, over=self._lose)
+        self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._tell)
+        self._strays = Orphans(api, there=self._keep, over=self._lose)
         self._dead: set[str] = set()  # pod uids of which the API server itself said that they are gone
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
-        self._informers: dict[str, Informer[KubePod, Facts]] = {
+        self._informers: dict[str, Informer[KubePod, PodRecord]] = {
             name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
             for name, path in paths.items()
         }
@@ -107,20 +107,20 @@ class Pods:
         """The pods of a job, by index; for a while also those that vanished, as ended: a loss has a name and a node."""
         known = (*self._own(job_uid), *self._vanished.get(job_uid, {}).values())
         found = sorted(known, key=lambda each: (each.pod.index, each.pod.incarnation))
-        return tuple(self._pod(facts) for facts in found)
+        return tuple(self._pod(record) for record in found)
 
-    def member(self, pod_uid: str) -> Facts | None:
+    def member(self, pod_uid: str) -> PodRecord | None:
         """Return a live pod that the operator created; None: there is no such pod, or it is over."""
-        facts = self._all.get(pod_uid)
-        return facts if facts is not None and facts.pod.alive and self._made(facts) else None
+        record = self._all.get(pod_uid)
+        return record if record is not None and record.pod.alive and self._made(record) else None
 
-    def forged(self, job_uid: str | None = None) -> list[Facts]:
+    def forged(self, job_uid: str | None = None) -> list[PodRecord]:
         """Return pods that name this job, or any job, as their controller and that the operator did not create."""
         known = self._all.values() if job_uid is None else self._jobs.get(job_uid, {}).values()
-        return [facts for facts in known if not self._made(facts)]
+        return [record for record in known if not self._made(record)]
 
-    def _own(self, job_uid: str) -> list[Facts]:
-        return [facts for facts in self._jobs.get(job_uid, {}).values() if self._made(facts)]
+    def _own(self, job_uid: str) -> list[PodRecord]:
+        return [record for record in self._jobs.get(job_uid, {}).values() if self._made(record)]
 
     def predecessors(self, job: ObjectMeta) -> list[str]:
         """Return the names of live pods of a former job of this name: they may still write into its folder.
@@ -128,13 +128,13 @@ class Pods:
         Only those that the operator created; what has been orphaned has no job any more.
         """
         former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
-        pods = (facts for uid in former for facts in self._jobs.get(uid, {}).values())
-        return sorted(facts.pod.name for facts in pods if facts.pod.alive and self._made(facts))
+        pods = (record for uid in former for record in self._jobs.get(uid, {}).values())
+        return sorted(record.pod.name for record in pods if record.pod.alive and self._made(record))
 
     def version(self, pod_uid: str) -> int | None:
         """The version of a pod as it was last seen; None: it is not known."""
-        facts = self._all.get(pod_uid)
-        return facts.version if facts is not None else None
+        record = self._all.get(pod_uid)
+        return record.version if record is not None else None
 
     # Writes of our own.
 
@@ -149,15 +149,15 @@ class Pods:
 
     def forget(self, pod_uid: str) -> None:
         """The API server said that this pod is gone."""
-        facts = self._all.get(pod_uid)
-        if facts is not None:
+        record = self._all.get(pod_uid)
+        if record is not None:
             self._dead.add(pod_uid)
-            self._informer(facts.namespace).bury(pod_uid)
+            self._informer(record.namespace).bury(pod_uid)
             self._dead.discard(pod_uid)
 
     async def refresh(self, namespace: str, selector: str, job_uid: str) -> None:
         """List the pods of one job and correct what is known of them."""
-        await self._informer(namespace).refresh(selector, lambda facts: facts.job_uid == job_uid)
+        await self._informer(namespace).refresh(selector, lambda record: record.job_uid == job_uid)
 
     async def sweep(self) -> None:
         """Make up for what no watch told.
@@ -169,10 +169,10 @@ class Pods:
 
     # What changes.
 
-    def _informer(self, namespace: str) -> Informer[KubePod, Facts]:
+    def _informer(self, namespace: str) -> Informer[KubePod, PodRecord]:
         return self._informers.get(namespace) or self._informers[""]
 
-    def _take(self, before: Facts | None, after: Facts | None) -> None:
+    def _take(self, before: PodRecord | None, after: PodRecord | None) -> None:
         if before is not None:
             self._all.pop(before.uid, None)
             _drop(self._jobs, before.job_uid, before.uid)
@@ -204,25 +204,25 @@ class Pods:
             self._tell(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
         self._consider(after.uid)
 
-    def _keep(self, facts: Facts, why: str = "") -> None:
+    def _keep(self, record: PodRecord, why: str = "") -> None:
         """Keep a pod in the way of another one until it is known to be gone.
 
         Without `why` the server is being asked: a round that ended now could not name the cause.
         """
         known = {"reason": Reason.POD_LOST, "message": why} if why else {"unconfirmed": True}
-        going = replace(facts.pod, deleting=True, **known)
-        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=going)
+        going = replace(record.pod, deleting=True, **known)
+        self._vanished[record.job_uid][record.uid] = replace(record, pod=going)
         if why:
-            self._tell(facts)
+            self._tell(record)
 
-    def _lose(self, facts: Facts, why: str = "") -> None:
+    def _lose(self, record: PodRecord, why: str = "") -> None:
         """A pod is gone."""
-        self._remember(facts, why)
-        self._tell(facts)
+        self._remember(record, why)
+        self._tell(record)
 
-    def _remember(self, facts: Facts, why: str) -> None:
+    def _remember(self, record: PodRecord, why: str) -> None:
         """A pod whose object went before anybody could ask how it ended: deleted by force, with its node, or fast."""
-        pod = facts.pod
+        pod = record.pod
         if pod.phase == "Succeeded":
             return
         if pod.alive:
@@ -230,26 +230,26 @@ class Pods:
             reason, message = (took, pod.message) if took is not None else (Reason.POD_LOST, why or "its pod vanished")
             pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
         ended = replace(pod, deleting=True)
-        self._vanished[facts.job_uid][facts.uid] = replace(facts, pod=ended)
-        asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, facts.job_uid, facts.uid)
+        self._vanished[record.job_uid][record.uid] = replace(record, pod=ended)
+        asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, record.job_uid, record.uid)
 
-    def _tell(self, facts: Facts, after: float = 0.0) -> None:
-        self._changed((facts.namespace, facts.job_name), after)
+    def _tell(self, record: PodRecord, after: float = 0.0) -> None:
+        self._changed((record.namespace, record.job_name), after)
 
     def _consider(self, uid: str) -> None:
         """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
-        facts = self._all.get(uid)
-        if facts is None or not self._made(facts):
+        record = self._all.get(uid)
+        if record is None or not self._made(record):
             return
         now = self._clock()
-        due = facts.suspects_node_at()
-        if facts.suspects_node(now):
-            if facts.bound is not None:
-                self._stuck.look(facts)
+        due = record.suspects_node_at()
+        if record.suspects_node(now):
+            if record.bound is not None:
+                self._stuck.look(record)
             # A kubelet that starts others is busy, not lost: while many pods are made, all nodes would be read.
-            due = self._started.get(facts.pod.node, float("-inf")) + BUSY_SECONDS
-            if facts.marked or now >= due:
-                self._nodes.look(facts.pod.node)
+            due = self._started.get(record.pod.node, float("-inf")) + BUSY_SECONDS
+            if record.marked or now >= due:
+                self._nodes.look(record.pod.node)
                 return
         if due is not None:
             asyncio.get_running_loop().call_later(due - now + 0.01, self._consider, uid)
@@ -257,41 +257,41 @@ class Pods:
     def _suspicion(self, node: str) -> bool | None:
         now = self._clock()
         here = self._on_node.get(node, {}).values()
-        hints = [facts for facts in here if facts.suspects_node(now) and self._made(facts)]
-        return any(facts.marked for facts in hints) if hints else None
+        hints = [record for record in here if record.suspects_node(now) and self._made(record)]
+        return any(record.marked for record in hints) if hints else None
 
-    def _stuck_pods(self, namespace: str) -> list[Facts]:
+    def _stuck_pods(self, namespace: str) -> list[PodRecord]:
         now = self._clock()
-        pods = (facts for facts in self._all.values() if facts.bound is not None and facts.namespace == namespace)
-        return [facts for facts in pods if facts.suspects_node(now) and self._made(facts)]
+        pods = (record for record in self._all.values() if record.bound is not None and record.namespace == namespace)
+        return [record for record in pods if record.suspects_node(now) and self._made(record)]
 
     def _node_changed(self, node: str) -> None:
-        for facts in list(self._on_node.get(node, {}).values()):
-            self._tell(facts)
+        for record in list(self._on_node.get(node, {}).values()):
+            self._tell(record)
 
     def _measured(self) -> None:
-        for facts in list(self._all.values()):
-            if facts.demands is not None:
-                self._tell(facts)
+        for record in list(self._all.values()):
+            if record.demands is not None:
+                self._tell(record)
 
     # What the plan is shown.
 
-    def _pod(self, facts: Facts) -> Pod:
-        pod = facts.pod
+    def _pod(self, record: PodRecord) -> Pod:
+        pod = record.pod
         if not pod.alive:
             return pod
-        if pod.phase == "Pending" and not pod.reason and facts.bound is not None:
-            reason, message = self._stuck.why(facts.job_uid)
+        if pod.phase == "Pending" and not pod.reason and record.bound is not None:
+            reason, message = self._stuck.why(record.job_uid)
             pod = replace(pod, reason=reason, message=message) if reason else pod
-        if facts.demands is not None and self._nodes.awaited:
+        if record.demands is not None and self._nodes.awaited:
             pod = replace(pod, reason="", message="")  # another look follows at once, and would not be told for a while
-        elif facts.demands is not None and self._nodes.known:
-            pod = self._explained(facts, facts.demands)
+        elif record.demands is not None and self._nodes.known:
+            pod = self._explained(record, record.demands)
         return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
 
-    def _explained(self, facts: Facts, demands: Demands) -> Pod:
+    def _explained(self, record: PodRecord, demands: Demands) -> Pod:
         """What the scheduler only counts, in names and figures."""
-        pod, asked = facts.pod, facts.asked
+        pod, asked = record.pod, record.asked
         if not pod.reason.startswith("Insufficient"):
             reason, message = node_fit.reason(self._nodes.known, demands)
             return replace(pod, reason=reason, message=message) if reason else pod
@@ -299,8 +299,8 @@ class Pods:
         resource = _RESOURCES.get(pod.reason)
         if resource is None:
             return pod
-        gang = [each for each in self._own(facts.job_uid) if each.pod.alive and not each.pod.deleting]
-        capacity = self._capacity(facts.job_uid, known, resource.of)
+        gang = [each for each in self._own(record.job_uid) if each.pod.alive and not each.pod.deleting]
+        capacity = self._capacity(record.job_uid, known, resource.of)
         code, message = room(resource, nodes.number(resource.of(asked)), len(gang), capacity)
         return replace(pod, reason=code or pod.reason, message=message)
 
@@ -330,7 +330,7 @@ def _discard(table: defaultdict[Key, set[str]], key: Key, uid: str) -> None:
         del table[key]
 
 
-def _drop(table: defaultdict[str, dict[str, Facts]], key: str, uid: str) -> None:
+def _drop(table: defaultdict[str, dict[str, PodRecord]], key: str, uid: str) -> None:
     entries = table.get(key)
     if entries is not None:
         entries.pop(uid, None)

@@ -28,7 +28,7 @@ class InvalidSweep(Struct, frozen=True, kw_only=True):
         return (self.metadata.namespace, self.metadata.name)
 
 
-def received_sweep(
+def parse_sweep(
     document: Mapping[str, Any], before: TrainingSweep | InvalidSweep | None = None
 ) -> TrainingSweep | InvalidSweep | None:
     """Read one object; None: it has not even a name.

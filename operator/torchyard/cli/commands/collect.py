@@ -1,0 +1,153 @@
+"""Get something out of a job: `torchyard fetch NAME PATH`, `profile NAME trace|memory`, `stacks NAME`."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from torchyard.api.formatting import clean, plural, size
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.cli.output import emit, say
+from torchyard.client.artifacts import MAX_SIZE
+from torchyard.client.backend import place_flags
+from torchyard.client.profile_request import wish_for
+from torchyard.client.ranks import shown
+
+
+def fetch_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `fetch`."""
+    common.run_name(parser)
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="in the job's checkpoint folder: export/web, final, metrics.jsonl; without it, list what there is",
+    )
+    parser.add_argument(
+        "-o", "--output", dest="to", metavar="DIR", type=Path, help="where to put it; by default its own name"
+    )
+    parser.add_argument("--replace", action="store_true", help="put it in the place of what is there")
+    parser.add_argument(
+        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"the most that pods may send (default {MAX_SIZE})"
+    )
+    common.place(parser)
+
+
+def fetch(
+    *,
+    name: str,
+    path: str | None,
+    to: Path | None,
+    replace: bool,
+    max_size: str,
+    context: str | None,
+    namespace: str | None,
+) -> int:
+    """Copy a file or a folder of a job here: its export, its final weights, its curves.
+
+    Without PATH, list what can be fetched, with its size.
+
+    A folder's content becomes that of DIR. It appears whole or not at all, and where it has a manifest with digests,
+    what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it: of what it
+    sends, regular files and folders are taken, no links, and no more than --max-size.
+    """
+    from torchyard.cli.arguments import ask
+    from torchyard.client.artifacts import bring
+
+    if path is None:
+        return _list(name, context, namespace)
+    target = ask(
+        lambda backend: bring(backend, name, path, to, replace=replace, max_size=max_size), name, context, namespace
+    )
+    files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
+    count = plural(len(files), "file")
+    print(f"{target}: {count}, {size(sum(each.stat().st_size for each in files))}")
+    return SUCCEEDED
+
+
+def _list(name: str, context: str | None, namespace: str | None) -> int:
+    """Print what can be fetched, a line each, and the command that fetches it."""
+    from torchyard.cli.arguments import ask
+
+    found = ask(lambda backend: backend.artifacts(name), name, context, namespace)
+    if not found:
+        raise RefusalError(f"{name!r} has written nothing that can be fetched", f"`torchyard status {name}`", FAILED)
+    width = max(len(clean(one.path)) for one in found)
+    for one in found:
+        count = f"  {plural(one.files, 'file')}" if one.is_folder else ""
+        print(f"{clean(one.path):<{width}}  {size(one.bytes):>8}{count}")
+    say(f"next: torchyard fetch {name} {found[0].path}{place_flags(context, namespace)}")
+    return SUCCEEDED
+
+
+def profile_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `profile`."""
+    common.run_name(parser)
+    parser.add_argument(
+        "kind", choices=("trace", "memory"), help="a Chrome trace of some steps, or which tensors there are"
+    )
+    parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
+    parser.add_argument("--replace", action="store_true", help="give up an earlier wish that is not granted yet")
+    common.place(parser)
+
+
+def profile(
+    *,
+    name: str,
+    kind: Literal["trace", "memory"],
+    steps: int,
+    rank: int | None,
+    replace: bool,
+    context: str | None,
+    namespace: str | None,
+) -> int:
+    """Ask the ranks of a running job of a built-in workload for a profile; training goes on.
+
+    Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
+    wish at a time: while an earlier one is not granted, another is rejected unless --replace is given.
+    """
+    from torchyard.cli.arguments import ask
+
+    wish = wish_for(kind, steps, rank)
+    asked = ask(lambda backend: backend.profile(name, wish, replace=replace), name, context, namespace)
+    fetch = f"torchyard fetch {name} profile{place_flags(context, namespace)}"
+    pods = plural(asked, "pod")
+    print(f"asked {pods} of {name} for {kind}; `{fetch}` brings it when the steps are made")
+    return SUCCEEDED
+
+
+def stacks_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `stacks`."""
+    common.run_name(parser)
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="a list with an object a rank")
+
+
+def stacks(
+    *,
+    name: str,
+    rank: int | None,
+    context: str | None,
+    namespace: str | None,
+    output: Literal["json", "yaml"] | None,
+) -> int:
+    """Show the stacks of all threads of each rank of a running job; training goes on.
+
+    Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
+    """
+    from torchyard.cli.arguments import ask
+
+    found = ask(lambda backend: backend.stacks(name), name, context, namespace)
+    chosen = [each for each in sorted(found, key=lambda each: each.rank) if rank is None or each.rank == rank]
+    if not chosen:
+        who = "no rank of it runs now" if rank is None else f"rank {rank} does not run now"
+        raise RefusalError(f"{name!r}: {who}", f"`torchyard status {name}` tells how it is", FAILED)
+    if output is not None:
+        emit([msgspec.to_builtins(each) for each in chosen], output)
+    else:
+        print("\n\n".join(map(shown, chosen)))
+    return SUCCEEDED

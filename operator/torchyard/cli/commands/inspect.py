@@ -1,0 +1,276 @@
+"""Look at jobs: `torchyard ps`, `status|explain|events|logs|wait NAME`, `diff A B`."""
+
+import gc
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import TYPE_CHECKING, Literal
+
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, SUCCEEDED
+from torchyard.cli.output import Format, emit, say
+
+if TYPE_CHECKING:
+    from torchyard.client.backend import Backend
+
+
+Form = Literal["json", "yaml", "wide"]
+
+
+def ps_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `ps`."""
+    common.place(parser)
+    parser.add_argument("-A", "--all-namespaces", dest="everywhere", action="store_true", help="of the cluster")
+    common.output(parser, "json", "yaml", "wide", help="whole objects, or a wider table")
+
+
+def ps(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
+    """List jobs, newest first: the runs of this machine; where there is none, or when asked to, a cluster's jobs."""
+    gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
+    from torchyard.api.formatting import plural
+    from torchyard.cli.arguments import ask_at
+    from torchyard.cli.views.table import COLUMNS, WIDE_COLUMNS, lines, row
+    from torchyard.client.backend import HERE, Backend, Kept, Place, Unreadable, is_configured, place_of
+
+    place = Place("cluster", context, namespace) if everywhere else place_of(None, context, namespace)
+
+    async def found(backend: Backend) -> tuple[list[Kept | Unreadable], str]:
+        return await backend.jobs(everywhere=everywhere), backend.where
+
+    listed, where = ask_at(place, found)
+    jobs = [each for each in listed if isinstance(each, Kept)]
+    unreadable = [each for each in listed if isinstance(each, Unreadable)]
+    for each in unreadable:
+        say(f"torchyard: {each.sentence}")
+    if output in {"json", "yaml"}:
+        emit([job.document for job in jobs], "json" if output == "json" else "yaml")
+        return SUCCEEDED
+    if place != HERE:
+        where = f"all namespaces of {where.partition(' of ')[2]}" if everywhere else where
+        say(f"{where}: {plural(len(jobs), 'job') if jobs else 'no jobs'}")
+    elif is_configured():
+        say("on this machine; `torchyard ps -A` lists the jobs of the cluster")
+    now, wide = time.time(), output == "wide"
+    rows = [
+        [*([each.job.metadata.namespace] if everywhere else []),
+         *row(each.job, each.controlled, now, wide, each.detached)]
+        for each in jobs
+    ]  # fmt: skip
+    rows += [[each.name, "Unreadable"] for each in unreadable]
+    columns = WIDE_COLUMNS if wide else COLUMNS
+    if rows or place == HERE:
+        for line in lines(("NAMESPACE", *columns) if everywhere else columns, rows):
+            print(line)
+    return SUCCEEDED
+
+
+def status_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `status`."""
+    common.run_name(parser)
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="print the whole object instead")
+
+
+def status(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Show what a job is doing and why: progress, checkpoint, rounds, first cause, pods or files."""
+    from torchyard.cli.arguments import ask
+
+    if output is not None:
+        emit(ask(lambda backend: backend.get(name), name, context, namespace).document, output)
+        return SUCCEEDED
+    from torchyard.cli.output import console
+    from torchyard.cli.views.show import render
+    from torchyard.client.backend import place_flags
+
+    kept, inside = ask(lambda backend: backend.inspect(name), name, context, namespace)
+    terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    terminal.print(render(kept, inside, time.time(), place_flags(context, namespace)))
+    return SUCCEEDED
+
+
+def explain_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `explain`."""
+    common.run_name(parser)
+    common.place(parser)
+
+
+def explain(name: str, context: str | None, namespace: str | None) -> int:
+    """Explain why a job is where it is: verdict, what to do, pods, failures, events.
+
+    Given a reason code instead (InsufficientGPU), say what it means.
+    """
+    if name[:1].isupper():
+        from torchyard.api.reasons import Reason
+        from torchyard.cli.errors import RefusalError
+
+        known = Reason.of(name)
+        if known is None:
+            raise RefusalError(f"there is no reason {name!r}", "the reason of a job is in `torchyard ps -o wide`")
+        print(f"{name}: {known.sentence}" + (f"; {known.next_step}" if known.next_step else ""))
+        return SUCCEEDED
+    from torchyard.cli.arguments import ask
+
+    print(ask(lambda backend: backend.explain(name), name, context, namespace))
+    return SUCCEEDED
+
+
+def events_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `events`."""
+    common.run_name(parser)
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="json: one object a line; yaml: a list")
+
+
+def events(name: str, context: str | None, namespace: str | None, output: Literal["json", "yaml"] | None) -> int:
+    """Show what happened to a job, oldest first."""
+    import msgspec
+
+    from torchyard.api.formatting import clean
+    from torchyard.cli.arguments import ask
+    from torchyard.cli.output import escaped
+
+    found = ask(lambda backend: backend.events(name), name, context, namespace)
+    if output == "yaml":
+        emit([msgspec.to_builtins(event) for event in found], output)
+        return SUCCEEDED
+    for event in found:
+        if output is not None:
+            print(escaped(msgspec.json.encode(event).decode()))
+        else:
+            print(f"{clean(event.time)}  {clean(event.type):<7}  {clean(event.reason):<20}  {clean(event.message)}")
+    return SUCCEEDED
+
+
+def logs_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `logs`."""
+    common.run_name(parser)
+    common.place(parser)
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends, through new rounds")
+    parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
+
+
+def logs(
+    *, name: str, context: str | None, namespace: str | None, rank: int | None, follow: bool, tail: int | None
+) -> int:
+    """Show the output of a job's ranks, each line after its rank and pod.
+
+    The rank that failed first comes first. On a cluster: of the pods that are still there.
+    """
+    from torchyard.cli.arguments import ask
+    from torchyard.client.backend import Backend
+
+    async def show(backend: Backend) -> int:
+        async for line in backend.logs(name, rank=rank, follow=follow, tail=tail):
+            sys.stdout.write(f"{line}\n")
+            if follow:
+                sys.stdout.flush()
+        return SUCCEEDED
+
+    return ask(show, name, context, namespace, waits=follow)
+
+
+GOALS = ("over", "running", "suspended", "succeeded", "deleted")
+TIMED_OUT = 124  # as timeout(1)
+
+
+def wait_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `wait`."""
+    common.run_name(parser)
+    common.place(parser)
+    parser.add_argument("--for", dest="goal", choices=GOALS, default="over", help="what to wait for; by default: over")
+    parser.add_argument("--timeout", metavar="DURATION", type=duration, help="give up after this time: 90s, 5m, 2h")
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    from torchyard.api.values import Duration
+
+    try:
+        return Duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def wait(name: str, context: str | None, namespace: str | None, goal: str, timeout: float | None) -> int:
+    """Wait until a job is over, or got somewhere else.
+
+    Exit codes: 0 it got there, 1 it cannot any more, or not by itself (64: its workload refused its configuration), 75
+    it is suspended instead, 124 the time is up.
+    """
+    import asyncio
+
+    from torchyard.cli.arguments import ask
+
+    async def reached(backend: "Backend") -> int:
+        try:
+            async with asyncio.timeout(timeout):
+                return await (_deleted(backend, name) if goal == "deleted" else _reached(backend, name, goal))
+        except TimeoutError:
+            say(f"{name} did not get there in time")
+            return TIMED_OUT
+
+    return ask(reached, name, context, namespace, waits=True)
+
+
+async def _reached(backend: "Backend", name: str, goal: str) -> int:
+    from torchyard.cli.views.outcome import exit_code
+    from torchyard.client.backend import Away, is_over
+
+    async for job in backend.states(name):
+        if job is None:
+            break
+        if isinstance(job, Away):
+            continue  # the API server may be away for a while
+        state = job.status.state
+        if state.lower() == goal:
+            return SUCCEEDED
+        if is_over(job):
+            if goal != "over":
+                say(f"{name} is {state}: {job.status.message}")
+            return exit_code(job) if goal == "over" else exit_code(job) or FAILED
+    say(f"{name} was deleted before it was over")
+    return FAILED
+
+
+async def _deleted(backend: "Backend", name: str) -> int:
+    from torchyard.client.errors import NotFoundError
+
+    try:
+        async for job in backend.states(name, until_deleted=True):
+            if job is None:
+                break
+    except NotFoundError:
+        pass  # it may have been deleted a moment ago
+    return SUCCEEDED
+
+
+def diff_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `diff`."""
+    parser.add_argument("left", metavar=common.RUN_NAME, help="name of a job or run")
+    parser.add_argument("right", metavar=common.RUN_NAME, help="name of the one to compare with")
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="print the differences as an object")
+
+
+def diff(left: str, right: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Show in what two runs differ: specification, code, packages, machine, result and final metrics.
+
+    torchyard diff cvrp cvrp-2
+    torchyard diff cvrp cvrp-2 -o json
+
+    Code, packages and machine are what the agent of node rank 0 recorded in environment.json of the checkpoint folder.
+    Of environment variables, only the names are compared. One name may be of this machine and the other of the cluster.
+    """
+    import asyncio
+
+    import msgspec
+
+    from torchyard.client.jobs import diff
+
+    found = asyncio.run(diff(left, right, context=context, namespace=namespace))
+    if output is not None:
+        emit(msgspec.to_builtins(found), output)
+    else:
+        print(found)
+    return SUCCEEDED

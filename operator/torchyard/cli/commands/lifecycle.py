@@ -1,0 +1,198 @@
+"""Stop, suspend, resume and delete jobs: `torchyard stop|suspend|resume|delete|rm NAME`."""
+
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from torchyard.api.status import State
+from torchyard.cli import arguments as common
+from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.output import Format, emit, say
+
+if TYPE_CHECKING:
+    from torchyard.client.backend import Backend
+
+
+def stop_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `stop`."""
+    common.run_name(parser)
+    parser.add_argument("--no-wait", dest="wait", action="store_false", help="return at once")
+
+
+def stop(name: str, wait: bool) -> int:
+    """Save a run and stop it; `torchyard resume` goes on from there.
+
+    Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
+    """
+    import asyncio
+
+    from torchyard.client.local import find, load
+    from torchyard.client.stopping import settled, stop_run
+
+    run = load(find(name))
+    if not settled(run):
+        say(f"{name}: saving and stopping")
+        run = asyncio.run(stop_run(name, wait=wait))
+    state = run.job.status.state
+    if state.terminal:
+        say(f"{name}: it has already {state.lower()}")
+        return SUCCEEDED if state == State.SUCCEEDED else FAILED
+    if settled(run):
+        say(f"{name}: stopped; `torchyard resume {name}` goes on")
+    return STOPPED
+
+
+def suspend_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `suspend`."""
+    common.run_name(parser)
+    common.place(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout")
+
+
+def suspend(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Save a job and give its pods up; `torchyard resume` goes on from there. On this machine: `torchyard stop`.
+
+    On a cluster that takes a claim in `checkpoint.volume`: what is on a pod's own disk goes with the pod.
+
+    Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
+    """
+    from torchyard.api.status import State
+    from torchyard.cli.arguments import ask_at
+    from torchyard.client.backend import HERE, Backend, place_of
+
+    place = place_of(name, context, namespace)
+    if place == HERE:
+        code = stop(name, wait=True)
+        if output is not None:
+            emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
+        return code
+
+    async def suspend(backend: Backend) -> int:
+        kept = await backend.get(name)
+        state = kept.job.status.state
+        if state.terminal:
+            told, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
+        elif state == State.SUSPENDED and kept.job.spec.suspend:
+            told, code = "is suspended already", SUCCEEDED
+        else:
+            if kept.job.spec.checkpoint.claim is None:
+                say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
+            kept = await backend.suspend(name)
+            told, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
+        if output is not None:
+            emit(kept.document, output)
+        say(f"{name} in {backend.where} {told}")
+        return code
+
+    return ask_at(place, suspend)
+
+
+def resume_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `resume`."""
+    common.run_name(parser)
+    common.place(parser)
+    common.quiet(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout: on this machine the final one")
+
+
+def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
+    """Go on with a stopped, suspended or interrupted job from its newest checkpoint.
+
+    A run of this machine is watched until it is over; exit codes as for `run`.
+    """
+    from torchyard.api.status import State
+    from torchyard.cli.arguments import ask_at
+    from torchyard.cli.commands.foreground import watch
+    from torchyard.client.backend import HERE, place_of
+    from torchyard.client.local import find
+    from torchyard.client.start import require_gpus
+
+    place = place_of(name, context, namespace)
+    if place != HERE:
+        return ask_at(place, lambda backend: _of_cluster(backend, name, output))
+    kept = ask_at(HERE, lambda backend: backend.get(name))
+    job = kept.job
+    if job.status.state == State.SUCCEEDED:
+        say(f"{name}: it has succeeded already")
+        if output is not None:
+            emit(kept.document, output)
+        return SUCCEEDED
+    if job.status.state == State.FAILED:
+        raise RefusalError(
+            f"the run {name!r} has failed and is over",
+            f"`torchyard status {name}` says why, `torchyard run FILE` starts it over",
+        )
+    if kept.controlled and job.status.state != State.SUSPENDED:
+        fix = f"`torchyard status {name}` and `torchyard logs {name} -f` follow it"
+        if job.spec.suspend:
+            fix = "wait until it is stopped"
+        raise RefusalError(f"the run {name!r} is controlled by another process", fix)
+    require_gpus(job)
+    ask_at(HERE, lambda backend: backend.resume(name))
+    return watch(find(name), output, quiet=quiet)
+
+
+async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> int:
+    kept = await backend.get(name)
+    job = kept.job
+    if job.status.state.terminal:
+        fix = f"`torchyard delete {name}{backend.flags}` and submit it again to start over"
+        if job.spec.checkpoint.claim is not None:
+            fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job goes on from them)"
+        raise RefusalError(f"{name} in {backend.where} has {job.status.state.lower()} and is over", fix)
+    told = "goes on" if job.spec.suspend else "is not suspended"
+    if job.spec.suspend:
+        kept = await backend.resume(name)
+    if output is not None:
+        emit(kept.document, output)
+    say(f"{name} in {backend.where} {told}; `torchyard status {name}{backend.flags}` shows what it does")
+    return SUCCEEDED
+
+
+def delete_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `delete`."""
+    common.run_name(parser)
+    common.place(parser)
+
+
+def delete(name: str, context: str | None, namespace: str | None) -> int:
+    """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
+    from torchyard.cli.arguments import ask_at
+    from torchyard.client.backend import HERE, Backend, place_of
+
+    place = place_of(name, context, namespace)
+    if place == HERE:
+        return rm([name], force=False)
+
+    async def delete(backend: Backend) -> int:
+        await backend.delete(name)
+        say(f"{name} in {backend.where} is deleted; its pods stop")
+        return SUCCEEDED
+
+    return ask_at(place, delete)
+
+
+def rm_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `rm`."""
+    parser.add_argument("names", metavar=common.RUN_NAME, nargs="+", help="names of runs")
+    parser.add_argument("--force", action="store_true", help="end a run that is still going on, unsaved")
+
+
+def rm(names: list[str], force: bool) -> int:
+    """Delete runs with their logs and checkpoints."""
+    from torchyard.cli.output import say
+    from torchyard.client.local import find, load
+
+    runs = [load(find(name)) for name in names]
+    for run in runs:
+        if not run.over and not force:
+            name = run.folder.name
+            raise RefusalError(f"the run {name!r} is going on", f"`torchyard stop {name}` first, or use --force")
+    from torchyard.local.runs import remove_run
+
+    for run in runs:
+        try:
+            remove_run(run.folder)
+        except ValueError as error:
+            raise RefusalError(str(error).rstrip(".")) from error
+        say(f"{run.folder.name}: deleted")
+    return SUCCEEDED
