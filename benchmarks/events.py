@@ -105,7 +105,7 @@ class Fleet:
             meta = {"name": f"job-{number}", "namespace": "team", "uid": f"uid-{number}"}
             meta |= {"resourceVersion": self.server.version(), "creationTimestamp": rfc3339(START)}
             spec = {"nodes": PODS, "command": ["torchrun", "train.py"]}
-            self.jobs.hear("ADDED", {**TYPE, "metadata": meta, "spec": spec})
+            self.jobs.record("ADDED", {**TYPE, "metadata": meta, "spec": spec})
         deadline = time.monotonic() + START_SECONDS
         while self.controller.depth or any(job.status.state != "Running" for job in self.jobs):
             assert time.monotonic() < deadline, {job.status.state for job in self.jobs}
@@ -150,7 +150,7 @@ class Fleet:
             document = msgspec.json.decode(msgspec.json.encode(job_document(job)))
             document["metadata"] |= {"resourceVersion": self.server.version(), "labels": {"turn": str(number)}}
             documents.append(document)
-        return [lambda document=document: self.jobs.hear("MODIFIED", document) for document in documents]
+        return [lambda document=document: self.jobs.record("MODIFIED", document) for document in documents]
 
     def agent_events(self) -> list[Callable[[], None]]:
         """Another step, within the interval of figures."""

@@ -152,7 +152,7 @@ async def of_the_operator() -> dict[str, set[str]]:
         async with serving(api_server.answer) as url, governing(folder, url) as (operator, intake):
             job = JOB | {"metadata": JOB["metadata"] | {"creationTimestamp": rfc3339(time.time())}}
             with recorded() as to_pod:
-                operator.jobs.hear("ADDED", job)
+                operator.jobs.record("ADDED", job)
                 await until(lambda: api_server.pods)
             await until(lambda: api_server.statuses)
             await _start_pod(operator, api_server)

@@ -1,4 +1,4 @@
-"""Reject words in docstrings and messages of the operator and the agent that readers stumble over.
+"""Reject words in docstrings and messages of the operator and the agent that readers stumble over, and former names.
 
     python hack/vocabulary.py [FOLDER ...]
 
@@ -24,6 +24,22 @@ WORDS = {
 }
 # A docstring begins with a verb that says what happens.
 OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": "Return, Write, Print, Raise, Send"}
+# Former names of modules, classes and functions, and the terms of the glossary that replaced them.
+MODULES = {
+    "aside": "finished_runs", "body": "payload", "drawing": "terminal", "dump": "stacks", "echo": "log_forwarder",
+    "ending": "outcome", "facts": "pod_record", "garbage": "memory_tuning", "journal": "run_log",
+    "judge": "rule_engine", "not_yet": "unimplemented", "picture": "snapshot", "plain": "plain_launcher",
+    "received": "parse", "standstill": "hang_detector", "strays": "orphans", "stuck": "kubelet_events",
+    "told": "status_report", "wakeup": "event_loop", "warm": "zygote_client", "wish": "profile_request",
+    "words": "formatting",
+}  # fmt: skip
+DEFINITIONS = {
+    "Book": "AgentRegistry", "Charge": "RestartDecision", "Echo": "LogForwarder", "Facts": "PodRecord",
+    "House": "ConnectionOwner", "Picture": "Snapshot", "Standstill": "HangDetector", "Strays": "Orphans",
+    "Stuck": "KubeletEvents", "Turn": "Transition", "Wakeup": "EventLoop", "fare": "member_outcomes",
+    "greet": "register", "hear": "record", "judge": "broken_rules", "let_go": "release_gang",
+    "received": "parse_job", "seats": "active_pods",
+}  # fmt: skip
 
 
 def main() -> int:
@@ -38,10 +54,14 @@ def findings(path: Path) -> Iterator[str]:
     """Yield a line for each word of a file that is rejected."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     opening = {id(text) for text in docstrings(tree)}
+    where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    if instead := MODULES.get(path.stem):
+        yield f"{where}:1: a module named {path.stem!r}: {instead}"
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name in DEFINITIONS:
+            yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
-        where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         for pattern, instead in WORDS.items():
             for match in re.finditer(rf"\b(?:{pattern})\b", node.value, re.IGNORECASE):
                 line = node.lineno + node.value.count("\n", 0, match.start())

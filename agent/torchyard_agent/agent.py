@@ -173,7 +173,7 @@ class Agent:
 
     def _move(self, now: float) -> Optional[int]:
         """Make the next move; the exit code when it is to leave."""
-        command, self.obeyed = self.sync.told()
+        command, self.obeyed = self.sync.pending_command()
         if self.sync.superseded and self.leaving is None:
             logger.warning("another instance of this pod is newer: leaving")
             self.leaving = ExitCode.TERMINATED

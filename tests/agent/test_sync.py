@@ -23,7 +23,7 @@ def sync(tmp_path, intake, until):
     until(lambda: one.revision)
     one.publish({"state": "ready"}, obeyed=one.revision, urgent=False)
     intake.tell("pod-0", "run", round=1)
-    until(lambda: one.told()[0]["verb"] == "run")
+    until(lambda: one.pending_command()[0]["verb"] == "run")
     yield one
     one.close()
 

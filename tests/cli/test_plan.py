@@ -62,7 +62,7 @@ def test_what_does_not_fit_outside_of_a_step_is_told_with_what_to_change(moment,
         "activationCheckpointing": "none", "cpuOffload": False, "bytes": sizes,
         "peak": moment, "fits": False,
     }  # fmt: skip
-    said = plan.told({"job": job, "ranks": 2, "change": None, "room": 1 << 30}, "T4-16GB")
+    said = plan.forecast_text({"job": job, "ranks": 2, "change": None, "room": 1 << 30}, "T4-16GB")
     assert f"the moment of most need, in the {moment}." in said
     assert advice in said
 

@@ -12,7 +12,7 @@ from torchyard.api.resource import status_document
 from torchyard.cli.command_table import parser_of
 from torchyard.cli.commands.job_options import options_of, requested
 from torchyard.cli.output import say
-from torchyard.cli.views.outcome import ending
+from torchyard.cli.views.outcome import outcome_of
 from torchyard.client.start import RequestedJob, start
 from torchyard.local.run import RunFolder, read_run
 
@@ -36,14 +36,14 @@ def asked(*words: str) -> tuple[RequestedJob, str | None]:
 def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(tmp_path) -> None:
     folder = RunFolder(tmp_path)
     learned = "cvrp succeeded in 4m: cost 4.870, loss 0.410, 1,000 steps, 8.25 steps/s"
-    assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
+    assert outcome_of(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
     folder.checkpoints.mkdir()
-    assert ending(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
+    assert outcome_of(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
     (folder.checkpoints / "DONE").touch()
     (folder.checkpoints / "plot.png").write_bytes(bytes(2048))
     (folder.checkpoints / "export" / "web").mkdir(parents=True)
     (folder.checkpoints / "export" / "web" / "index.html").write_bytes(bytes(10))
-    assert ending(SUCCEEDED, folder) == [
+    assert outcome_of(SUCCEEDED, folder) == [
         learned,
         f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB), DONE (0 B)",
         "next: torchyard fetch cvrp export/web",

@@ -7,13 +7,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_docstrings_and_messages_are_checked_but_no_comments(tmp_path):
+def test_docstrings_messages_and_names_are_checked_but_no_comments(tmp_path):
     (tmp_path / "module.py").write_text(
         '"""Give the answer."""\n\n# whoever reads this\nTEXT = f"{1} of nobody"\nTOLD = "Give it"\n'
+        "\n\nclass Wakeup: ...\n"
     )
+    (tmp_path / "picture.py").touch()
     ran = subprocess.run(
         [sys.executable, ROOT / "hack/vocabulary.py", tmp_path], capture_output=True, text=True, check=False
     )
     lines = [line.removeprefix(f"{tmp_path}/") for line in ran.stdout.splitlines()]
     assert ran.returncode == 1
-    assert [line.split(": ")[0] for line in lines] == ["module.py:1", "module.py:4"]
+    assert sorted(line.split(": ")[0] for line in lines) == [
+        "module.py:1",
+        "module.py:4",
+        "module.py:8",
+        "picture.py:1",
+    ]

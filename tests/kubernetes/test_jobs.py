@@ -36,12 +36,12 @@ def invalid():
 @pytest.fixture
 def jobs(invalid):
     known = Jobs(changed=lambda _key: None, invalid=invalid.append)
-    known.hear("ADDED", document(1))
+    known.record("ADDED", document(1))
     return known
 
 
 def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training(jobs, invalid):
-    jobs.hear("MODIFIED", document(2, status={"state": "Running", "round": 3}, newField=True))
+    jobs.record("MODIFIED", document(2, status={"state": "Running", "round": 3}, newField=True))
     job = jobs.get(KEY)
     assert (job.spec.nodes, job.status.round, job.metadata.resource_version) == (2, 3, "2")
     assert not invalid
@@ -49,27 +49,27 @@ def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training
 
 def test_a_write_of_our_own_that_the_watch_tells_again_is_not_even_read(jobs, invalid):
     written = jobs.get(KEY)
-    jobs.hear("MODIFIED", document(1, status={"round": "three"}))
+    jobs.record("MODIFIED", document(1, status={"round": "three"}))
     assert jobs.get(KEY) is written
     assert not invalid
 
 
 def test_a_field_that_somebody_wrote_and_we_do_not_know_is_refused(jobs, invalid):
-    jobs.hear("MODIFIED", document(2, generation=2, newField=True))
+    jobs.record("MODIFIED", document(2, generation=2, newField=True))
     assert jobs.get(KEY) is None
     assert invalid[-1].problem.startswith("spec.newField: unknown to this operator")
     assert "upgrade the operator" in invalid[-1].problem
 
 
 def test_a_status_that_cannot_be_read_is_never_taken_for_a_new_job(jobs, invalid):
-    jobs.hear("MODIFIED", document(2, status={"round": "three"}, newField=True))
+    jobs.record("MODIFIED", document(2, status={"round": "three"}, newField=True))
     assert jobs.get(KEY) is None
     assert invalid
 
 
 async def test_a_job_that_a_former_crd_reads_as_valid_again_runs(tmp_path, monkeypatch, jobs, invalid):
     """The API server drops on reading what its CRD does not know: no version tells of it."""
-    jobs.hear("MODIFIED", document(2, generation=2, newField=True))
+    jobs.record("MODIFIED", document(2, generation=2, newField=True))
     assert jobs.get(KEY) is None
 
     async def answer(request):

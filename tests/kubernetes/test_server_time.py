@@ -22,7 +22,7 @@ class Machine:
     def answer(self, at: float, *, takes: float = 0.0) -> None:
         """An answer that says it is `at`, to a request that took so long."""
         sent, self.up = self.up, self.up + takes
-        self.time.hear(formatdate(at, usegmt=True), sent=sent)
+        self.time.note(formatdate(at, usegmt=True), sent=sent)
 
 
 @pytest.mark.parametrize("wrong", [-HOUR, -SLACK_SECONDS - 2, HOUR])
@@ -51,7 +51,7 @@ def test_whole_seconds_slow_answers_and_servers_that_differ_a_little_move_nothin
 @pytest.mark.parametrize("date", [None, "", "tomorrow", "Mon, 99 Nov 2026 12:00:00 GMT"])
 def test_an_answer_without_a_date_says_nothing(date):
     machine = Machine(HOUR)
-    machine.time.hear(date, sent=machine.up)
+    machine.time.note(date, sent=machine.up)
     assert machine.time() == NOON + HOUR
 
 

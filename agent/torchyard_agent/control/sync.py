@@ -75,7 +75,7 @@ class Sync:
         """Start the thread; publish a state first."""
         threading.Thread(target=self._run, name="sync", daemon=True).start()
 
-    def told(self) -> Tuple[Dict[str, Any], int]:
+    def pending_command(self) -> Tuple[Dict[str, Any], int]:
         """The newest command and its revision."""
         with self._changed:
             return self.command, self.revision

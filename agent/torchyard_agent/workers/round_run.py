@@ -163,7 +163,7 @@ class RoundRun:
             for report in self.reports.all()[:1]:
                 self._curves.add(self._axis.of_report(report))
 
-    def told(self) -> List[Dict[str, Any]]:
+    def newest_reports(self) -> List[Dict[str, Any]]:
         """The newest report of each local rank, and of each that stands still unusually long, for how long."""
         reports = self.reports.all()
         quiet = [self.standstill.quiet(report) for report in reports]

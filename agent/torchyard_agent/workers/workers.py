@@ -119,7 +119,7 @@ class Workers:
 
     def reports(self) -> List[Dict[str, Any]]:
         """The newest reports of the round that runs, or of the last one."""
-        return self.round.told() if self.round else self._last_reports
+        return self.round.newest_reports() if self.round else self._last_reports
 
     def hear_zygote(self) -> None:
         """Take in what the zygote says, and its end."""

@@ -118,8 +118,8 @@ class Operator:
             self._api,
             options.context,
             options.namespaces,
-            heard=self.jobs.hear,
-            heard_sweep=self.sweeps.hear,
+            heard=self.jobs.record,
+            heard_sweep=self.sweeps.record,
             missing=lambda why: self.readiness.set("crd", why),
         )
         self._synced = asyncio.Event()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torchyard.cli.command_table import COMMANDS, PROGRAM, command_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
-from torchyard.cli.output import filter_streams, let_go, say
+from torchyard.cli.output import filter_streams, flush_stderr, say
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.version import __version__
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"{PROGRAM}: {refusal.sentence}" + (f"; {refusal.fix}" if refusal.fix else ""))
         return refusal.code
     finally:
-        let_go()
+        flush_stderr()
     return code
 
 

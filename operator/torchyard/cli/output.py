@@ -107,8 +107,8 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def let_go() -> None:
-    """Before the program ends: output without a reader must not be flushed into a broken pipe by Python's own exit.
+def flush_stderr() -> None:
+    """Flush stderr before the program ends: Python itself would flush it into a broken pipe at its exit.
 
     That flush would change the exit code to 120.
     """

@@ -47,7 +47,7 @@ class Sweeps(Objects[TrainingSweep, InvalidSweep]):
             raise Unavailable(f"{SWEEPS} are not served now: {error}") from error
         items = msgspec.json.decode(answer)["items"]
         if items:
-            self.hear("MODIFIED", items[0])
+            self.record("MODIFIED", items[0])
         else:
             self.gone(key, uid)
 

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import record
-from torchyard.local.process import ended, kill_carrying, until, within
+from torchyard.local.process import ProcessId, kill_carrying
 from torchyard.local.record import POD_MARK, Exit, PodRecord, Running
 from torchyard.local.run import RunFolder, is_locked, take_lock, write_atomic
 from torchyard.reconcile.observed import Pod
@@ -31,6 +32,8 @@ KILLED = SIGNALLED + signal.SIGKILL
 _ALL_IS_WELL = re.compile(r"[\d-]+ [\d:,]+ INFO ")
 _KEEPER_START_SECONDS = 10.0
 _KEEPER_END_SECONDS = 5.0
+
+_POLL_SECONDS = 0.05
 
 
 class LocalPod:
@@ -264,3 +267,39 @@ def _last_words(path: Path, most: int = 500) -> str:
         return ""
     said = ("".join(filter(str.isprintable, line)) for line in reversed(lines))
     return next((text for text in said if text and not _ALL_IS_WELL.match(text)), "")[:most]
+
+
+async def ended(process: ProcessId) -> None:
+    """Wait until the process has ended, also of another parent, without polling where the kernel can tell us."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    except (OSError, AttributeError):
+        await until(lambda: not process.alive(), _POLL_SECONDS)
+        return
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    loop.add_reader(descriptor, over.set)
+    try:
+        if process.alive():
+            await over.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def until(condition: Callable[[], Any], every: float = _POLL_SECONDS) -> None:
+    """Wait for something that only a look can tell."""
+    while not condition():  # noqa: ASYNC110 - nothing in this process sets an event for it
+        await asyncio.sleep(every)
+
+
+async def within(seconds: float, awaitable: Awaitable[object]) -> bool:
+    """Whether `awaitable` came to its end in time; it is cancelled if not."""
+    try:
+        async with asyncio.timeout(seconds):
+            await awaitable
+    except TimeoutError:
+        return False
+    return True

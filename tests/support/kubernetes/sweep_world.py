@@ -144,7 +144,7 @@ class World:
         """A process that has just read everything."""
         jobs, sweeps = Jobs(changed=lambda _key: None), Sweeps(changed=lambda _key: None)
         for (plural, _), document in self.objects.items():
-            (jobs if plural == "trainingjobs" else sweeps).hear(None, json.loads(json.dumps(document)))
+            (jobs if plural == "trainingjobs" else sweeps).record(None, json.loads(json.dumps(document)))
         trials = Trials(self, jobs, self.provenance)  # type: ignore[arg-type]
 
         def record(_sweep: TrainingSweep, event: SweepEvent) -> None:

@@ -48,12 +48,12 @@ async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO |
             if reading is not None:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
-    for line in ending(following.job, backend, gone=following.gone):
+    for line in outcome_of(following.job, backend, gone=following.gone):
         say(line)
     return exit_code(following.job) if following.job is not None and not following.gone else FAILED
 
 
-def ending(job: TrainingJob | None, backend: Backend, *, gone: bool) -> list[str]:
+def outcome_of(job: TrainingJob | None, backend: Backend, *, gone: bool) -> list[str]:
     """Lines for stderr after the view is closed."""
     if job is None or gone:
         return [f"{job.metadata.name if job else 'the job'} was deleted"]

@@ -31,7 +31,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
     Raises:
         RefusalError: another process controls it, or it cannot be controlled here.
     """
-    from torchyard.cli.views.outcome import ending, exit_code
+    from torchyard.cli.views.outcome import exit_code, outcome_of
     from torchyard.client.run_log import journal
 
     watching = Watching(folder, quiet=quiet)
@@ -47,7 +47,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         from torchyard.api.resource import job_document
 
         emit(job_document(job), output)
-    for line in ending(job, folder):
+    for line in outcome_of(job, folder):
         say(line)
     killed = watching.kill.is_set() and job.status.state != State.SUCCEEDED
     return INTERRUPTED if killed else exit_code(job)

@@ -72,7 +72,7 @@ def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "
     if output is not None:
         emit(found, output)
     else:
-        print(told(found, size))
+        print(forecast_text(found, size))
     return FAILED if found["job"]["fits"] is False else SUCCEEDED
 
 
@@ -149,7 +149,7 @@ def forecast(
     return found
 
 
-def told(found: dict[str, Any], gpu: str | None) -> str:
+def forecast_text(found: dict[str, Any], gpu: str | None) -> str:
     """The forecast for people."""
     job, change = found["job"], found["change"]
     lines = [_way(job, found["ranks"]), *_table(job["bytes"]), _moment(job)]

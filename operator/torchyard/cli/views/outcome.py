@@ -27,7 +27,7 @@ def exit_code(job: TrainingJob) -> int:
     return {State.SUCCEEDED: SUCCEEDED, State.SUSPENDED: STOPPED}.get(state, FAILED)
 
 
-def ending(job: TrainingJob, folder: RunFolder) -> list[str]:
+def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == State.SUCCEEDED:

@@ -103,7 +103,7 @@ class Objects(Generic[Valid, Invalid]):
         """Return the keys of all objects."""
         return list(self._jobs)
 
-    def hear(self, kind: str | None, document: Mapping[str, Any]) -> None:
+    def record(self, kind: str | None, document: Mapping[str, Any]) -> None:
         """Take in one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
         metadata = document.get("metadata")
         known = None
@@ -124,7 +124,7 @@ class Objects(Generic[Valid, Invalid]):
 
     def put(self, answer: bytes) -> None:
         """Take in the answer to a write of our own."""
-        self.hear("MODIFIED", msgspec.json.decode(answer))
+        self.record("MODIFIED", msgspec.json.decode(answer))
 
     def written(self, job: Valid) -> None:
         """A job as our own write left it; no news for the plan that asked for it."""

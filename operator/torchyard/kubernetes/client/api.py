@@ -76,7 +76,7 @@ class ServerTime:
         """Now."""
         return self.steady() + self._ahead
 
-    def hear(self, date: str | None, *, sent: float) -> None:
+    def note(self, date: str | None, *, sent: float) -> None:
         """Take in the `Date` of an answer, which has whole seconds.
 
         Args:
@@ -208,7 +208,7 @@ class Api:
             with _explained(what):
                 async with self._open(verb, path, options) as response:
                     code = response.status
-                    self.time.hear(response.headers.get("Date"), sent=sent)
+                    self.time.note(response.headers.get("Date"), sent=sent)
                     answer = await _read(response, what)
                     if code < 300:
                         return _whole(answer, what) if options["headers"]["Accept"].startswith(JSON) else answer
