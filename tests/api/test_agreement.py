@@ -14,7 +14,7 @@ from torchyard.api.schema import spec_schema
 from torchyard.api.validation.parse import parse_job
 from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.validation.validate import validate_bytes, validate_file
-from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.parse import parse_sweep
 from torchyard.sweeps.validate import validate_sweep_bytes
 
 
@@ -47,7 +47,7 @@ def test_no_generated_sweep_raises_and_both_readers_agree():
     for whole in generated_sweeps(500):
         result = validate_sweep_bytes(json.dumps(whole, ensure_ascii=False).encode(), "sweep.json")
         metadata = {"name": "x", "namespace": "team", "uid": "u"}
-        found = received_sweep(json.loads(json.dumps(whole | {"metadata": metadata})))
+        found = parse_sweep(json.loads(json.dumps(whole | {"metadata": metadata})))
         if not result.problems:
             accepted += 1
             assert type(found).__name__ == "TrainingSweep", whole
