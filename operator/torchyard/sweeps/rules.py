@@ -136,7 +136,7 @@ def at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
 
 def _fault(template: TrainingJobSpec, values: Mapping[str, Any]) -> Fault | None:
     try:
-        return next(judge(trial_spec(template, values)), None)
+        return next(broken_rules(trial_spec(template, values)), None)
     except ValueError as error:
         return "spec", str(error), "correct the range"
 

@@ -9,7 +9,7 @@ from torchyard.api.formatting import clean
 from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Milestones
-from torchyard.api.validation.rule_engine import judge
+from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.values import since
 from torchyard.sweeps.outcomes import Trial, rungs
 from torchyard.sweeps.resource import (
@@ -92,7 +92,9 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
 def fault_of(template: TrainingJobSpec, parameters: Values) -> str:
     """Return why the template with these parameters is no valid job; empty: it is one."""
     try:
-        return next((f"{path}: {what}: {fix}" for path, what, fix in judge(trial_spec(template, parameters))), "")
+        return next(
+            (f"{path}: {what}: {fix}" for path, what, fix in broken_rules(trial_spec(template, parameters))), ""
+        )
     except ValueError as error:
         return str(error)
 

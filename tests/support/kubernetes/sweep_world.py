@@ -15,7 +15,7 @@ from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.events import SweepEvent
 from torchyard.sweeps.outcomes import outcomes_of, rungs
-from torchyard.sweeps.received import received_sweep
+from torchyard.sweeps.parse import parse_sweep
 from torchyard.sweeps.resource import TRIAL, TrainingSweep
 from torchyard.sweeps.sampler import Sampler
 from torchyard.sweeps.spec import EarlyStopping
