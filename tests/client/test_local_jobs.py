@@ -100,7 +100,7 @@ def test_a_run_is_stopped_and_can_go_on_when_its_program_ends(home, program):
     source = f"{heard}import torchyard as ty\nJOB = {job_of('bg', WAITS)!r}\n{program}"
     running = subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True)
     if "wait=False" not in program:
-        eventually(lambda: (home / "home/runs/bg").exists() and ty.get_job("bg").status.round)
+        eventually(lambda: (home / "home/runs/bg/job.yaml").exists() and ty.get_job("bg").status.round)
         running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=120)
     assert ("KeyboardInterrupt" in said) == ("wait=False" not in program), said

@@ -9,9 +9,9 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,13 +107,9 @@ def behaviours(
             file.write_text(text)
     ports: list[ReservedPort] = []
     runs = _runs(programs, folder, ports)
-    codes: dict[str, int] = {}
-    driver = threading.Thread(
-        target=lambda: codes.update(_driven([r for r in runs if r["mode"] != "warm"], folder, env))
-    )
-    driver.start()
-    codes.update(_warm([run for run in runs if run["mode"] == "warm"], folder, env))
-    driver.join()
+    with ThreadPoolExecutor(1) as beside:
+        driven = beside.submit(_driven, [run for run in runs if run["mode"] != "warm"], folder, env)
+        codes = _warm([run for run in runs if run["mode"] == "warm"], folder, env) | driven.result()
     found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in MODES}
     for run in runs:
         output = tuple(_output(path) for path in sorted(Path(run["env"]["LOGS"]).glob("rank-*.log")))
