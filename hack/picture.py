@@ -15,11 +15,11 @@ from pathlib import Path
 from rich.console import Console
 
 from torchyard.cli.commands import foreground
-from torchyard.cli.commands.job_options import RequestedJob
 from torchyard.cli.views import terminal
 from torchyard.cli.views.live import render
 from torchyard.cli.views.snapshot import Snapshot
 from torchyard.client.files import job_of
+from torchyard.client.start import RequestedJob
 from torchyard.local.run import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
