@@ -18,7 +18,7 @@ WANTED = {
     "trainer": [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["trainers"]],
     "build": (ROOT / "images/build.in").read_text().partition("\n")[2].split(),
 }
-TORCH = {"torch", "transformers", "scipy", "triton", "nvidia-ml-py", "nvidia-nccl-cu13"}
+TORCH = {"torch", "transformers", "scipy", "triton", "nvidia-nccl-cu13"}
 
 
 def pins(path):
