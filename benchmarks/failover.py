@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conftest import fresh_namespace, install
-from operators import Operator, make_certificates, until
-from patient import connected
+from tests.support.cluster.namespaces import fresh_namespace, install
+from tests.support.cluster.operators import Operator, make_certificates, until
+from tests.support.cluster.patient_api import connected
 
 
 async def main() -> None:

@@ -20,14 +20,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conftest import fresh_namespace, install
-from faults import evict, exhaust_memory, kill_worker
-from jobs import Jobs
-from operators import Operator, address_for_pods, make_certificates, until
-from patient import connected
-from training import Training
+from tests.support.cluster.faults import evict, exhaust_memory, kill_worker
+from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.namespaces import fresh_namespace, install
+from tests.support.cluster.operators import Operator, address_for_pods, make_certificates, until
+from tests.support.cluster.patient_api import connected
+from tests.support.cluster.training import Training
 
 STEPS = 1_000_000
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kwok_nodes import simulated_nodes
-from operators import Operator, make_certificates, until
+from tests.support.cluster.operators import Operator, make_certificates, until
 from whole_system import memory, processor, quiet
 
 from torchyard.api.crd import crd
