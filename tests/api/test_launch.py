@@ -49,7 +49,14 @@ def test_a_batch_for_each_process_is_a_global_one_to_trainers(spec, whole):
     assert "batchPerProcess" not in found
 
 
-def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_protocol():
+@pytest.mark.parametrize("chosen", [{"deterministic": False, "dynamicShapes": True}, {"matmulPrecision": "high"}])
+def test_what_an_older_image_does_not_know_is_sent_only_where_it_is_chosen(chosen):
+    later = {"deterministic", "dynamicShapes", "matmulPrecision"}
+    found = trainer_config(job(trainer={"name": "lm"}, parallelism=chosen), runs)["parallelism"]
+    assert {name: value for name, value in found.items() if name in later} == chosen
+
+
+def test_the_config_of_a_trainer_holds_defaults_and_every_section_of_the_protocol():
     config = trainer_config(
         job(trainer={"name": "cvrp", "params": {"steps": 3}}, checkpoint={"interval": {"steps": 5}}), runs
     )
@@ -68,9 +75,6 @@ def test_the_config_of_a_trainer_holds_every_default_and_every_section_of_the_pr
             "cpuOffload": False,
             "memoryFraction": 1.0,
             "compile": False,
-            "dynamicShapes": False,
-            "deterministic": True,
-            "matmulPrecision": "highest",
             "fsdp": {"sharding": "full", "reshardAfterForward": True},
         },
         "checkpoint": {

@@ -121,6 +121,9 @@ def _is_count(text: str) -> bool:
 
 
 CONFIG_SCHEMA = 1
+# Fields with defaults that an older trainer image does not know and would reject: a gang keeps its image when the
+# operator is upgraded. They are sent only where they differ.
+_LATER = {"dynamicShapes": False, "deterministic": True, "matmulPrecision": "highest"}
 HOOKS_ENV = "TORCHYARD_HOOKS"
 
 # Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process. Whatever sets one of these
@@ -204,9 +207,10 @@ def workers_per_node(spec: TrainingJobSpec) -> int:
 
 
 def _parallelism(spec: TrainingJobSpec, resolved_values: dict[str, Any]) -> dict[str, Any]:
-    """Return the section without the batch of a process: trainers know the global one, and share it."""
+    """Return the section without the batch of a process, since trainers share the global one, and without `_LATER`."""
     others = {name: value for name, value in resolved_values.items() if name != "batchPerProcess"}
-    return others | {"globalBatchSize": batch_of(spec)}
+    kept = {name: value for name, value in others.items() if name not in _LATER or value != _LATER[name]}
+    return kept | {"globalBatchSize": batch_of(spec)}
 
 
 def _health(health: Health) -> dict[str, Any]:
