@@ -23,7 +23,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
 SOLVED = 475.0
-DEFAULTS = {"epochs": 4, "minibatches": 4, "horizon": 64, "environments": 128}
+DEFAULTS = {"environmentSteps": 500_000, "epochs": 4, "minibatches": 4, "horizon": 64, "environments": 128}
 """Of `preset: tiny`, see docs/reference/vecrl.md: how many steps a rollout has, and updates it brings."""
 
 
@@ -56,8 +56,9 @@ def main(trials: int, seeds: int) -> None:
 
 
 def with_seed(spec: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return a job of vecrl with a seed, evaluated after every rollout."""
+    """Return a job of vecrl with a seed, evaluated after every rollout, with as many steps as the defaults have."""
     params = {**spec["trainer"]["params"], "seed": seed, "evalEvery": 1, "evalEpisodes": 20}
+    params["environmentSteps"] = DEFAULTS["environmentSteps"]
     trainer = {**spec["trainer"], "params": params}
     return {"trainer": trainer, "metrics": {"interval": "1s"}, "launcher": {"warmStart": False}}
 

@@ -1,6 +1,7 @@
 """What can be run, and what is said of all else; curves as a table."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,10 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"noodles": 1}}, ["noodles"]),
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"arguments": {"lr": 1}}, ["takes none", "@torchyard.job"]),
         ("missing.yaml", {}, ["missing.yaml", "cannot be read"]),
-        ("train.py", {}, ["a Python script is not a job file"]),
+        ("train.py", {}, ["train.py: there is no such file", "give the path of a script"]),
+        ("train.py", {"arguments": {"lr": 1}}, ["is not a list of strings", "arguments=['--lr', '1e-3']"]),
+        ("train.py", {"arguments": ["--lr", 1]}, ["is not a list of strings"]),
+        (ty.job(nodes=2)(test_a_model_a_dict_and_a_file_mean_the_same_job), {"arguments": ["--lr"]}, ["has no names"]),
         (42, {}, ["42 is not a job", "give a TrainingJob"]),
         (print, {}, ["is not a job", "@torchyard.job"]),
     ],
@@ -42,6 +46,16 @@ def test_what_is_no_job_is_rejected_with_the_field_and_the_fix(target, settings,
     with pytest.raises(ty.TorchYardError) as error:
         requested(target, "local", **settings)
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_script_is_the_job_that_the_command_line_makes_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("My_train.py").write_text("print(1)\n")
+    here = requested("My_train.py", "local", arguments=["--lr", "1e-3"], overrides={"nodes": 2}).job
+    assert (here.metadata.name, here.spec.nodes) == ("my-train", 2)
+    assert (here.spec.command, here.spec.args) == (["torchrun", "--", "My_train.py"], ["--lr", "1e-3"])
+    there = requested(Path("My_train.py"), "cluster", name="other").job
+    assert (there.metadata.name, there.spec.script, there.spec.command) == ("other", "print(1)\n", [])
 
 
 def test_a_sweep_is_sent_to_the_call_for_sweeps(tmp_path):

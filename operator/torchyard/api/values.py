@@ -331,6 +331,9 @@ def pod_name(job_name: str, incarnation: int, index: int) -> str:
     return f"{job_name}-{incarnation}-{index}"
 
 
+SCRIPT_SUFFIX = ".py"
+
+
 def derived_name(program: str) -> str:
     """Derive the name of a job from that of a script, module or function: `My_train` gives `my-train`."""
     name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.client.errors import InvalidJobError, TorchYardError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def checked(file: Path, sets: Sequence[str]) -> "Validation":
     from torchyard.api.validation.validate import Validation, validate_file
     from torchyard.client.trainers import fault
 
-    if file.suffix == ".py":
+    if file.suffix == SCRIPT_SUFFIX:
         fix = f"`torchyard run {file} --save job.yaml` writes and checks the job file of a script"
         return Validation(problems=(Problem(str(file), 0, "", "a Python script is not a job file", fix),))
     result = validate_file(file, sets)

@@ -29,7 +29,7 @@ from torchyard.client.diff import Comparison, compare, sides
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
-from torchyard.client.request import Target, requested
+from torchyard.client.request import Arguments, Target, requested
 from torchyard.client.why import Explanation, last_lines
 from torchyard.local.run import Event
 from torchyard.local.runs import run_folder
@@ -280,7 +280,7 @@ async def run(
     target: Target,
     *,
     name: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
     wait: bool = True,
     check: bool = True,
@@ -291,9 +291,10 @@ async def run(
     process ends, the run is saved and stopped.
 
     Args:
-        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
+            torchrun), or a function decorated with `torchyard.job`.
         name: of the run; by default that of the job.
-        arguments: of a decorated function: JSON values by name.
+        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
         overrides: fields of the spec to change first: `{"nodes": 2, "trainer.params.steps": 100}`.
         wait: whether to return only when it is over; False: it goes on in the background.
         check: whether a run that fails raises.
@@ -327,7 +328,7 @@ async def submit(
     target: Target,
     *,
     name: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
     context: str | None = None,
     namespace: str | None = None,
@@ -335,9 +336,10 @@ async def submit(
     """Submit a job to a cluster and return at once; `wait` on what is returned waits.
 
     Args:
-        target: a TrainingJob, a dict, the path of a job file, or a function decorated with `torchyard.job`.
+        target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
+            torchrun), or a function decorated with `torchyard.job`.
         name: of the job; by default its own.
-        arguments: of a decorated function: JSON values by name.
+        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
         overrides: fields of the spec to change first.
         context: of the kubeconfig; by default its current one.
         namespace: by default that of the job, else that of the context.

@@ -1,7 +1,7 @@
-"""The job that a Python program asks for: a model, a dict, a job file, or a decorated function."""
+"""The job that a Python program asks for: a model, a dict, a job file, a script, or a decorated function."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,19 @@ import msgspec
 from torchyard.api.backends import Backend
 from torchyard.api.resource import API_VERSION, KIND, TrainingJob, job_document
 from torchyard.api.validation.validate import has_kind, validate_bytes
+from torchyard.api.values import SCRIPT_SUFFIX
+from torchyard.client.backend import logged
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.files import job_of, the_job
 from torchyard.client.functions import JobFunction
+from torchyard.client.scripts import script_name, script_spec
 from torchyard.client.start import RequestedJob
 from torchyard.sweeps.resource import KIND as SWEEP
 
 Target = TrainingJob | Mapping[str, Any] | str | Path | JobFunction[..., Any]
 """What can be run: see `torchyard.run`."""
+Arguments = Mapping[str, Any] | Sequence[str]
+"""Of a decorated function: JSON values by name; of a script: its words."""
 
 
 def requested(
@@ -26,27 +31,33 @@ def requested(
     *,
     name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Arguments | None = None,
 ) -> RequestedJob:
     """Check a job as `torchyard validate` does.
 
     Args:
-        target: model, dict, path of a job file, or function decorated with `torchyard.job`.
+        target: model, dict, path of a job file or of a Python script, or function decorated with `torchyard.job`.
         backend: where it will run.
         name: of the job; by default its own.
         overrides: values of fields by their path in the spec: `{"nodes": 2, "trainer.params.steps": 100}`.
-        arguments: of a decorated function.
+        arguments: of a decorated function, or of a script.
 
     Raises:
         InvalidJobError: fields are wrong; all of them are named.
         TorchYardError: `target` is something else.
     """
-    if arguments is not None and not isinstance(target, JobFunction):
-        fix = "leave arguments out, or decorate a function with @torchyard.job"
-        raise TorchYardError(f"arguments {sorted(arguments)}: {_shown(target)} takes none", fix)
     sets = [f"{path}={_json(value, f'overrides[{path!r}]')}" for path, value in (overrides or {}).items()]
+    if isinstance(target, str | Path) and Path(target).suffix == SCRIPT_SUFFIX:
+        document = _document_of_script(Path(target), arguments, backend, (overrides or {}).get("image"))
+        return _of_document(document, str(target), Path.cwd(), sets, name, is_file=False)
     if isinstance(target, JobFunction):
+        if not isinstance(arguments, Mapping | None):
+            what = f"arguments of {target.name}: {_shown(arguments)} has no names"
+            raise TorchYardError(what, "give a dict: arguments={'lr': 1e-3}")
         return _of_document(target.document(arguments or {}, backend), target.name, target.folder, sets, name)
+    if arguments is not None:
+        fix = "leave arguments out, give the path of a script (.py), or decorate a function with @torchyard.job"
+        raise TorchYardError(f"arguments {_shown(arguments)}: {_shown(target)} takes none", fix)
     if isinstance(target, TrainingJob):
         document = job_document(target, with_status=False)
         return _of_document(document, f"job {target.metadata.name}", Path.cwd(), sets, name)
@@ -54,8 +65,9 @@ def requested(
         document = {"apiVersion": API_VERSION, "kind": KIND, **target}
         return _of_document(document, "job", Path.cwd(), sets, name)
     if not isinstance(target, str | Path):  # a caller may have no types
-        fix = "give a TrainingJob, a dict, the path of a job file, or a function decorated with @torchyard.job(...)"  # type: ignore[unreachable]
-        raise TorchYardError(f"{_shown(target)} is not a job", fix)
+        what = f"{_shown(target)} is not a job"  # type: ignore[unreachable]
+        fix = "give a TrainingJob, a dict, a path of a job file or script, or a function decorated with @torchyard.job"
+        raise TorchYardError(what, fix)
     return _of_file(Path(target), sets, name)
 
 
@@ -66,8 +78,19 @@ def _of_file(file: Path, sets: list[str], name: str | None) -> RequestedJob:
     return wanted if name is None else wanted._replace(job=_renamed(wanted.job, name))
 
 
+def _document_of_script(
+    script: Path, arguments: Arguments | None, backend: Backend, image: str | None
+) -> dict[str, Any]:
+    words = list(arguments or [])
+    if isinstance(arguments, Mapping | str) or not all(isinstance(word, str) for word in words):
+        what = f"arguments of {script}: {_shown(arguments)} is not a list of strings"
+        raise TorchYardError(what, "give the words of a command line: arguments=['--lr', '1e-3']")
+    spec = script_spec(script, words, backend, image, logged)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": script_name(script)}, "spec": spec}
+
+
 def _of_document(
-    document: Mapping[str, Any], source: str, folder: Path, sets: list[str], name: str | None
+    document: Mapping[str, Any], source: str, folder: Path, sets: list[str], name: str | None, *, is_file: bool = True
 ) -> RequestedJob:
     if name is not None:
         metadata = document.get("metadata")
@@ -78,7 +101,7 @@ def _of_document(
         result = msgspec.structs.replace(
             result, problems=tuple(msgspec.structs.replace(each, line=0) for each in result.problems)
         )
-    return RequestedJob(the_job(result, source), folder, source, is_file=True)
+    return RequestedJob(the_job(result, source), folder, source, is_file=is_file)
 
 
 def _renamed(job: TrainingJob, name: str) -> TrainingJob:

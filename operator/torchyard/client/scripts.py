@@ -1,14 +1,45 @@
-"""A script that travels to a cluster inside its job: what fits, and what cannot come with it."""
+"""The job of a script without a job file: what starts it, and what travels with it to a cluster."""
 
 import ast
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from torchyard.api.backends import Backend
+from torchyard.api.launch import torchrun
 from torchyard.api.spec import MAX_SCRIPT_BYTES
+from torchyard.api.values import derived_name
 from torchyard.client.backend import Notice
 from torchyard.client.errors import TorchYardError
+
+
+def script_spec(
+    script: Path, words: Sequence[str], backend: Backend, image: str | None, notice: Notice
+) -> dict[str, Any]:
+    """Return the fields of a spec that start a Python script with torchrun.
+
+    Args:
+        script: a cluster gets its text, this machine its path.
+        words: its arguments.
+        backend: where it will run.
+        image: that the pods run; None: the operator's default.
+        notice: called with what may go wrong in the pods.
+
+    Raises:
+        TorchYardError: it does not exist, or cannot travel.
+    """
+    if backend == "cluster":
+        return {"script": readable_by_pods(script, image, words, notice), "args": list(words)}
+    if not script.is_file():
+        raise TorchYardError(f"{script}: there is no such file", "give the path of a script or of a job file")
+    return {"command": [*torchrun(words), str(script)], "args": list(words)}
+
+
+def script_name(script: Path) -> str:
+    """Return the name of a job that runs a script: `__main__.py` has that of its folder."""
+    return derived_name(script.absolute().parent.name if script.stem == "__main__" else script.stem)
 
 
 def readable_by_pods(script: Path, image: str | None, words: Sequence[str], notice: Notice) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from torchyard.api.values import derived_name
+from torchyard.api.values import SCRIPT_SUFFIX, derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torchyard.client.start import RequestedJob
 
 Backend = Literal["cluster", "local"]
-SCRIPT_SUFFIX = ".py"
 _PLAIN = re.compile(r"[A-Za-z]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
 _SHELL_SUFFIXES = {".sh", ".bash"}
 
@@ -198,23 +197,17 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
 
     spec: dict[str, Any] = {}
     if options.file is not None:
-        source, called = str(options.file), _called(options.file)
-        if backend == "cluster":
-            from torchyard.client.scripts import readable_by_pods
+        from torchyard.client.scripts import script_name, script_spec
 
-            spec["script"] = readable_by_pods(options.file, options.image, options.words, say)
-        elif not options.file.is_file():
-            raise RefusalError(f"{options.file}: there is no such file", "give the path of a script or of a job file")
-        else:
-            spec["command"] = [*torchrun(options.words), source]
-        spec["args"] = options.words
+        source, name = str(options.file), script_name(options.file)
+        spec = script_spec(options.file, options.words, backend, options.image, say)
     elif options.module is not None:
-        source, called = f"-m {options.module}", options.module
+        source, name = f"-m {options.module}", derived_name(options.module)
         spec["command"] = [*torchrun(options.words, "-m"), options.module]
         spec["args"] = options.words
     elif options.words:
         called = next((word for word in options.words if word.endswith(SCRIPT_SUFFIX)), options.words[0])
-        source, called = options.words[0], Path(called).stem
+        source, name = options.words[0], derived_name(Path(called).stem)
         spec["command"] = options.words
     else:
         verb = _verb(backend)
@@ -225,7 +218,7 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
         raise RefusalError(f"{source} must be in the image of the pods, and no image is given", fix)
     spec["env"] = list(_by_name(options.env).values())
     spec = {field: value for field, value in spec.items() if value}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": derived_name(called)}, "spec": spec}, source
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}, source
 
 
 def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
@@ -239,10 +232,6 @@ def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Vali
     result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
     # A job that is made from options has no lines that its user could look up.
     return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
-
-
-def _called(script: Path) -> str:
-    return script.absolute().parent.name if script.stem == "__main__" else script.stem
 
 
 def _procs(text: str) -> int | str:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
-from torchyard.cli.commands.job_options import SCRIPT_SUFFIX, declare, options_of
+from torchyard.cli.commands.job_options import declare, options_of
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.cli.output import Format, say
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import (
-    SCRIPT_SUFFIX,
     JobOptions,
     checked_program,
     declare_program,
