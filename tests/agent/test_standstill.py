@@ -121,7 +121,6 @@ def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
     assert (failure["secondary"], failure["step"], failure["exception"]) == (False, 3, "Hung")
     assert "after step 3, at train.py:" in failure["message"]
     assert failure["message"].endswith(" in read_batch")
-    assert "in read_batch" in failure["traceback"]
     assert "in read_batch" in node.log(1), "the stacks of a rank are in its log"
     assert "all_reduce" in node.log(0)
     node.run(2, procs=2)

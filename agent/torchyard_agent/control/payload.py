@@ -6,14 +6,18 @@ import json
 import math
 from typing import Any, Callable, Dict, Sequence
 
-from torchyard_agent.files import head, tail
+from torchyard_agent.files import head
 
 BODY_BYTES = 16 * 1024
 
 
 def fit(body: Dict[str, Any]) -> bytes:
-    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened."""
+    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened.
+
+    The traceback of a failure stays here: what its reader needs of it is in `lines`.
+    """
     body = _finite(body)
+    ((body.get("exit") or {}).get("failure") or {}).pop("traceback", None)
     for cut in _CUTS:
         data = _encoded(body)
         if len(data) <= BODY_BYTES:
@@ -27,13 +31,10 @@ def _encoded(body: Dict[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _shorten_failure(name: str, cut: Callable[[str, int], str], size: int) -> Callable[[Dict[str, Any]], None]:
-    def shorten(body: Dict[str, Any]) -> None:
-        failure = (body.get("exit") or {}).get("failure") or {}
-        if name in failure:
-            failure[name] = cut(failure[name], size)
-
-    return shorten
+def _shorten_message(body: Dict[str, Any]) -> None:
+    failure = (body.get("exit") or {}).get("failure") or {}
+    if "message" in failure:
+        failure["message"] = head(failure["message"], 300)
 
 
 def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
@@ -46,15 +47,13 @@ def _keep_lines(count: int, size: int) -> Callable[[Dict[str, Any]], None]:
 
 
 _CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
-    _shorten_failure("traceback", tail, 1000),
-    _shorten_failure("message", head, 300),
+    _shorten_message,
     _keep_lines(5, 200),
     lambda body: body.update(reports=body.get("reports", [])[:1]),
     lambda body: body.update(reports=[]),
     lambda body: body.update(gpus=[], notices=[]),
     # Control characters take six bytes even so.
     _keep_lines(1, 200),
-    _shorten_failure("traceback", tail, 200),
 )
 
 

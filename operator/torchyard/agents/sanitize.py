@@ -25,7 +25,6 @@ MAX_LINES_CHARACTERS = 4096
 MAX_LINE = 512
 MAX_WORD = 128
 MAX_DEVICE = 64
-MAX_TRACEBACK = 4096
 MAX_ARTIFACTS = 16
 # Python integers are unbounded; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
@@ -35,7 +34,6 @@ _TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "warnings", "artifact
 S = TypeVar("S", bound=Struct)
 
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029))
-_CONTROL_KEEPING_LINES = {code: to for code, to in _CONTROL.items() if code not in {0x09, 0x0A}}
 
 
 def line(text: object, limit: int = MAX_LINE) -> str:
@@ -43,11 +41,6 @@ def line(text: object, limit: int = MAX_LINE) -> str:
     if isinstance(text, str) and len(text) <= limit and text.isprintable():
         return text
     return ESCAPES.sub("", text[: 4 * limit]).translate(_CONTROL)[:limit] if isinstance(text, str) else ""
-
-
-def lines(text: object, limit: int) -> str:
-    """Return several lines with tabs and line feeds; the end is kept, where tracebacks have the error."""
-    return ESCAPES.sub("", text).translate(_CONTROL_KEEPING_LINES)[-limit:] if isinstance(text, str) else ""
 
 
 def numbers(values: object) -> dict[str, float]:
@@ -176,12 +169,11 @@ def _read(value: object, kind: Any) -> Any:
 def _failure(raw: object) -> Failure | None:
     if not isinstance(raw, dict):
         return None
-    read = _fields(raw, Failure, without=("exception", "message", "traceback", "phase"))
+    read = _fields(raw, Failure, without=("exception", "message", "phase"))
     return msgspec.structs.replace(
         read,
         exception=line(raw.get("exception"), MAX_WORD),
         message=line(raw.get("message"), 2 * MAX_LINE),
-        traceback=lines(raw.get("traceback"), MAX_TRACEBACK),
         phase=line(raw.get("phase"), 32),
     )
 

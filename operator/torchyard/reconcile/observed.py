@@ -69,7 +69,6 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     code: int | None = None
     exception: str = ""
     message: str = ""
-    traceback: str = ""
     time: float = 0.0
     secondary: bool = False
     phase: str = ""
