@@ -59,7 +59,7 @@ class Agent:
         self._bad_command = 0
 
     def run(self) -> int:
-        """Serve until told to exit; the exit code of the pod."""
+        """Serve until the operator asks to exit; return the exit code of the pod."""
         self._open()
         while True:
             self._wait()

@@ -15,7 +15,7 @@ USAGE = "python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ..
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the agent was told at its start; see docs/protocol.md for each variable."""
+    """The settings of the agent, from its environment; docs/protocol.md describes each variable."""
 
     command: Tuple[str, ...]
     listen: Tuple[str, int]

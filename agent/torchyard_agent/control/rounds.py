@@ -14,7 +14,7 @@ class Standing:
         accepted: newest round ever accepted.
         fence: newest round ever stopped; it and older ones are never started.
         running: the round whose workers run now.
-        ending: those workers have been told to end, or to save and end.
+        ending: those workers have been asked to end, or to save and end.
     """
 
     accepted: int = 0

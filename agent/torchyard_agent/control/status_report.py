@@ -1,4 +1,4 @@
-"""What the operator is told of this pod, and which of it is news that cannot wait for the next poll (pure)."""
+"""What is reported to the operator, and which changes cannot wait for the next poll (pure)."""
 
 from __future__ import annotations
 

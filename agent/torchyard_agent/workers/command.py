@@ -50,7 +50,7 @@ def classify(argv: Sequence[str], interpreter: Optional[str] = None) -> Torchrun
 
 
 def interpreter_of(kind: Union[Plain, Torchrun]) -> str:
-    """Return the interpreter that a program runs on: torchrun's, else that of the program, as far as it can be told."""
+    """Return the interpreter that a program runs on: torchrun's, else that of the program, as far as that is known."""
     return kind.interpreter if isinstance(kind, Torchrun) else torchrun_interpreter(kind.argv[0])
 
 

@@ -1,4 +1,4 @@
-"""The launcher's guard: workers and all they started end when they are told to, or when the agent is gone."""
+"""The launcher's guard: it ends workers and all that they started, on request or when the agent is gone."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Launch:
         return args
 
     def _agent_class(launch, base: Any) -> Any:  # noqa: N805 - `self` is the agent's below
-        """Torch's agent, guarded, and told to note which workers ended by themselves before it ends the others."""
+        """Torch's agent, guarded; it records which workers ended by themselves before it ends the others."""
         from torch.distributed.elastic.agent.server import api
 
         class Agent(base):  # type: ignore[misc]

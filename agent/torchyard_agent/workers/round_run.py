@@ -170,7 +170,7 @@ class RoundRun:
         return [report if still is None else {**report, "stillSeconds": still} for report, still in zip(reports, quiet)]
 
     def workers(self) -> Dict[int, int]:
-        """Process id of each worker by rank, once the launcher has told."""
+        """Process id of each worker by rank, once the launcher has reported them."""
         found = read_json(self.settings.run_dir / "workers.json") or {}
         if found.get("round") != self.number:
             return {}

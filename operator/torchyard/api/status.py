@@ -269,7 +269,7 @@ class Images(StatusModel, frozen=True, kw_only=True):
 
 
 class Rendezvous(StatusModel, frozen=True, kw_only=True):
-    """The newest round as the engine persisted it before any agent was told: what a restarted operator goes on from."""
+    """The newest round as it was persisted before it was sent to any agent: where a restarted operator continues."""
 
     open: Annotated[bool, doc("Whether the round is open.")] = False
     master_address: Annotated[str, doc("Address of node rank 0.")] = ""

@@ -314,7 +314,7 @@ def doc(text: str) -> Meta:
 
 
 def by_key(*keys: str) -> dict[str, Any]:
-    """Mark a list whose items are told apart by these fields: merged by them on apply, and unique."""
+    """Mark a list whose items these fields identify: apply merges by them, and they are unique."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

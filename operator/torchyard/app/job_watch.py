@@ -24,7 +24,7 @@ from torchyard.reconcile.ports import Unavailable
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 
 Heard = Callable[[str | None, Mapping[str, Any]], None]
-"""Told the type of an event (None: an object of a list) and the object as JSON."""
+"""Called with the type of an event (None: an object of a list) and the object as JSON."""
 
 LOOK_SECONDS = 2.0
 SWEEPS_SECONDS = 60.0
@@ -44,7 +44,7 @@ class JobWatch:
         namespaces: to watch; none: all.
         heard: called with every event of a job, in the event loop that `run` runs in.
         heard_sweep: the same for sweeps.
-        missing: told why jobs cannot be watched; an empty sentence: they can.
+        missing: called with why jobs cannot be watched; with an empty sentence: they can.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class JobWatch:
             error: BaseException | None = None
             try:
                 asyncio.run(watch())
-            except BaseException as caught:  # noqa: BLE001 -- whatever ended it is told where somebody waits for it
+            except BaseException as caught:  # noqa: BLE001 -- raised where its result is awaited
                 error = caught
             finally:
                 started.set()

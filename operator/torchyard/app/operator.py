@@ -326,7 +326,7 @@ class Operator:
         return record if job is not None and job.metadata.uid == record.job_uid else None
 
     async def _refresh(self) -> None:
-        """Follow what changes slowly: how many agents there are, and the CA they are told."""
+        """Follow what changes slowly: the number of agents, and the CA that is sent to them."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             busy = len(self.cluster.tracked) / AGENTS_PER_SECOND

@@ -1,4 +1,4 @@
-"""What the operator is told when it is started; every flag is also an environment variable, TORCHYARD_<FLAG>."""
+"""Options of the operator; every flag is also an environment variable, TORCHYARD_<FLAG>."""
 
 import os
 import secrets
@@ -48,7 +48,7 @@ def _unique() -> str:
 
 
 def site(options: Options, namespace: str) -> Site:
-    """What every pod is told about this installation.
+    """Return what every pod needs to know about this installation.
 
     Args:
         options: of this process.

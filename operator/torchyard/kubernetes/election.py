@@ -136,7 +136,7 @@ class Lease:
         Raises:
             DeposedError: we led, and another process leads now. What this one remembers is worth nothing.
         """
-        told = ""
+        logged = ""
         while True:
             try:
                 delay = await self._step()
@@ -144,10 +144,10 @@ class Lease:
                 delay = self._terms.look * random.uniform(0.5, 1.0)  # noqa: S311 -- jitter
                 if isinstance(error, Conflict | NotFound):
                     self._seen = None
-                elif told != (told := str(error)):
+                elif logged != (logged := str(error)):
                     _log.warning("the lease cannot be read or renewed, trying again: %s", error)
             else:
-                told = ""
+                logged = ""
             await asyncio.sleep(delay)
 
     async def release(self) -> None:
@@ -318,14 +318,14 @@ class LeaderLabel:
 
     async def move_here(self) -> None:
         """Set it here and nowhere else; tries until it is so."""
-        told = ""
+        logged = ""
         while True:
             try:
                 await self._set(self._leading, self._pod, "true")
                 for other in await self._elsewhere():
                     await self._set(self._leading, other, None)
             except (Unavailable, Conflict, Rejected, Gone, NotFound) as error:
-                if told != (told := str(error)):
+                if logged != (logged := str(error)):
                     _log.warning("agents cannot find this leader yet: label %s is not set: %s", LABEL, error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:

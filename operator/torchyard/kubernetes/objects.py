@@ -221,7 +221,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
 class KubePod(Read, frozen=True, kw_only=True, gc=False):
     """A pod as the API server tells it."""
 
-    kind: str = ""  # not told in lists
+    kind: str = ""  # empty in lists
     metadata: PodMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()

@@ -328,6 +328,6 @@ def _read_status(folder: RunFolder, job: TrainingJob) -> Any:
         if document["metadata"]["uid"] == job.metadata.uid:
             return read_status(document["status"])
     except (OSError, ValueError, KeyError, TypeError):
-        # A status can be told anew from what is seen; a run must not be lost to a bad one.
+        # A status can be rebuilt from what is observed; a bad one must not lose a run.
         pass
     return job.status

@@ -149,13 +149,13 @@ def _replayed(
 
     study = optuna.create_study(direction=spec.objective.goal, sampler=_sampler(spec, spec.algorithm.seed))
     asked: dict[int, Any] = {}
-    told: set[int] = set()
+    reported: set[int] = set()
     bases = {each.number: each.basis for each in past} | {number: basis}
     values: dict[str, Any] = {}
     for trial in range(number + 1):
         for outcome in history:
-            if outcome.unit < bases.get(trial, 0) and outcome.trial in asked and outcome.trial not in told:
-                told.add(outcome.trial)
+            if outcome.unit < bases.get(trial, 0) and outcome.trial in asked and outcome.trial not in reported:
+                reported.add(outcome.trial)
                 state = optuna.trial.TrialState.FAIL if outcome.value is None else None
                 study.tell(asked[outcome.trial], outcome.value, state=state)
         asked[trial] = study.ask()

@@ -168,7 +168,7 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
 
 
 async def _holder(remote: Remote, pod: Document, leader: Leader) -> str:
-    """Return who holds the Lease that a pod is told to take; anybody can put a label on a pod."""
+    """Return who holds the Lease that a pod is configured to take; anybody can put a label on a pod."""
     words = [word.partition("=") for word in pod["spec"]["containers"][0].get("args") or ()]
     given = {flag: value for flag, _, value in words}
     lease = given.get("--lease-name", "torchyard")

@@ -139,7 +139,7 @@ class Watching:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Only a person at the keyboard can mean "now": a closed terminal is told of by shell and kernel both."""
+        """Only a person at the keyboard can mean "now": a closed terminal sends signals from both shell and kernel."""
         loop = asyncio.get_running_loop()
         handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._asked, signal.SIGHUP: self._asked}
         for number, handler in handlers.items():

@@ -70,17 +70,17 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
         kept = await backend.get(name)
         state = kept.job.status.state
         if state.terminal:
-            told, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
+            outcome, code = f"has already {state.lower()}", SUCCEEDED if state == State.SUCCEEDED else FAILED
         elif state == State.SUSPENDED and kept.job.spec.suspend:
-            told, code = "is suspended already", SUCCEEDED
+            outcome, code = "is suspended already", SUCCEEDED
         else:
             if kept.job.spec.checkpoint.claim is None:
                 say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
             kept = await backend.suspend(name)
-            told, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
+            outcome, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
         if output is not None:
             emit(kept.document, output)
-        say(f"{name} in {backend.where} {told}")
+        say(f"{name} in {backend.where} {outcome}")
         return code
 
     return ask_at(place, suspend)
@@ -139,12 +139,12 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
         if job.spec.checkpoint.claim is not None:
             fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job goes on from them)"
         raise RefusalError(f"{name} in {backend.where} has {job.status.state.lower()} and is over", fix)
-    told = "goes on" if job.spec.suspend else "is not suspended"
+    outcome = "goes on" if job.spec.suspend else "is not suspended"
     if job.spec.suspend:
         kept = await backend.resume(name)
     if output is not None:
         emit(kept.document, output)
-    say(f"{name} in {backend.where} {told}; `torchyard status {name}{backend.flags}` shows what it does")
+    say(f"{name} in {backend.where} {outcome}; `torchyard status {name}{backend.flags}` shows what it does")
     return SUCCEEDED
 
 

@@ -16,8 +16,8 @@ def operator_arguments(parser: ArgumentParser) -> None:
     defaults = Options()
 
     def flag(name: str, help: str, default: object, kind: Any = str) -> None:  # noqa: A002 -- argparse's own word
-        told = f"{help} [{variable(name)}]"
-        parser.add_argument(name, help=told, type=kind, default=_given(name, default, kind))
+        text = f"{help} [{variable(name)}]"
+        parser.add_argument(name, help=text, type=kind, default=_given(name, default, kind))
 
     parser.add_argument(
         "--namespace",
@@ -68,7 +68,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
 
 
 def operator(namespaces: list[str] | None, context: str, **settings: Any) -> int:
-    """Look after the TrainingJobs of a cluster until told to stop.
+    """Reconcile the TrainingJobs of a cluster until a signal ends it.
 
     Several may run: one leads, the others are ready to take over.
     """

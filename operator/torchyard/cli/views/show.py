@@ -82,7 +82,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         words.append(status.progress.phase)
     table.add_row("progress", "  ".join(words) or "no step yet")
     values = headline(job)
-    values.pop("loss", None)  # told with the progress
+    values.pop("loss", None)  # shown with the progress
     if values:
         table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
     if status.checkpoint is not None:

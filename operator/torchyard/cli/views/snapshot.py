@@ -143,11 +143,11 @@ class PlainView:
         self.last_line = float("-inf")
         self.last_words: list[str] = []
         self.warned: set[Event] = set()
-        self.told = ""  # the newest warning
+        self.newest_warning = ""
         self.message = ""  # of the status, as it was last printed
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print what is new in `picture`."""
+        """Print what is new in `snapshot`."""
         status = snapshot.job.status
         over = status.state.terminal
         for event in snapshot.events:
@@ -155,8 +155,8 @@ class PlainView:
                 self.warned.add(event)
                 if over and event.message == status.message:
                     continue
-                self.told = snapshot.sentence(event.message)
-                self.say(event.unix or snapshot.now, f"Warning {clean(event.reason)}: {self.told}")
+                self.newest_warning = snapshot.sentence(event.message)
+                self.say(event.unix or snapshot.now, f"Warning {clean(event.reason)}: {self.newest_warning}")
         if snapshot.notice and snapshot.notice != self.notice:
             self.notice = snapshot.notice
             self.say(snapshot.now, snapshot.notice)
@@ -166,7 +166,7 @@ class PlainView:
         words, message = progress_words(snapshot.job), snapshot.sentence(status.message)
         if moved != self.shown:
             self.shown, self.message = moved, message
-            self.progress(snapshot, words, "" if over or (message and message in self.told) else message)
+            self.progress(snapshot, words, "" if over or (message and message in self.newest_warning) else message)
         elif snapshot.now - self.last_line >= self.every and (words != self.last_words or message != self.message):
             news, self.message = ("" if message == self.message else message), message
             self.progress(snapshot, words, news)

@@ -86,7 +86,7 @@ async def events(remote: Remote, job: TrainingJob) -> list[Event]:
     params = {"fieldSelector": f"involvedObject.uid={job.metadata.uid}"}
     answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/events", params=params)
     listed = _document(answer).get("items") or []
-    # Times are whole seconds: what happened within one is told in the order in which the server learned of it.
+    # Times are whole seconds: events within one are shown in the order in which the server recorded them.
     listed.sort(key=lambda each: int(each["metadata"].get("resourceVersion") or 0))
     found = [
         Event(

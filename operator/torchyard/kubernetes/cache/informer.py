@@ -27,7 +27,7 @@ WATCH_JITTER_SECONDS = 60
 BASE_SECONDS = 0.2
 MAX_SECONDS = 30.0
 STEADY_SECONDS = 1.0
-UNDER_WAY_SECONDS = 15.0  # how late news may be that a list has told already: as late as a busy process hears it
+UNDER_WAY_SECONDS = 15.0  # how late an event may be that a list already included: a busy process handles it late
 MAX_BURIED = 16384
 
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Informer(Generic[T, S]):
             await asyncio.sleep(wait * (1.0 + self._jitter() / 2))
 
     def put(self, document: bytes) -> S | None:
-        """Take in the answer to a write of our own, unless the watch has told more by now; what is kept of it."""
+        """Apply the answer to a write of our own, unless the watch is ahead of it; return what is kept."""
         try:
             kept = self._read(self._one.decode(document))
         except (msgspec.MsgspecError, UnicodeDecodeError):

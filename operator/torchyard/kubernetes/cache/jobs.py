@@ -109,9 +109,9 @@ class Objects(Generic[Valid, Invalid]):
         known = None
         if isinstance(metadata, Mapping):
             known = self._jobs.get(_key(metadata))
-            told = version(str(metadata.get("resourceVersion") or ""))
+            listed = version(str(metadata.get("resourceVersion") or ""))
             # What could not be run may be another object by now without a new version: another CRD reads it otherwise.
-            read = known is not None and _version(known) >= told + (not isinstance(known, self._valid))
+            read = known is not None and _version(known) >= listed + (not isinstance(known, self._valid))
             if read and kind != "DELETED":
                 return  # late, or, as most of what a watch tells, a write of our own
         job = self._read(document, known)
@@ -172,7 +172,7 @@ class Objects(Generic[Valid, Invalid]):
                 await self._ask(api, key, known.metadata.uid if known is not None else "")
 
     async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
-        """Wait until every job that is there now was seen; a watch does not say when it has told all it found.
+        """Wait until every job that is there now was seen; a watch does not say when it has sent all that it found.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read what is there.

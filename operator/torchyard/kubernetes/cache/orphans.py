@@ -1,4 +1,4 @@
-"""Pods that are no longer told of, although they may run: the label that the watch selects by was removed.
+"""Pods that the watch no longer reports, although they may run: the label that it selects by was removed.
 
 A watch says of such a pod what it says of one that was deleted by force. Its containers go on all the same, hold their
 GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it.
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Asks for pods that are no longer told of, and has those deleted that are still there.
+    """Asks for pods that the watch no longer reports, and has those deleted that still exist.
 
     Args:
         api: the server.
-        there: told once of a pod that was sent away, and why.
-        over: told of a pod that is gone for sure, and why it was sent away; empty: it was gone when it was asked for.
+        there: called once with a pod that was deleted, and why.
+        over: called with a pod that is certainly gone, and why it was deleted; empty: it no longer existed.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class Pods:
         return kept.version if kept is not None else None
 
     def position(self, namespace: str) -> int:
-        """The version up to which the watch has told everything."""
+        """The version up to which the watch has reported everything."""
         return self._informer(namespace).version
 
     def forget(self, pod_uid: str) -> None:
@@ -160,7 +160,7 @@ class Pods:
         await self._informer(namespace).refresh(selector, lambda record: record.job_uid == job_uid)
 
     async def sweep(self) -> None:
-        """Make up for what no watch told.
+        """Look up what no watch reported.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: pods could not be listed.
@@ -284,7 +284,7 @@ class Pods:
             reason, message = self._stuck.why(record.job_uid)
             pod = replace(pod, reason=reason, message=message) if reason else pod
         if record.demands is not None and self._nodes.awaited:
-            pod = replace(pod, reason="", message="")  # another look follows at once, and would not be told for a while
+            pod = replace(pod, reason="", message="")  # another lookup follows at once, and would be rate-limited
         elif record.demands is not None and self._nodes.known:
             pod = self._explained(record, record.demands)
         return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod

@@ -45,7 +45,7 @@ Fence = Callable[[], None]
 """Raises Fenced unless this process may write now."""
 
 Observe = Callable[[str, str, int], None]
-"""Told verb, path and HTTP status of every answered request, 0: unanswered."""
+"""Called with verb, path and HTTP status of every request; status 0: unanswered."""
 
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)")
 
@@ -87,10 +87,10 @@ class ServerTime:
             return
         self._heard = date
         try:
-            told = parsedate_to_datetime(date).timestamp()
+            seconds = parsedate_to_datetime(date).timestamp()
         except ValueError:
             return
-        least, most = told - self.steady(), told + 1.0 - sent
+        least, most = seconds - self.steady(), seconds + 1.0 - sent
         if self._ahead < least - SLACK_SECONDS:
             self._ahead = least
         elif self._ahead > most + SLACK_SECONDS:
@@ -105,7 +105,7 @@ class Api:
         credentials: its address.
         budget: for writes; None: as many as one likes.
         fence: for writes; None: always allowed.
-        observe: told every answer.
+        observe: called with every answer.
         time: that the server tells in its answers; None: a new one.
     """
 

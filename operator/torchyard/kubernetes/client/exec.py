@@ -39,7 +39,7 @@ async def run(
     Raises:
         NotFound, Rejected: no such pod, no right to do this, or the container does not run.
         CommandFailed: its exit code is not 0.
-        Unavailable: no connection, or it broke before the command's end was told.
+        Unavailable: no connection, or it broke before the command's end was reported.
     """
     what = f"exec in {pod}"
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]

@@ -103,7 +103,7 @@ def how(pod: KubePod) -> End:
     begun = known is None or not known.start_attempts
     untold = reason == Reason.AGENT_CRASHED or (_is_plain(pod) and trainer.exit_code and begun)
     return End(
-        # A pod that was told to go and then ended by itself went because of that.
+        # A pod that was asked to terminate and then ended by itself ended because of that.
         reason=taken or reason,
         message=words or message,
         lines=_lines(trainer.message) if untold else (),

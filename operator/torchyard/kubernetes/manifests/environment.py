@@ -86,7 +86,7 @@ def _gpus(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def _no_gpus(spec: TrainingJobSpec) -> dict[str, str]:
-    """CUDA images ask the NVIDIA runtime for every GPU of the node unless they are told otherwise."""
+    """CUDA images ask the NVIDIA runtime for every GPU of the node unless a variable says otherwise."""
     return {} if spec.gpus_per_node else {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 

@@ -213,8 +213,8 @@ class Controller:
         """Record an event about a status that cannot be written, for `kubectl describe`."""
         job = self._cluster.job(key)
         if job is not None:
-            told = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
-            await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=told))
+            message = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
+            await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=message))
 
     def _refused(self, key: Key, error: Refused) -> float:
         """Store the refusal for the next plan; return the seconds until that is due."""

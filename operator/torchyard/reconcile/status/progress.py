@@ -187,11 +187,11 @@ def _observed_rate(status: TrainingJobStatus, lead: RankReport, step: int) -> fl
     return max(0.0, made / elapsed) if elapsed > 0 else 0.0
 
 
-def _throughput(told: Mapping[str, float]) -> Throughput:
+def _throughput(reported: Mapping[str, float]) -> Throughput:
     """Return the checked throughput of the whole gang, which rank 0 reports."""
 
     def figure(name: str) -> float | None:
-        value = told.get(name)
+        value = reported.get(name)
         return _short(value) if value is not None and _finite(value) and value >= 0 else None
 
     return Throughput(
@@ -232,8 +232,8 @@ def _has_none(view: View, lead: RankReport) -> bool:
     return trains and stepped and lead.rank == 0 and lead.checkpoint is None
 
 
-def _read_checkpoint(step: int, told: Mapping[str, Any]) -> CheckpointStatus:
-    time, size_, seconds, path = (told.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
+def _read_checkpoint(step: int, reported: Mapping[str, Any]) -> CheckpointStatus:
+    time, size_, seconds, path = (reported.get(name) for name in ("time", "bytes", "saveSeconds", "path"))
     return CheckpointStatus(
         step=step,
         time=Time.of(float(time)) if time is not None and _finite(time) and 0 < time < 1e11 else None,
