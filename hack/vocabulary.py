@@ -20,6 +20,7 @@ WORDS = {
     r"anew": "again",
     r"lets? go of": "release, close",
     r"mend": "fix, correct",
+    r"told": "sent, reported, called with, known",
     r"shall": "must, should, or the present tense",
 }
 # A docstring begins with a verb that says what happens.
