@@ -1,4 +1,4 @@
-"""Reject words in docstrings and messages of the operator and the agent that readers stumble over, and former names.
+"""Reject words in docstrings and messages that readers stumble over, and former names of the operator and the agent.
 
     python hack/vocabulary.py [FOLDER ...]
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("operator/torchyard", "agent/torchyard_agent")
+FOLDERS = ("operator/torchyard", "agent/torchyard_agent", "trainers/torchyard_trainers")
 # What is found, and what to write.
 WORDS = {
     r"whoever|somebody|nobody": "name the subject: the user, the agent, another process",
@@ -25,7 +25,8 @@ WORDS = {
 }
 # A docstring begins with a verb that says what happens.
 OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": "Return, Write, Print, Raise, Send"}
-# Former names of modules, classes and functions, and the terms of the glossary that replaced them.
+# Former names of modules, classes and functions, and the terms of the glossary that replaced them. In trainers some of
+# these words mean what they say.
 MODULES = {
     "aside": "finished_runs", "body": "payload", "drawing": "terminal", "dump": "stacks", "echo": "log_forwarder",
     "ending": "outcome", "facts": "pod_record", "garbage": "memory_tuning", "journal": "run_log",
@@ -56,10 +57,12 @@ def findings(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     opening = {id(text) for text in docstrings(tree)}
     where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    if instead := MODULES.get(path.stem):
+    renamed = "trainers" not in path.parts
+    if renamed and (instead := MODULES.get(path.stem)):
         yield f"{where}:1: a module named {path.stem!r}: {instead}"
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name in DEFINITIONS:
+        defines = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if renamed and defines and node.name in DEFINITIONS:
             yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue

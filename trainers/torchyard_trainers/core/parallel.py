@@ -229,7 +229,7 @@ def parallelize(
 
 
 def _set_types(model: nn.Module, precision: Precision) -> None:
-    """Give parameters without values their types: fp32 masters, and of frozen ones the type that computes.
+    """Set the types of parameters without values: fp32 masters, and of frozen ones the type that computes.
 
     The config of a pretrained model may name bf16, in which small updates would be lost.
     """

@@ -71,7 +71,7 @@ def built(work: Architecture) -> nn.Module:
 
 
 def allocate(model: nn.Module, device: torch.device) -> None:
-    """Give parameters on the meta device memory, and move everything else to the device. Tied parameters stay tied."""
+    """Allocate parameters that are on the meta device, and move the others to the device; tied ones stay tied."""
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # a parameter remains the same object
     try:

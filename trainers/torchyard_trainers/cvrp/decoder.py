@@ -137,7 +137,7 @@ def penalty(options: Tensor) -> Tensor:
 
 
 class DynamicDecoder(Decoder):
-    """A decoder that sees every node anew in every situation: what is done, what fits, how far it is from here.
+    """A decoder that sees every node in every situation: what is done, what fits, how far it is from here.
 
     Keys, values and pointers become `k + A g`, `v + B g` and `p + C g`, with g [RANK] a small network of a node's
     features in this situation. Products with them come apart (`q (k + A g) = q k + (A' q) g`), so that no embedding is

@@ -123,7 +123,7 @@ def likelihood_of(
 def hastened(act: Callable[P, T], tensor: Tensor, *, compiled: bool) -> Callable[P, T]:
     """Return `act` compiled, if it is asked for and the tensor is on a GPU.
 
-    On a CPU routes have another number of moves each time, and each is compiled anew, for a few per cent.
+    On a CPU routes have another number of moves each time, and each is compiled again, for a few per cent.
     """
     return _compiled(act) if compiled and tensor.is_cuda else act
 

@@ -16,7 +16,7 @@ def draws_of(seed: int, stream: str, ids: Tensor, first: int, count: int, *, hel
     """Return uniform numbers in (0, 1) for `count` positions of samples, from position `first` on: [n, count] float64.
 
     A number depends on the seed, the stream, the sample and the position only. With the 23 bits of float32, choices
-    below a probability of 1e-7 could not be told apart; a vocabulary has many of them.
+    below a probability of 1e-7 could not be distinguished; a vocabulary has many of them.
 
     Args:
         seed: of the run.

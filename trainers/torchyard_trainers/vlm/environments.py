@@ -12,7 +12,7 @@ from torchyard_trainers.vlm.params import Settings
 
 
 class Instructed(Environment, Protocol):
-    """An environment of one agent whose observation is an image, and that a language model can be told about."""
+    """An environment of one agent whose observation is an image, and that can be described to a language model."""
 
     instruction: str  # an imperative: "reach the can"
     action_names: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The index of a checkpoint: which tensor lies where, as JSON. Reading it can build data and nothing else.
 
-torch.distributed.checkpoint pickles its own index, and a pickle is a program: whoever can write the file can run code
-in every job that reads it. So this index names types from closed lists, and its numbers, names and sizes are bounded
-before anything is allocated or opened.
+torch.distributed.checkpoint pickles its own index, and a pickle is a program: anyone who can write the file can run
+code in every job that reads it. So this index names types from closed lists, and its numbers, names and sizes are
+bounded before anything is allocated or opened.
 """
 
 import json
@@ -140,7 +140,7 @@ def read_index(folder: Path) -> Index:
         if (folder / PICKLED_INDEX).exists():
             raise UnreadableError(
                 f"its index is the pickle {PICKLED_INDEX}, which could run code and is not read; start from a "
-                "checkpoint that this version has written, or train anew"
+                "checkpoint that this version has written, or train from the start"
             ) from error
         raise UnreadableError(f"{INDEX} is missing") from error
     except ValueError as error:

@@ -85,7 +85,7 @@ def _by_length(lengths: Sequence[int]) -> list[int]:
 
 
 def _balanced(lengths: Sequence[int], count: int, budget: int) -> list[list[int]] | None:
-    """Give each sample, long ones first, to the shortest of `count` bins; None if one exceeds the budget."""
+    """Return `count` bins of samples, long ones put first, each into the shortest; None if one exceeds the budget."""
     bins: list[list[int]] = [[] for _ in range(count)]
     loads = [(0, number) for number in range(count)]
     for position in _by_length(lengths):

@@ -252,7 +252,7 @@ def _noting_calls(work: Workload, method: str) -> list[None]:
 
 
 def _allocate(model: nn.Module, precision: Precision) -> None:
-    """Give parameters on the meta device (fake) memory; tied ones stay tied."""
+    """Allocate (fake) memory for parameters on the meta device; tied ones stay tied."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, each in module._parameters.items():  # noqa: SLF001 - `_apply` cannot exchange fake tensors

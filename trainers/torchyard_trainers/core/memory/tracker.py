@@ -62,7 +62,7 @@ def tracking(tracker: Any) -> Iterator[None]:
 
 
 class _Pause:
-    """Lets a tracker pass over what happens within."""
+    """Stops a tracker from counting within a `with` block."""
 
     def __init__(self, tracker: Any) -> None:
         self._tracker = tracker
