@@ -1,12 +1,14 @@
 """Losses that are divided by a count, samples that are read, and rollouts between steps."""
 
+import os
+
 import counted_lm
 import pytest
 import torch
 from tests.support.trainers.gangs import config
 from torch import nn
 
-from torchyard_trainers.core.data.loader import Loader
+from torchyard_trainers.core.data.loader import Loader, share_of_cores
 from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.parallel import Parallel
@@ -66,6 +68,26 @@ def test_a_batch_in_which_nothing_counts_is_an_error_of_the_data():
 
 def batches(step, size):
     return [[step * 10 + part] * (size or 1) for part in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "quota", "local", "readers"),
+    [
+        ("4", "max 100000", "8", 4),  # the launcher knows the cores of a rank
+        ("64", "max 100000", "1", 8),
+        ("1", "max 100000", "1", 6),  # torchrun's default says nothing about cores
+        ("", "max 100000", "2", 3),
+        ("1", "250000 100000", "1", 3),  # a container of 2.5 cores on this machine
+        ("1", None, "16", 1),
+    ],
+)
+def test_a_rank_reads_with_its_cores(monkeypatch, tmp_path, *, threads, quota, local, readers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota + "\n")
+    assert share_of_cores(tmp_path / "cpu.max") == readers
 
 
 @pytest.mark.parametrize("workers", [0, 2])

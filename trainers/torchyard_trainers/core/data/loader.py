@@ -4,6 +4,8 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -19,12 +21,19 @@ MOST_WORKERS = 8  # of a rank, unless a workload asks for more
 AHEAD = 2  # micro-batches that each worker process reads ahead
 
 
-def share_of_cores() -> int:
-    """Return how many processes read for a rank: one for each of its cores, 1 to 8."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")  # the cores of a rank, where the launcher knows them
-    if threads.isdigit() and int(threads) > 0:
+def share_of_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many processes read for a rank: one for each of its cores, 1 to 8.
+
+    Args:
+        quota: file of the processor time that the container may use (cgroup v2).
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads) > 1:  # the cores of a rank; 1 is what torchrun sets where none was given
         return min(int(threads), MOST_WORKERS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # ValueError: "max", there is no limit
+        used, period = map(int, quota.read_text().split())
+        cores = min(cores, -(-used // period))
     return max(1, min(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), MOST_WORKERS))
 
 
