@@ -5,11 +5,13 @@ import json
 import math
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchyard.agents import protocol, sanitize
 from torchyard.agents.registry import AgentRegistry
+from torchyard.api.status import Batch
 from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50)
@@ -91,6 +93,7 @@ def nearly(**usual):
         round=1, rank=0, step=3, localRank=0, counter=8, time=1.5, totalSteps=10, epoch=0.5, phase="step",
         phaseSince=1.0, metrics={"loss": 1}, throughput={"stepsPerSecond": 3.5}, warnings=["hot"],
         checkpoint={"step": 2, "time": 1.0, "path": "/checkpoints", "bytes": 10, "saveSeconds": 0.1},
+        batch={"perProcess": 4, "global": 8, "accumulation": 2},
     )
 )  # fmt: skip
 def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
@@ -108,6 +111,13 @@ def test_a_report_read_in_one_go_is_what_sanitising_makes_of_it(document):
 def test_a_gpu_read_in_one_go_is_what_sanitising_makes_of_it(document):
     quick = sanitize.well_formed_gpu(written(document))
     assert quick is None or quick == sanitize.gpu(read_back(document))
+
+
+@pytest.mark.parametrize("wrong", [{"global": None}, {"accumulation": -1}, {"perProcess": "4"}, {"perProcess": True}])
+def test_a_batch_is_read_whole_or_not_at_all(wrong):
+    right = {"perProcess": 4, "global": 8, "accumulation": 2}
+    assert sanitize.batch(right) == Batch(per_process=4, whole=8, accumulation=2)
+    assert sanitize.batch(right | wrong) is None
 
 
 def test_what_our_own_programs_write_is_read_in_one_go():

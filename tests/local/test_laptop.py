@@ -54,6 +54,7 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
     assert status.restarts.total == 0
     assert status.round == 1
     assert status.checkpoint.step == 60
+    assert (status.batch.per_process, status.batch.whole, status.batch.accumulation) == (8, 16, 1)
     assert status.metrics["cost"] < status.metrics["costUntrained"]
     assert read_run(laptop.folder) == job, "what is returned is what is on disk"
     states = list(dict.fromkeys(seen.status.state for seen in laptop.changes))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trainers.test_strategies import flat, losses_and_norms, settings
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.memory.micro_batches import choose, describe, largest_that_fits
+from torchyard_trainers.core.memory.micro_batches import choose, describe, division, largest_that_fits
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -25,14 +25,14 @@ SIZES = {"width": 64, "heads": 4, "vocabulary": 2000, "length": 96, "batch": 96,
 
 
 @pytest.mark.parametrize(
-    ("size", "micro_batch", "parts"),
+    ("size", "micro_batch", "divided", "parts"),
     [
-        (1, None, "10 of each process in 1 pass(es)"),
-        (2, 2, "5 of each process in 3 pass(es)"),
-        (3, 3, "at most 4 of each process in 2 pass(es)"),
+        (1, None, (10, 1), "10 of each process in 1 pass(es)"),
+        (2, 2, (5, 3), "5 of each process in 3 pass(es)"),
+        (3, 3, (4, 2), "at most 4 of each process in 2 pass(es)"),
     ],
 )
-def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(size, micro_batch, parts):
+def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(size, micro_batch, divided, parts):
     module, device = torch.nn.Linear(2, 2), torch.device("cpu")
     session = Session(
         Parallel("ddp", module, module),
@@ -41,6 +41,7 @@ def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(siz
         Reporter(None, rank=0, local_rank=0, round_number=0),
         micro_batch,
     )
+    assert division(SimpleNamespace(global_batch=10), session) == divided
     found = describe(SimpleNamespace(global_batch=10), session)
     assert found == f"training on cpu: {size} process(es), ddp, bf16; a step is 10 samples, {parts}"
 

@@ -33,7 +33,7 @@ _REQUIRED = ("round", "rank", "step")
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps", "roundSteps"), is_whole),
     **dict.fromkeys(("time", "epoch", "phaseSince", "aloneSeconds"), is_number),
-    **dict.fromkeys(("metrics", "throughput"), lambda value: isinstance(value, dict)),
+    **dict.fromkeys(("metrics", "throughput", "batch"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("phase", "device"), is_text),
     "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
     "warnings": lambda value: isinstance(value, list),

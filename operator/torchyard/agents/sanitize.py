@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from torchyard.api.formatting import ESCAPES
-from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact
+from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact, Batch
 from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
 
 MAX_REPORTS = 256
@@ -29,7 +29,7 @@ MAX_ARTIFACTS = 16
 # Python integers are unbounded; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
 
-_TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "warnings", "artifacts", "phase", "device")
+_TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "batch", "warnings", "artifacts", "phase", "device")
 
 S = TypeVar("S", bound=Struct)
 
@@ -69,6 +69,7 @@ def report(raw: object) -> RankReport | None:
         metrics=numbers(raw.get("metrics")),
         throughput=numbers(raw.get("throughput")),
         checkpoint=checkpoint(raw.get("checkpoint")),
+        batch=batch(raw.get("batch")),
         warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
         artifacts=artifacts(raw.get("artifacts")),
     )
@@ -81,6 +82,17 @@ def checkpoint(raw: object) -> dict[str, Any] | None:
     known = {name: raw[name] for name in ("step", "bytes") if _whole(raw.get(name))}
     known |= {name: raw[name] for name in ("time", "saveSeconds") if _finite(raw.get(name))}
     return known | {"path": line(raw.get("path"), 1024)}
+
+
+def batch(raw: object) -> Batch | None:
+    """Return how a step is divided; None if one of its numbers is missing."""
+    if not isinstance(raw, dict):
+        return None
+    found: list[Any] = [raw.get(name) for name in ("perProcess", "global", "accumulation")]
+    if not all(map(_whole, found)):
+        return None
+    each, whole, passes = map(int, found)
+    return Batch(per_process=each, whole=whole, accumulation=passes)
 
 
 def artifacts(raw: object) -> tuple[Artifact, ...]:
@@ -236,6 +248,7 @@ class _Report(Struct, rename="camel"):
     metrics: Numbers = {}
     throughput: Numbers = {}
     checkpoint: dict[str, int | float | str | None] | None = None
+    batch: dict[str, int | float | str | None] | None = None
     warnings: Warnings = []
     artifacts: list[Any] = []
 
@@ -292,6 +305,7 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         metrics=read.metrics,
         throughput=read.throughput,
         checkpoint=checkpoint(read.checkpoint),
+        batch=batch(read.batch),
         warnings=tuple(read.warnings),
         artifacts=artifacts(read.artifacts),
     )

@@ -317,6 +317,16 @@ class Goodput(StatusModel, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
+class Batch(StatusModel, frozen=True, kw_only=True):
+    """How the samples of an optimizer step are divided."""
+
+    per_process: Annotated[int, doc("Samples of a step that one process has; the most, where they differ.")] = 0
+    whole: Annotated[int, doc("Samples of a step over all processes.")] = field(default=0, name="global")
+    accumulation: Annotated[
+        int, doc("Passes in which a process takes its samples; 0: as many as its tokens need (`microBatchTokens`).")
+    ] = 0
+
+
 class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
@@ -342,6 +352,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         dict[str, str],
         doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
     ] = field(default_factory=dict)
+    batch: Annotated[Batch | None, doc("How built-in workloads divide a step; of the newest report.")] = None
     environment: Annotated[
         str,
         doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),

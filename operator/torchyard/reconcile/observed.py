@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torchyard.api.launch import MASTER_PORT, is_agentless
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Artifact, Images, TrainingJobStatus
+from torchyard.api.status import Artifact, Batch, Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -116,6 +116,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     metrics: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
+    batch: Batch | None = None
     warnings: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
 

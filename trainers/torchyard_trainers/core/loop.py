@@ -125,6 +125,8 @@ def _sized(work: Workload, session: Session, run: Run, step: int, optimizer: Opt
     """Choose the micro-batch before a step, and log where the run trains and how its batch is divided."""
     settings = run.config.parallelism
     session = micro_batches.choose(work, session, run.checkpoint_dir, settings=settings, step=step, optimizer=optimizer)
+    share, passes = micro_batches.division(work, session)
+    run.reporter.batch(share, work.global_batch, passes)
     if session.world.is_main:
         curves.say(micro_batches.describe(work, session))
     return session

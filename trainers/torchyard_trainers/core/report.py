@@ -85,6 +85,11 @@ class Reporter:
         with self._lock:
             self._facts["device"] = name[:MAX_DEVICE]
 
+    def batch(self, per_process: int, whole: int, passes: int) -> None:
+        """Set how many samples a step has: of a process and of all, and in how many passes a process takes its own."""
+        with self._lock:
+            self._facts["batch"] = {"perProcess": per_process, "global": whole, "accumulation": passes}
+
     def goes_on(self) -> None:
         """Report that a part of a long phase is done, so that the agent does not take it for a hang."""
         self._update({})

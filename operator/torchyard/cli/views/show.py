@@ -108,6 +108,10 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         used, whole = status.gpus.memory_used_bytes, status.gpus.memory_total_bytes
         words += [f"{size(used)} of {size(whole)}"] if used is not None and whole else []
         table.add_row("gpus", "  ".join(words))
+    if status.batch is not None:
+        parts = f"{status.batch.per_process} of each process"
+        parts += f" in {status.batch.accumulation} passes" if status.batch.accumulation > 1 else ""
+        table.add_row("batch", f"{status.batch.whole} samples a step, {parts}")
     for device, holders in status.devices.items():
         what = "ranks" if re.search("[,-]", holders) else "rank"
         table.add_row("device", f"{clean(device)}  {what} {clean(holders)}")

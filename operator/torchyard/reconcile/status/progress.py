@@ -121,6 +121,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
+        batch=lead.batch or status.batch,
         warnings=_warnings(view, status, reports),
         attempts=attempts,
         artifacts=list(lead.artifacts) or status.artifacts,

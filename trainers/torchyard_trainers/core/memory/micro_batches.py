@@ -36,14 +36,19 @@ GROWTH = 8
 NEAR = 0.05
 
 
+def division(work: Workload, session: Session) -> tuple[int, int]:
+    """Return the most samples of a step that a process has, and its passes; 0: as many as its tokens need."""
+    share = -(-work.global_batch // session.world.size)
+    return share, 0 if session.packing is not None else -(-share // min(share, session.micro_batch or share))
+
+
 def describe(work: Workload, session: Session) -> str:
     """Return a line that says where a run trains, and how its global batch is divided."""
     world, size = session.world, session.world.size
-    share = -(-work.global_batch // size)
+    share, passes = division(work, session)
     if session.packing is not None:
         parts = f"in micro-batches of up to {session.packing.budget} tokens"
     else:
-        passes = -(-share // min(share, session.micro_batch or share))
         parts = f"{'at most ' if work.global_batch % size else ''}{share} of each process in {passes} pass(es)"
     return (
         f"training on {device_name(world.device)}: {size} process(es), {session.parallel.strategy}, "
