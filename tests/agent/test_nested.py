@@ -173,7 +173,7 @@ def test_the_report_of_a_program_that_has_ended_is_inherited_by_the_next_one(tmp
 @pytest.mark.e2e
 def test_the_first_cause_among_the_ranks_of_a_launcher_in_a_shell(pod, script):
     program = script(
-        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
         "if os.environ['RANK'] == '1': raise ArithmeticError('of rank 1')\ndist.barrier()\n"
     )
     torchrun = f"{Path(sys.executable).parent}/torchrun"

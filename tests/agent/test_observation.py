@@ -15,7 +15,7 @@ def steps(count):
         weight.grad = torch.ones(1)
         optimizer.step()
 """
-GROUP = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\n"
+GROUP = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\ntorch.distributed.barrier()\n"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
 
     script = tmp_path / "hello.py"
     script.write_text(
-        "import os, sys\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "import os, sys\nimport torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
         "print('rank', dist.get_rank(), sys.argv[1:], os.environ['COLOUR'], flush=True)\ndist.destroy_process_group()\n"
     )
     sent = ("--nodes", "2", "--env", "COLOUR=green", "--set", "args=['--n', '5']")
