@@ -7,6 +7,7 @@ Reads one JSON request a line on stdin and answers each with one JSON line on st
     {"wait": [pid, ...], "seconds": 60}                                 -> {"codes": [0, -9, null, ...]}
 """
 
+import gc
 import importlib
 import json
 import os
@@ -29,6 +30,8 @@ from torchyard_trainers.preload import WITH_TRANSFORMERS, import_workload
 codes: dict[int, int] = {}
 for workload in WITH_TRANSFORMERS:
     import_workload(workload)
+gc.collect()
+gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
 
 
 def start(worker: dict) -> int:
