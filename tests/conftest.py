@@ -1,5 +1,6 @@
 """For every test: no judgement by the clock, and a line at the end for whatever could not run here."""
 
+import gc
 import resource
 from collections import Counter
 
@@ -17,6 +18,12 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr != "e2e" or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
     return "pytest.mark.e2e" not in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_finish():
+    """Exempt all tests and imported modules from garbage collections, which would walk them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
