@@ -52,11 +52,18 @@ class Heart:
 
 @contextlib.asynccontextmanager
 async def node(api: Api, name: str) -> AsyncIterator[Heart]:
-    """A node whose heart beats, for pods that select it and tolerate everything."""
+    """A node whose heart beats, for pods that select it and tolerate everything.
+
+    Pods that prepare volumes tolerate `NoSchedule`, and would wait here for ever: they prefer other nodes.
+    """
     room = {"cpu": "1000", "memory": "1Ti", "pods": "10000"}
     body = {
         "metadata": {"name": name, "labels": {LABEL: name, "kubernetes.io/hostname": name}},
-        "spec": {"taints": [{"key": LABEL, "value": "played", "effect": "NoSchedule"}]},
+        "spec": {
+            "taints": [
+                {"key": LABEL, "value": "played", "effect": effect} for effect in ("NoSchedule", "PreferNoSchedule")
+            ]
+        },
         "status": {"capacity": room, "allocatable": room, "conditions": [ready()]},
     }
     await api.request("POST", "/api/v1/nodes", body=body)
