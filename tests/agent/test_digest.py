@@ -49,6 +49,11 @@ def test_without_a_frame_of_the_program_the_last_lines_are_shown():
         assert digest("", output, 20) == output[-20:]
 
 
+def test_where_the_log_is_empty_the_end_of_the_traceback_is_shown():
+    stack = 'Fatal Python error: Segmentation fault\n  File "/train.py", line 3 in crashes\n  File "/train.py", line 4'
+    assert digest(stack, [], 2) == ['  File "/train.py", line 3 in crashes', '  File "/train.py", line 4']
+
+
 def test_lines_and_their_number_are_bounded():
     long = ["Traceback (most recent call last):", '  File "/work/train.py", line 1, in f', f"ValueError: {'x' * 9999}"]
     found = digest("", ["before"] * 90 + long, 20)

@@ -26,6 +26,9 @@ class _Frame(NamedTuple):
 def digest(traceback: str, output: List[str], most: int) -> List[str]:
     """Return at most `most` lines: the exception, frames of the program (innermost first), output before it.
 
+    Without frames of the program these are the last lines of the log or, where that is empty, of the traceback: the
+    stack of a crash, for example.
+
     Args:
         traceback: as Python prints it, perhaps without its beginning; used where the log has none.
         output: last lines of the rank's log.
@@ -36,7 +39,7 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
         frames, raised = _parse(traceback.splitlines())
     own = [frame for frame in frames if not _LIBRARIES.search(frame.file)]
     if not own or not raised:
-        return output[-most:]
+        return [line[:MAX_LINE] for line in output[-most:] or traceback.splitlines()[-most:]]
     found = [*raised[:3]]
     for frame in reversed(own[-MAX_FRAMES:]):
         found += frame.lines[:2]
