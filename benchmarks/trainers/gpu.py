@@ -120,16 +120,16 @@ def main() -> None:
     print("| | way | a second | ms a step | MFU | GiB of tensors |\n|---|---|---|---|---|---|")
     for row in (each for each in ROWS if options.only in each.name):
         for way in options.ways:
-            told = found.setdefault(row.name, {})[way] = measure(row, way, options.steps, options.limit, options.device)
+            took = found.setdefault(row.name, {})[way] = measure(row, way, options.steps, options.limit, options.device)
             if options.out:
                 options.out.write_text(json.dumps(found, indent=1))
-            if "fault" in told:
-                print(f"| {row.name} | {way} | {told['fault']} | | | |", flush=True)
+            if "fault" in took:
+                print(f"| {row.name} | {way} | {took['fault']} | | | |", flush=True)
                 continue
-            figures = told["figures"]
+            figures = took["figures"]
             mfu = f"{figures['mfu']:.2%}" if "mfu" in figures else "-"
             print(
-                f"| {row.name} | {way} | {told['rate']:,.0f} | {1000 * figures['stepSeconds']:.1f} | {mfu} "
+                f"| {row.name} | {way} | {took['rate']:,.0f} | {1000 * figures['stepSeconds']:.1f} | {mfu} "
                 f"| {figures['memoryPeakBytes'] / 2**30:.2f} |",
                 flush=True,
             )

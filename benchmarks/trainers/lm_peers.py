@@ -308,7 +308,7 @@ def main() -> None:
 
 
 def measure(method: str, options: argparse.Namespace) -> None:
-    """Let the sides of a method take turns."""
+    """Measure the sides of a method in turns."""
     names = METHODS[method]
     with tempfile.TemporaryDirectory() as place:
         prepare(Path(place), options)

@@ -55,7 +55,7 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
     full: Annotated[bool, doc("Train all weights, also with a preset that has adapters.")] = False
     head: Annotated[
         Literal["tokens", "mlp"],
-        doc("What chooses an action. tokens: the logits of the words that name actions; mlp: a perceptron of its own."),
+        doc("What chooses an action. tokens: the logits of the words that name actions; mlp: a separate perceptron."),
     ] = "tokens"
     pool: Annotated[
         Literal["last", "mean"],
