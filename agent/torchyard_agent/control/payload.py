@@ -17,7 +17,7 @@ def fit(body: Dict[str, Any]) -> bytes:
     The traceback of a failure stays here: what its reader needs of it is in `lines`.
     """
     body = _finite(body)
-    ((body.get("exit") or {}).get("failure") or {}).pop("traceback", None)
+    _failure(body).pop("traceback", None)
     for cut in _CUTS:
         data = _encoded(body)
         if len(data) <= BODY_BYTES:
@@ -31,8 +31,12 @@ def _encoded(body: Dict[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
+def _failure(body: Dict[str, Any]) -> Dict[str, Any]:
+    return (body.get("exit") or {}).get("failure") or {}
+
+
 def _shorten_message(body: Dict[str, Any]) -> None:
-    failure = (body.get("exit") or {}).get("failure") or {}
+    failure = _failure(body)
     if "message" in failure:
         failure["message"] = head(failure["message"], 300)
 

@@ -7,9 +7,10 @@ and nowhere else. Other codes come from the cluster or from later versions: `Rea
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import Self
 
 from msgspec import Struct
+
+from torchyard.api.values import TableEnum
 
 MAX_MESSAGE = 1024
 
@@ -55,7 +56,7 @@ _verdict: Callable[..., _Entry] = partial(_entry, Kind.VERDICT)
 _operator: Callable[..., _Entry] = partial(_entry, Kind.OPERATOR)
 
 
-class Reason(StrEnum):
+class Reason(TableEnum):
     """A reason code and its properties.
 
     Attributes:
@@ -87,14 +88,6 @@ class Reason(StrEnum):
     repeatable: bool
     tried_once_more: bool
     start_attempts: int
-
-    def __new__(cls, entry: _Entry) -> Self:
-        """Create a member: its value is the code."""
-        reason = str.__new__(cls, entry.code)
-        reason._value_ = entry.code
-        for name in entry.__struct_fields__[1:]:
-            setattr(reason, name, getattr(entry, name))
-        return reason
 
     @classmethod
     def of(cls, code: str) -> "Reason | None":

@@ -5,8 +5,7 @@ plain numbers with their unit in the description. States and phases are strings 
 of their own: `Phase.of` returns None for them.
 """
 
-from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from torchyard.api import values
 from torchyard.api.reasons import say
-from torchyard.api.values import Time, doc
+from torchyard.api.values import TableEnum, Time, doc
 
 
 class _State(Struct, frozen=True, kw_only=True):
@@ -25,7 +24,7 @@ class _State(Struct, frozen=True, kw_only=True):
     ready: bool = False
 
 
-class State(StrEnum):
+class State(TableEnum):
     """Where a job is in its life.
 
     Attributes:
@@ -39,14 +38,6 @@ class State(StrEnum):
     active: bool
     ready: bool
     activity: str
-
-    def __new__(cls, entry: _State) -> Self:
-        """Create a member: its value is the string of the API."""
-        state = str.__new__(cls, entry.value)
-        state._value_ = entry.value
-        for name in entry.__struct_fields__[1:]:
-            setattr(state, name, getattr(entry, name))
-        return state
 
     NEW = _State(value="", activity="schedule", active=True)  # before the first plan
     PENDING = _State(value="Pending", activity="schedule", active=True)
@@ -72,7 +63,7 @@ class _Phase(Struct, frozen=True, kw_only=True):
     after_step: bool = False
 
 
-class Phase(StrEnum):
+class Phase(TableEnum):
     """What rank 0 is doing.
 
     Attributes:
@@ -84,14 +75,6 @@ class Phase(StrEnum):
     before_steps: bool
     after_step: bool
     activity: str
-
-    def __new__(cls, entry: _Phase) -> Self:
-        """Create a member: its value is the string of the API."""
-        phase = str.__new__(cls, entry.value)
-        phase._value_ = entry.value
-        for name in entry.__struct_fields__[1:]:
-            setattr(phase, name, getattr(entry, name))
-        return phase
 
     INIT = _Phase(value="init", activity="start", before_steps=True)
     COMPILE = _Phase(value="compile", activity="start", before_steps=True)

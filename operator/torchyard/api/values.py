@@ -10,6 +10,7 @@ import re
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
@@ -22,6 +23,20 @@ DURATION_OR_AUTO_PATTERN = r"^(auto|([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?)$
 _DURATION = re.compile(r"(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?")
 _QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?)(m|[kMGTP]|[KMGTP]i)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+class TableEnum(StrEnum):
+    """Texts of the API, each with its properties: a member is made of a Struct whose first field is the text."""
+
+    def __new__(cls, entry: Struct) -> Self:
+        """Create a member with the other fields of its entry as attributes."""
+        text, *others = entry.__struct_fields__
+        value = getattr(entry, text)
+        member = str.__new__(cls, value)
+        member._value_ = value
+        for name in others:
+            setattr(member, name, getattr(entry, name))
+        return member
 
 
 class Duration(float):

@@ -113,8 +113,10 @@ class SweepController:
             await delete_sweep(self._api, sweep)
             return None
         if any(not isinstance(action, Finish) for action in decided.actions):
-            sweep = await self._with_our_key(sweep)
-            decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=problem))
+            signed = await self._with_our_key(sweep)
+            if signed is not sweep:
+                sweep = signed
+                decided = plan(SweepView(sweep=sweep, trials=trials, now=self._clock(), problem=problem))
         failed = await self._carry_out_all(sweep, decided.actions, jobs, trials)
         found = _problem(failed, sweep)
         if found != self._problems.get(key):

@@ -163,10 +163,8 @@ class ActionHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits [m, actions] of hidden states [m, width]."""
-        for number, layer in enumerate((self.inner, self.out)):
-            hidden = F.gelu(hidden) if number else hidden
-            hidden = F.linear(hidden, layer.weight.float(), layer.bias.float())
-        return hidden
+        inner = F.gelu(F.linear(hidden, self.inner.weight.float(), self.inner.bias.float()))
+        return F.linear(inner, self.out.weight.float(), self.out.bias.float())
 
 
 class Policy(nn.Module):
@@ -185,7 +183,7 @@ class Policy(nn.Module):
             prompt: around the image.
             size: of images, in pixels.
             batched: see `Tower`.
-            head: `tokens`, or `mlp` for an action head of its own.
+            head: `tokens`, or `mlp` for a separate action head.
             pool: `last`, or `mean` of image and instruction.
         """
         super().__init__()
