@@ -34,7 +34,7 @@ def main(trials: int, turns: int) -> None:
             os.environ["OMP_NUM_THREADS"] = "1"
             swept, jobs = sweep(Path(folder), trials, turn)
             by_hand = [run(Path(folder), number, job) for number, job in enumerate(jobs)]
-        wall, processor = (sum(each[place] for each in by_hand) for place in (0, 1))
+        wall, processor = (sum(each[index] for each in by_hand) for index in (0, 1))
         costs.append((swept[1] - processor) / trials)
         print(
             f"turn {turn + 1}: sweep {swept[0]:.1f} s, processor {swept[1]:.1f} s; "

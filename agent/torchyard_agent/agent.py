@@ -18,7 +18,7 @@ from torchyard_agent.control import local_http, ownership, status_report
 from torchyard_agent.control.content import Content
 from torchyard_agent.control.event_loop import EventLoop
 from torchyard_agent.control.recording import Recording
-from torchyard_agent.control.rounds import Move, Standing, next_move
+from torchyard_agent.control.rounds import Move, RoundState, next_move
 from torchyard_agent.control.sync import Sync
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
@@ -47,7 +47,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.instance = secrets.token_hex(16)
-        self.standing = Standing()
+        self.rounds = RoundState()
         self.leaving: Optional[int] = None  # the code to exit with, once no worker is left
         self.terminated = False
         self.notices: List[str] = []
@@ -161,11 +161,11 @@ class Agent:
 
     # Commands
 
-    def _standing(self) -> Standing:
+    def _round_state(self) -> RoundState:
         run = self.workers.round
-        return Standing(
-            accepted=self.standing.accepted,
-            fence=self.standing.fence,
+        return RoundState(
+            accepted=self.rounds.accepted,
+            fence=self.rounds.fence,
             running=run.number if run else None,
             ending=bool(run and (run.save_deadline is not None or run.kill_deadline is not None)),
             saving=bool(run and run.save_deadline is not None and run.kill_deadline is None),
@@ -182,7 +182,7 @@ class Agent:
         if self.leaving is not None or self.terminated:
             return self.leaving if self.workers.round is None else None
         try:
-            move = next_move(self._standing(), command)
+            move = next_move(self._round_state(), command)
             self._make(move, command, now)
         except ValueError as error:
             if self.obeyed != self._bad_command:
@@ -196,7 +196,7 @@ class Agent:
     def _make(self, move: Move, command: Dict[str, Any], now: float) -> None:
         if move.verb == "start":
             if self.workers.start(command, move.round):
-                self.standing = Standing(accepted=move.round, fence=self.standing.fence)
+                self.rounds = RoundState(accepted=move.round, fence=self.rounds.fence)
                 if int(command["nodeRank"]) == 0:
                     self.recording.start(interpreter_of(self.workers.kind), move.round)
         elif move.verb == "stop":
@@ -210,8 +210,8 @@ class Agent:
 
     def _fence(self, command: Dict[str, Any]) -> None:
         if command["verb"] in ("stop", "save-and-stop"):
-            fence = max(self.standing.fence, int(command["round"]))
-            self.standing = Standing(accepted=self.standing.accepted, fence=fence)
+            fence = max(self.rounds.fence, int(command["round"]))
+            self.rounds = RoundState(accepted=self.rounds.accepted, fence=fence)
 
     def _orphaned(self, now: float) -> bool:
         ended = self.workers.exit
@@ -228,9 +228,9 @@ class Agent:
     def _document(self) -> Dict[str, Any]:
         document = {
             "state": status_report.state(
-                self._standing(), leaving=self.leaving is not None or self.terminated, starting=self.warm.starting
+                self._round_state(), leaving=self.leaving is not None or self.terminated, starting=self.warm.starting
             ),
-            "round": self.standing.accepted,
+            "round": self.rounds.accepted,
             "address": self.settings.address,
             "masterPort": self.workers.port.number(),
             "procs": self.workers.procs,

@@ -310,9 +310,9 @@ def main() -> None:
 def measure(method: str, options: argparse.Namespace) -> None:
     """Measure the sides of a method in turns."""
     names = METHODS[method]
-    with tempfile.TemporaryDirectory() as place:
-        prepare(Path(place), options)
-        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--method", method, "--folder", place]
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder), options)
+        command = [sys.executable, "-W", "ignore", __file__, *sys.argv[1:], "--method", method, "--folder", folder]
         sides = {name: Side([*command, "--side", name]) for name in names}
         rounds = [{name: side.ask("go") for name, side in sides.items()} for _ in range(options.rounds)]
         for side in sides.values():

@@ -53,8 +53,8 @@ def main() -> None:
     session = Session(parallel, precision, world, Reporter(None, rank=0, local_rank=0, round_number=0), None)
     ours, theirs = Ours(work, session), Peer(work, parallel.module, device)
     found = [(ours.turn(), theirs.turn()) for _ in range(options.rounds + 1)][1:]  # the first one warms up
-    for place, name in enumerate(("rollout", "rollout and learning")):
-        pairs = [(mine[place], other[place]) for mine, other in found]
+    for index, name in enumerate(("rollout", "rollout and learning")):
+        pairs = [(mine[index], other[index]) for mine, other in found]
         ratios = [mine / other for mine, other in pairs]
         print(
             f"{name}: vlm {statistics.median(mine for mine, _ in pairs):.0f} environment steps/s, one image per call "

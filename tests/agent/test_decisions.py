@@ -5,7 +5,7 @@ import json
 import pytest
 
 from torchyard_agent.control import status_report
-from torchyard_agent.control.rounds import Move, Standing, next_move
+from torchyard_agent.control.rounds import Move, RoundState, next_move
 from torchyard_agent.telemetry import gpus, reports
 from torchyard_agent.telemetry.metrics import render
 
@@ -14,39 +14,39 @@ NOTHING = Move("nothing")
 
 
 @pytest.mark.parametrize(
-    ("standing", "wish", "move"),
+    ("rounds", "wish", "move"),
     [
-        (Standing(), {"verb": "wait"}, NOTHING),
-        (Standing(), {"verb": "a verb of next year"}, NOTHING),
-        (Standing(accepted=3), RUN_4, Move("start", round=4)),
-        (Standing(accepted=4), RUN_4, NOTHING),
-        (Standing(accepted=5), RUN_4, NOTHING),
-        (Standing(fence=4), RUN_4, NOTHING),
-        (Standing(accepted=3, running=3), RUN_4, Move("stop")),
-        (Standing(accepted=3, running=3, ending=True), RUN_4, NOTHING),
-        (Standing(accepted=4, running=4), {"verb": "stop", "round": 4}, Move("stop")),
-        (Standing(accepted=4, running=4), {"verb": "stop", "round": 3}, NOTHING),
-        (Standing(accepted=4), {"verb": "stop", "round": 4}, NOTHING),
+        (RoundState(), {"verb": "wait"}, NOTHING),
+        (RoundState(), {"verb": "a verb of next year"}, NOTHING),
+        (RoundState(accepted=3), RUN_4, Move("start", round=4)),
+        (RoundState(accepted=4), RUN_4, NOTHING),
+        (RoundState(accepted=5), RUN_4, NOTHING),
+        (RoundState(fence=4), RUN_4, NOTHING),
+        (RoundState(accepted=3, running=3), RUN_4, Move("stop")),
+        (RoundState(accepted=3, running=3, ending=True), RUN_4, NOTHING),
+        (RoundState(accepted=4, running=4), {"verb": "stop", "round": 4}, Move("stop")),
+        (RoundState(accepted=4, running=4), {"verb": "stop", "round": 3}, NOTHING),
+        (RoundState(accepted=4), {"verb": "stop", "round": 4}, NOTHING),
         (
-            Standing(accepted=4, running=4),
+            RoundState(accepted=4, running=4),
             {"verb": "save-and-stop", "round": 4, "graceSeconds": 9},
             Move("save", seconds=9),
         ),
-        (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "save-and-stop", "round": 4}, NOTHING),
-        (Standing(accepted=4, running=4, ending=True, saving=True), {"verb": "stop", "round": 4}, Move("stop")),
-        (Standing(accepted=4, running=4), {"verb": "a later verb", "round": 4}, NOTHING),
-        (Standing(accepted=4, running=4), {"verb": "exit", "code": 3}, Move("stop")),
-        (Standing(accepted=4), {"verb": "exit", "code": 3}, Move("exit", code=3)),
+        (RoundState(accepted=4, running=4, ending=True, saving=True), {"verb": "save-and-stop", "round": 4}, NOTHING),
+        (RoundState(accepted=4, running=4, ending=True, saving=True), {"verb": "stop", "round": 4}, Move("stop")),
+        (RoundState(accepted=4, running=4), {"verb": "a later verb", "round": 4}, NOTHING),
+        (RoundState(accepted=4, running=4), {"verb": "exit", "code": 3}, Move("stop")),
+        (RoundState(accepted=4), {"verb": "exit", "code": 3}, Move("exit", code=3)),
     ],
 )
-def test_each_command_has_one_next_move_and_rounds_are_accepted_once(standing, wish, move):
-    assert next_move(standing, wish) == move
+def test_each_command_has_one_next_move_and_rounds_are_accepted_once(rounds, wish, move):
+    assert next_move(rounds, wish) == move
 
 
 @pytest.mark.parametrize("wish", [{"verb": "run"}, {"verb": "stop", "round": "4"}, {"verb": "exit", "code": None}])
 def test_a_command_with_a_missing_or_wrong_field_names_it(wish):
     with pytest.raises(ValueError, match="must be an integer"):
-        next_move(Standing(running=4), wish)
+        next_move(RoundState(running=4), wish)
 
 
 @pytest.mark.parametrize(

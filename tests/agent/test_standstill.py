@@ -3,7 +3,13 @@
 import pytest
 from tests.support import hanging_program
 
-from torchyard_agent.telemetry.hang_detector import MEETING_SECONDS, HangDetector, Place, place, verdict
+from torchyard_agent.telemetry.hang_detector import (
+    MEETING_SECONDS,
+    HangDetector,
+    StackLocation,
+    find_hung_rank,
+    stack_location,
+)
 
 WAITING = """Thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
@@ -69,19 +75,19 @@ def test_a_rank_that_has_ended_does_not_stand_still():
 
 
 def test_the_place_is_the_users_own_and_the_main_threads():
-    assert place(READING) == Place("data.py:12 in read_batch", waits=False)
-    assert place(WAITING) == Place("train.py:40 in main", waits=True)
-    assert place(BUILT_IN) == Place("step.py:88 in reduced", waits=True)
-    assert place("") == place("no answer") == Place("", waits=False)
+    assert stack_location(READING) == StackLocation("data.py:12 in read_batch", waits=False)
+    assert stack_location(WAITING) == StackLocation("train.py:40 in main", waits=True)
+    assert stack_location(BUILT_IN) == StackLocation("step.py:88 in reduced", waits=True)
+    assert stack_location("") == stack_location("no answer") == StackLocation("", waits=False)
 
 
 def test_the_cause_is_the_one_that_waits_for_nobody_then_the_one_behind():
     reports = [report(0, 8), report(1, 8), report(2, 7)]
     overdue = {0: 31.0, 1: 30.0, 2: 30.4}
-    found = verdict(overdue, {0: WAITING, 1: READING, 2: WAITING}, reports, world=3)
+    found = find_hung_rank(overdue, {0: WAITING, 1: READING, 2: WAITING}, reports, world=3)
     assert (found.rank, found.secondary, found.stacks) == (1, False, READING)
     assert found.message == "no step for 30 s after step 8, at data.py:12 in read_batch"
-    found = verdict(overdue, {0: WAITING, 1: WAITING, 2: WAITING}, reports, world=3)
+    found = find_hung_rank(overdue, {0: WAITING, 1: WAITING, 2: WAITING}, reports, world=3)
     assert (found.rank, found.secondary) == (2, True)
     assert found.message == "no step for 30 s after step 7, at train.py:40 in main, waiting for other ranks"
 
@@ -129,6 +135,6 @@ def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
 
 def test_a_rank_that_is_alone_waits_for_nobody():
     (report,) = [{"rank": 0, "step": 7}]
-    found = verdict({0: 60.0}, {0: WAITING}, [report], world=1)
+    found = find_hung_rank({0: 60.0}, {0: WAITING}, [report], world=1)
     assert not found.secondary
     assert "waiting for other ranks" not in found.message

@@ -13,11 +13,11 @@ def rows_of(lines: list[str]) -> list[set[int]]:
     columns: list[set[int]] = [set() for _ in range(2 * len(lines[0]))]
     bits = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
     for number, line in enumerate(lines):
-        for place, character in enumerate(line):
+        for index, character in enumerate(line):
             for side in (0, 1):
                 for row in range(4):
                     if (ord(character) - BLANK) & bits[side][row]:
-                        columns[2 * place + side].add(4 * number + row)
+                        columns[2 * index + side].add(4 * number + row)
     return columns
 
 

@@ -84,7 +84,7 @@ async def release(api, namespace, helm, tmp_path):
     await api.request("PATCH", CRD_PATH, body={"metadata": back}, content_type=MERGE_PATCH)
 
 
-class Place:
+class Installation:
     """What a user could look up in the namespace of the test."""
 
     def __init__(self, api, namespace):
@@ -149,7 +149,7 @@ class Place:
 
 
 async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release):
-    place = Place(api, namespace)
+    place = Installation(api, namespace)
 
     # Install.
     name = await release("install")

@@ -251,7 +251,7 @@ def unequal() -> Said:
 
 def exported(*verdicts: bool | None) -> Said:
     world = World(1).to_running()
-    artifacts = [export(f"onnx/{number}", verdict) for number, verdict in enumerate(verdicts)]
+    artifacts = [export(f"onnx/{number}", verified) for number, verified in enumerate(verdicts)]
     status = with_conditions(replace(world.status, artifacts=artifacts), world.now, generation=1)
     return {each.reason: each.message for each in status.conditions}
 

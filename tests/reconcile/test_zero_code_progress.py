@@ -20,10 +20,10 @@ def rounds_until_the_end(steps, policy, most=10_000):
     for number in range(1, most):
         attempts = [*status.attempts, Attempt(round=number, end_step=steps(number))][-MAX_ATTEMPTS:]
         status = TrainingJobStatus(attempts=attempts, restarts=status.restarts, rendezvous=Rendezvous(open=True))
-        bill = decide_restart(status, policy, FAILED, steps(number))
-        if bill.verdict:
+        decision = decide_restart(status, policy, FAILED, steps(number))
+        if decision.final_reason:
             return number
-        status = TrainingJobStatus(attempts=attempts, restarts=bill.restarts)
+        status = TrainingJobStatus(attempts=attempts, restarts=decision.restarts)
     return most
 
 

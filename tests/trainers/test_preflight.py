@@ -9,7 +9,7 @@ import torch
 from tests.support.trainers.gangs import config
 
 from torchyard_trainers.core.exits import ConfigError, HardwareError
-from torchyard_trainers.core.modes.preflight import collect, figures, verdict
+from torchyard_trainers.core.modes.preflight import as_error, collect, figures
 from torchyard_trainers.core.preflight import checks
 from torchyard_trainers.core.preflight.checks import Finding
 from torchyard_trainers.core.world import World
@@ -98,12 +98,12 @@ def test_the_verdict_names_ranks_hosts_and_fix_and_hardware_weighs_more():
     shm = Finding("", fault="/dev/shm is full", fix="raise resources.shm")
     gpu = Finding("", fault="wrong sums", fix="drain the node", hardware=True)
     faults = collect([(0, "a", shm), (1, "a", shm), (2, "b", gpu), (3, "b", Finding("well"))])
-    error = verdict(faults)
+    error = as_error(faults)
     assert isinstance(error, HardwareError)
     assert str(error) == (
         "preflight: rank 2 on b: wrong sums; drain the node | ranks 0, 1 on a: /dev/shm is full; raise resources.shm"
     )
-    assert isinstance(verdict(faults[:1]), ConfigError)
+    assert isinstance(as_error(faults[:1]), ConfigError)
 
 
 def test_a_rate_is_that_of_the_slowest_rank():

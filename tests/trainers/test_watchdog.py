@@ -39,10 +39,10 @@ def fast(monkeypatch):
 @pytest.mark.usefixtures("fast")
 def test_what_moves_is_left_alone_and_what_stands_still_is_not():
     facts = {"counter": 0, "phase": "step", "step": 3, "roundSteps": 1}
-    verdicts, bitten = [], threading.Event()
+    errors, bitten = [], threading.Event()
 
-    def bite(verdict):
-        verdicts.append(verdict)
+    def bite(error):
+        errors.append(error)
         bitten.set()
         threading.Event().wait()  # as one that ends the process
 
@@ -57,9 +57,9 @@ def test_what_moves_is_left_alone_and_what_stands_still_is_not():
         assert not bitten.is_set()
     over = True
     assert bitten.wait(180)
-    (verdict,) = verdicts
-    assert (verdict.phase, verdict.step, verdict.secondary) == ("step", 3, False)
-    assert "in phase step after step 3" in str(verdict)
+    (error,) = errors
+    assert (error.phase, error.step, error.secondary) == ("step", 3, False)
+    assert "in phase step after step 3" in str(error)
 
 
 @pytest.mark.usefixtures("fast")

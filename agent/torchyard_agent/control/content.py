@@ -61,10 +61,10 @@ class Content:
 def _files(folder: Path) -> Iterator[Tuple[Path, str]]:
     """Yield files and their names below the folder, in order, without those that begin with `..`, a kubelet's own."""
     found = []
-    for place, (root, folders, files) in enumerate(os.walk(folder, followlinks=True)):
+    for index, (root, folders, files) in enumerate(os.walk(folder, followlinks=True)):
         folders[:] = sorted(name for name in folders if not name.startswith(".."))
         found += [Path(root) / name for name in sorted(files) if not name.startswith("..")]
-        if max(place, len(found)) > MAX_FILES:
+        if max(index, len(found)) > MAX_FILES:
             break
     for path in found[:MAX_FILES]:
         yield path, str(path.relative_to(folder))

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 
 
 @dataclass(frozen=True)
-class Standing:
+class RoundState:
     """Where this agent stands.
 
     Attributes:
@@ -37,7 +37,7 @@ class Move:
 NOTHING = Move("nothing")
 
 
-def next_move(standing: Standing, command: Dict[str, Any]) -> Move:
+def next_move(rounds: RoundState, command: Dict[str, Any]) -> Move:
     """The next step towards what `command` wishes; ask again after it was made, until it is `nothing`.
 
     Raises:
@@ -46,26 +46,26 @@ def next_move(standing: Standing, command: Dict[str, Any]) -> Move:
     verb = command.get("verb")
     if verb == "exit":
         code = _integer(command, "code")
-        return Move("exit", code=code) if standing.running is None else _stop(standing)
+        return Move("exit", code=code) if rounds.running is None else _stop(rounds)
     if verb == "run":
-        return _run(standing, _integer(command, "round"))
+        return _run(rounds, _integer(command, "round"))
     if verb in ("stop", "save-and-stop"):
-        if standing.running is None or standing.running > _integer(command, "round"):
+        if rounds.running is None or rounds.running > _integer(command, "round"):
             return NOTHING
         if verb == "stop":
-            return _stop(standing)
-        return NOTHING if standing.ending else Move("save", seconds=_seconds(command))
+            return _stop(rounds)
+        return NOTHING if rounds.ending else Move("save", seconds=_seconds(command))
     return NOTHING
 
 
-def _run(standing: Standing, wished: int) -> Move:
-    if wished <= max(standing.accepted, standing.fence):
+def _run(rounds: RoundState, wished: int) -> Move:
+    if wished <= max(rounds.accepted, rounds.fence):
         return NOTHING
-    return Move("start", round=wished) if standing.running is None else _stop(standing)
+    return Move("start", round=wished) if rounds.running is None else _stop(rounds)
 
 
-def _stop(standing: Standing) -> Move:
-    return NOTHING if standing.ending and not standing.saving else Move("stop")
+def _stop(rounds: RoundState) -> Move:
+    return NOTHING if rounds.ending and not rounds.saving else Move("stop")
 
 
 def _integer(command: Dict[str, Any], name: str) -> int:

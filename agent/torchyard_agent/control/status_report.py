@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
-from torchyard_agent.control.rounds import Standing
+from torchyard_agent.control.rounds import RoundState
 
 _BEFORE_STEPS = ("init", "compile", "restore")
 
 
-def state(standing: Standing, *, leaving: bool, starting: bool) -> str:
+def state(rounds: RoundState, *, leaving: bool, starting: bool) -> str:
     """`state` of the protocol. `leaving`: the pod is to end; `starting`: torch is still being imported."""
     if leaving:
-        return "exiting" if standing.running is None else "stopping"
-    if standing.running is not None:
-        return "stopping" if standing.ending else "running"
+        return "exiting" if rounds.running is None else "stopping"
+    if rounds.running is not None:
+        return "stopping" if rounds.ending else "running"
     return "starting" if starting else "ready"
 
 

@@ -54,17 +54,17 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
 
 def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
     """Frames of the last exception, outermost first, and the lines that say what was raised."""
-    start = next((place for place in reversed(range(len(lines))) if lines[place].startswith(_START)), None)
+    start = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_START)), None)
     if start is None:
         return [], []
     frames: List[_Frame] = []
-    for place in range(start + 1, len(lines)):
-        line = lines[place]
+    for index in range(start + 1, len(lines)):
+        line = lines[index]
         match = _FRAME.match(line)
         if match:
             frames.append(_Frame(match["file"], [line]))
         elif line and not line[0].isspace():
-            return frames, [each for each in lines[place:] if each.strip()]
+            return frames, [each for each in lines[index:] if each.strip()]
         elif frames and not _MARKERS.match(line):
             frames[-1].lines.append(line)
     return frames, []
@@ -72,5 +72,5 @@ def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
 
 def _before(output: List[str]) -> List[str]:
     """What the rank printed before its traceback."""
-    start = next((place for place, line in enumerate(output) if line.startswith(_START)), None)
+    start = next((index for index, line in enumerate(output) if line.startswith(_START)), None)
     return [line for line in output[:start] if line.strip()] if start is not None else []

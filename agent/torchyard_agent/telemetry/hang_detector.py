@@ -77,26 +77,26 @@ class HangDetector:
         return waits
 
 
-class Place(NamedTuple):
+class StackLocation(NamedTuple):
     """Where the main thread of a rank stands."""
 
     frame: str  # innermost of the user's own program, as `train.py:57 in read_batch`; empty: not known
     waits: bool  # for other ranks
 
 
-def place(stacks: str) -> Place:
+def stack_location(stacks: str) -> StackLocation:
     """Read the stacks of all threads, as `faulthandler` writes them: innermost frames first, the main thread last."""
     main = re.split(r"^(?:Current thread|Thread) ", stacks, flags=re.MULTILINE)[-1]
     waits = False
     for found in _FRAME.finditer(main):
         if not _LIBRARIES.search(found["file"]):
-            return Place(f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['name']}", waits)
+            return StackLocation(f"{found['file'].rpartition('/')[2]}:{found['line']} in {found['name']}", waits)
         waits = waits or any(each in found["file"] for each in _MEETING_PLACES)
-    return Place("", waits)
+    return StackLocation("", waits)
 
 
 class Hung(NamedTuple):
-    """A verdict: this rank stands still."""
+    """The rank that hangs, and why."""
 
     rank: int
     secondary: bool
@@ -104,8 +104,10 @@ class Hung(NamedTuple):
     stacks: str
 
 
-def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]], *, world: int) -> Hung:
-    """Which of the ranks that stand still is the cause: one that does not wait for others, if there is one.
+def find_hung_rank(
+    overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]], *, world: int
+) -> Hung:
+    """Return the rank that makes all others wait: one that does not wait for others itself, if there is one.
 
     Args:
         overdue: seconds without progress by rank; not empty.
@@ -114,7 +116,7 @@ def verdict(overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dic
         world: number of ranks; a single rank never waits for others, also not in its backward pass.
     """
     steps = {report["rank"]: report["step"] for report in reports}
-    places = {rank: place(stacks.get(rank, "")) for rank in overdue}
+    places = {rank: stack_location(stacks.get(rank, "")) for rank in overdue}
     if world == 1:
         places = {rank: found._replace(waits=False) for rank, found in places.items()}
     rank = min(overdue, key=lambda each: (places[each].waits, steps.get(each, 0), each))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from torchyard_agent.files import read_json
-from torchyard_agent.telemetry.hang_detector import place
+from torchyard_agent.telemetry.hang_detector import stack_location
 from torchyard_agent.workers.hooks import STACKS_SIGNAL
 from torchyard_agent.workers.process import catches, is_alive
 
@@ -22,7 +22,7 @@ def listed(run_dir: Path) -> List[Dict[str, Any]]:
     found = collect(run_dir)
     rows = []
     for rank, pid in sorted((int(rank), int(pid)) for rank, pid in workers.items()):
-        at, waits = place(found.get(pid, ""))
+        at, waits = stack_location(found.get(pid, ""))
         rows.append({"rank": rank, "pid": pid, "stacks": found.get(pid), "at": at, "waits": waits})
     return rows
 

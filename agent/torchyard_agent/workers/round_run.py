@@ -17,7 +17,7 @@ from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry import stacks
 from torchyard_agent.telemetry.curves import Axis, Curves
 from torchyard_agent.telemetry.digest import digest
-from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, verdict
+from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, find_hung_rank
 from torchyard_agent.telemetry.logs import RankLog
 from torchyard_agent.telemetry.memory import Memory
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space
@@ -209,7 +209,7 @@ class RoundRun:
         return any(is_alive(pid) for pid in self.workers().values())
 
     def hangs(self, now: float) -> bool:
-        """Whether a rank has stood still for too long. Its stacks are in its log then, and the verdict in `hung`."""
+        """Whether a rank has stood still for too long. Its stacks are in its log then, and the finding in `hung`."""
         if now < self._next_look or self.save_deadline is not None or self.kill_deadline is not None:
             return False
         self._next_look = now + _LOOK_SECONDS
@@ -220,7 +220,7 @@ class RoundRun:
             return False
         written = stacks.collect(self.settings.run_dir)
         found_stacks = {rank: written.get(pid, "") for rank, pid in pids.items()}
-        found = verdict(overdue, found_stacks, running, world=len(self.ranks) * int(self.spec["nodes"]))
+        found = find_hung_rank(overdue, found_stacks, running, world=len(self.ranks) * int(self.spec["nodes"]))
         if found.secondary and self.standstill.wait_for_others():
             return False
         self.hung = found

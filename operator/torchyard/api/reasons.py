@@ -23,7 +23,7 @@ class Kind(StrEnum):
     CONDITION = "condition"  # the value of a condition, never `status.reason`
     WARNING = "warning"  # what the operator warns of while the job continues, listed in `status.warnings`
     FAILURE = "failure"  # how a pod or a worker ended: the cause of a round's end
-    VERDICT = "verdict"  # why a job ended
+    FINAL = "final"  # why a job ended
     OPERATOR = "operator"  # what keeps the operator from its work
 
 
@@ -52,7 +52,7 @@ _running: Callable[..., _Entry] = partial(_entry, Kind.RUNNING)
 _condition: Callable[..., _Entry] = partial(_entry, Kind.CONDITION)
 _warning: Callable[..., _Entry] = partial(_entry, Kind.WARNING)
 _failure: Callable[..., _Entry] = partial(_entry, Kind.FAILURE)
-_verdict: Callable[..., _Entry] = partial(_entry, Kind.VERDICT)
+_final: Callable[..., _Entry] = partial(_entry, Kind.FINAL)
 _operator: Callable[..., _Entry] = partial(_entry, Kind.OPERATOR)
 
 
@@ -474,21 +474,19 @@ class Reason(TableEnum):
     KILLED_BY_SIGNAL = _failure("KilledBySignal", "a worker was killed by a signal", "see `torchyard logs`")
 
     # Verdicts
-    START_TIMEOUT = _verdict(
+    START_TIMEOUT = _final(
         "StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"
     )
-    PENDING_TIMEOUT = _verdict("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout")
-    DEADLINE_EXCEEDED = _verdict("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again")
-    NO_PROGRESS = _verdict(
-        "NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`"
-    )
-    MAX_RESTARTS_EXCEEDED = _verdict(
+    PENDING_TIMEOUT = _final("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout")
+    DEADLINE_EXCEEDED = _final("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again")
+    NO_PROGRESS = _final("NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`")
+    MAX_RESTARTS_EXCEEDED = _final(
         "MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"
     )
-    REPEATED_FAILURE = _verdict(
+    REPEATED_FAILURE = _final(
         "RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"
     )
-    RESTARTS_DISABLED = _verdict(
+    RESTARTS_DISABLED = _final(
         "RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"
     )
 

@@ -367,10 +367,10 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status within its limits: old attempts lose their log lines, then their messages, then metrics."""
     if len(status.attempts) > MAX_ATTEMPTS:
         status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
-    place = 0
-    while place < len(status.attempts) and _too_big(status):
-        status = _with_attempt(status, place, _without_lines(status.attempts[place]))
-        place += 1
+    index = 0
+    while index < len(status.attempts) and _too_big(status):
+        status = _with_attempt(status, index, _without_lines(status.attempts[index]))
+        index += 1
     if _too_big(status):
         status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
     return replace(status, metrics={}, devices={}) if _too_big(status) else status
@@ -380,8 +380,8 @@ def _too_big(status: TrainingJobStatus) -> bool:
     return len(msgspec.json.encode(status, enc_hook=values.encode)) > MAX_STATUS_BYTES - COLUMNS_BYTES
 
 
-def _with_attempt(status: TrainingJobStatus, place: int, attempt: Attempt) -> TrainingJobStatus:
-    return replace(status, attempts=[*status.attempts[:place], attempt, *status.attempts[place + 1 :]])
+def _with_attempt(status: TrainingJobStatus, index: int, attempt: Attempt) -> TrainingJobStatus:
+    return replace(status, attempts=[*status.attempts[:index], attempt, *status.attempts[index + 1 :]])
 
 
 def _without_lines(attempt: Attempt) -> Attempt:

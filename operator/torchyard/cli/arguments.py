@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from torchyard.cli.errors import RefusalError
 
 if TYPE_CHECKING:
-    from torchyard.client.backend import Backend, Place
+    from torchyard.client.backend import Backend, Location
 
 T = TypeVar("T")
 SEPARATOR = "--"
@@ -46,7 +46,7 @@ def run_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar=RUN_NAME, help="name of the job or run")
 
 
-def place(parser: argparse.ArgumentParser) -> None:
+def location_options(parser: argparse.ArgumentParser) -> None:
     """--context and -n, as kubectl has them."""
     parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
@@ -108,21 +108,21 @@ def ask(
     Raises:
         TorchYardError: there is no cluster, it does not answer, or it refuses.
     """
-    from torchyard.client.backend import place_of
+    from torchyard.client.backend import location_of
 
-    return ask_at(place_of(name, context, namespace), work, waits=waits)
+    return ask_at(location_of(name, context, namespace), work, waits=waits)
 
 
-def ask_at(place: "Place", work: "Callable[[Backend], Awaitable[T]]", *, waits: bool = False) -> T:
-    """Do `work` with the backend of a place. Raises what `ask` does."""
+def ask_at(location: "Location", work: "Callable[[Backend], Awaitable[T]]", *, waits: bool = False) -> T:
+    """Do `work` with the backend of a location. Raises what `ask` does."""
     from torchyard.cli.output import say
     from torchyard.client.backend import opened
 
     async def connected() -> T:
-        async with opened(place, say) as backend:
+        async with opened(location, say) as backend:
             return await work(backend)
 
-    if place.kind == "local" and not waits:
+    if location.kind == "local" and not waits:
         # Files are read at once: nothing is waited for, and an event loop would cost more than the answer.
         try:
             connected().send(None)

@@ -102,13 +102,13 @@ def dispatch(words: list[str]) -> int:
 
 def command_first(words: list[str]) -> list[str]:
     """The same words, `-n NAMESPACE` and `--context CONTEXT` behind the command, before which kubectl takes them."""
-    place: list[str] = []
+    options: list[str] = []
     while words and words[0].partition("=")[0] in {"-n", "--namespace", "--context"}:
         taken = 1 if "=" in words[0] else 2
-        place, words = [*place, *words[:taken]], words[taken:]
-    if place and not words:
-        raise RefusalError(f"{' '.join(place)}: no command is given", f"`{PROGRAM} --help` lists the commands")
-    return [*words[:1], *place, *words[1:]]
+        options, words = [*options, *words[:taken]], words[taken:]
+    if options and not words:
+        raise RefusalError(f"{' '.join(options)}: no command is given", f"`{PROGRAM} --help` lists the commands")
+    return [*words[:1], *options, *words[1:]]
 
 
 def overview() -> str:

@@ -1,4 +1,4 @@
-"""What the Python API and the command line ask of a place where jobs run.
+"""What the Python API and the command line ask of a location where jobs run.
 
 Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBackend` for a cluster.
 """
@@ -85,12 +85,12 @@ MAX_RECORD = 1 << 20
 
 
 class Backend(Protocol):
-    """Jobs of one place, by name. Every method raises `TorchYardError`, and `NotFoundError` where there is no job."""
+    """The jobs of one location. Every method raises `TorchYardError`, and `NotFoundError` where there is no job."""
 
     where: str
-    """The place in words: `this machine`, `namespace team of context prod`."""
+    """The location in words: `this machine`, `namespace team of context prod`."""
     flags: str
-    """What a proposed command repeats to mean the same place, with a space in front: ` -n team`."""
+    """What a proposed command repeats to mean the same location, with a space in front: ` -n team`."""
 
     async def get(self, name: str) -> Kept:
         """Return a job."""
@@ -127,7 +127,7 @@ class Backend(Protocol):
         """
 
     async def explain(self, name: str) -> "Explanation":
-        """Return why a job is where it is, from the verdict down to the evidence."""
+        """Return why a job is where it is, a sentence first, then the evidence."""
 
     async def suspend(self, name: str) -> Kept:
         """Ask for a checkpoint and the end of the pods."""
@@ -158,20 +158,20 @@ class Backend(Protocol):
         """Ask the ranks for a profile; return the number of pods that were asked."""
 
 
-class Place(NamedTuple):
-    """Where a job is."""
+class Location(NamedTuple):
+    """Where a job is: on this machine, or in a namespace of a cluster."""
 
     kind: Literal["local", "cluster"]
     context: str | None = None
     namespace: str | None = None
 
 
-HERE = Place("local")
+HERE = Location("local")
 
 
-def place_of(name: str | None, context: str | None, namespace: str | None) -> Place:
+def location_of(name: str | None, context: str | None, namespace: str | None) -> Location:
     """Return where a name is looked for: on this machine, unless a cluster is named or only that can have it."""
-    return Place("cluster", context, namespace) if on_cluster(name, context, namespace) else HERE
+    return Location("cluster", context, namespace) if on_cluster(name, context, namespace) else HERE
 
 
 def run_names() -> list[str]:
@@ -183,8 +183,8 @@ def run_names() -> list[str]:
         return []
 
 
-def place_flags(context: str | None, namespace: str | None) -> str:
-    """Return what a command that is proposed has to repeat to mean the same place."""
+def location_flags(context: str | None, namespace: str | None) -> str:
+    """Return what a command that is proposed has to repeat to mean the same location."""
     given = (("-n", namespace), ("--context", context))
     return "".join(f" {flag} {value}" for flag, value in given if value is not None)
 
@@ -227,13 +227,13 @@ def logged(sentence: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened(place: Place, notice: Notice = logged) -> AsyncIterator[Backend]:
-    """Connect to a place for as long as the block runs.
+async def opened(location: Location, notice: Notice = logged) -> AsyncIterator[Backend]:
+    """Connect to a location for as long as the block runs.
 
     Raises:
         TorchYardError: there is no cluster, it does not answer, or it refuses.
     """
-    if place.kind == "local":
+    if location.kind == "local":
         from torchyard.client.local import LocalBackend
 
         yield LocalBackend(notice)
@@ -241,5 +241,5 @@ async def opened(place: Place, notice: Notice = logged) -> AsyncIterator[Backend
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.remote.session import connection
 
-    async with connection(place.context, place.namespace) as remote:
+    async with connection(location.context, location.namespace) as remote:
         yield ClusterBackend(remote, notice)

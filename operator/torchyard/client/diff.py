@@ -97,9 +97,9 @@ async def sides(name: str, backend: Backend, other_name: str, other: Backend) ->
     notes: list[str] = []
     records: list[Document | None] = [None, None]
     if not digests[0] or digests[0] != digests[1]:
-        for place, (called, where) in enumerate(((name, backend), (other_name, other))):
+        for index, (called, where) in enumerate(((name, backend), (other_name, other))):
             try:
-                records[place] = _decoded(await where.environment(called))
+                records[index] = _decoded(await where.environment(called))
             except TorchYardError as error:
                 notes.append(f"code and packages of {called} cannot be read: {error}")
     left, right = (Side(each.job, each.document, record) for each, record in zip(kept, records, strict=True))

@@ -17,13 +17,13 @@ from torchyard.client.backend import (
     Away,
     Backend,
     Kept,
+    Location,
     LogLine,
-    Place,
     Unreadable,
     is_over,
+    location_of,
     logged,
     opened,
-    place_of,
 )
 from torchyard.client.diff import Comparison, compare, sides
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
@@ -48,18 +48,18 @@ class Job:
         namespace: of a job on a cluster; None: the job is on this machine.
     """
 
-    def __init__(self, name: str, uid: str, place: Place = HERE) -> None:
+    def __init__(self, name: str, uid: str, location: Location = HERE) -> None:
         self.name = name
         self.uid = uid
-        self.place = place
+        self.location = location
 
     @property
     def namespace(self) -> str | None:
         """Namespace of a job on a cluster."""
-        return self.place.namespace
+        return self.location.namespace
 
     def __repr__(self) -> str:
-        return f"<torchyard job {self.name} on {'this machine' if self.place.kind == 'local' else 'a cluster'}>"
+        return f"<torchyard job {self.name} on {'this machine' if self.location.kind == 'local' else 'a cluster'}>"
 
     async def manifest(self) -> dict[str, Any]:
         """Return the whole object as `-o json` prints it.
@@ -104,7 +104,7 @@ class Job:
         return job.status
 
     async def why(self) -> Explanation:
-        """Return why the job is where it is: the verdict, what to do, failures, pods, events."""
+        """Return why the job is where it is: a sentence, what to do, failures, pods, events."""
         async with self._backend() as backend:
             await self._same(backend)
             return await backend.explain(self.name)
@@ -139,7 +139,7 @@ class Job:
         Raises:
             TorchYardError: on a cluster: no pod sees the checkpoint folder.
         """
-        if self.place.kind == "local":
+        if self.location.kind == "local":
             await self._kept()
             return await asyncio.to_thread(table_of, run_folder(self.name).checkpoints / FILE)
         async with self._backend() as backend:
@@ -180,7 +180,7 @@ class Job:
         job = (await self._kept()).job
         if job.status.state.terminal:
             return job.status
-        if self.place.kind == "local":
+        if self.location.kind == "local":
             from torchyard.client.stopping import stop_run
 
             return (await stop_run(self.name, wait=wait)).job.status
@@ -199,7 +199,7 @@ class Job:
         if job.status.state.terminal:
             fix = "start it under another name with checkpoint.resumeFrom" if job.status.state == State.FAILED else ""
             raise TorchYardError(f"{self.name} has {job.status.state.lower()} and is over", fix)
-        if self.place.kind == "local":
+        if self.location.kind == "local":
             from torchyard.client.controlled import control
             from torchyard.client.start import require_gpus
 
@@ -208,25 +208,25 @@ class Job:
             require_gpus(job)
         async with self._backend() as backend:
             await backend.resume(self.name)
-        if self.place.kind == "local":
+        if self.location.kind == "local":
             control(run_folder(self.name))
 
     async def delete(self) -> None:
         """Delete the job with its pods; on this machine with its logs and checkpoints."""
         async with self._backend() as backend:
             await self._same(backend)
-            if self.place.kind == "local":
+            if self.location.kind == "local":
                 await asyncio.to_thread(asyncio.run, backend.delete(self.name))  # it waits for processes to end
             else:
                 await backend.delete(self.name)
 
     def _backend(self) -> AbstractAsyncContextManager[Backend]:
-        return opened(self.place)
+        return opened(self.location)
 
     async def _flags(self) -> str:
-        from torchyard.client.backend import place_flags
+        from torchyard.client.backend import location_flags
 
-        return place_flags(self.place.context, self.place.namespace) if self.place.kind == "cluster" else ""
+        return location_flags(self.location.context, self.location.namespace) if self.location.kind == "cluster" else ""
 
     async def _kept(self) -> Kept:
         async with self._backend() as backend:
@@ -253,7 +253,7 @@ class Job:
                     if is_over(seen):
                         return
             except TorchYardError:
-                if self.place.kind == "local":
+                if self.location.kind == "local":
                     from torchyard.client.controlled import failed_here
 
                     if (cause := failed_here(run_folder(self.name))) is not None:
@@ -262,7 +262,7 @@ class Job:
 
     async def _ended(self) -> TrainingJob:
         """Wait for the end; errors of a control in this process are raised."""
-        if self.place.kind == "local":
+        if self.location.kind == "local":
             from torchyard.client.controlled import controlled_here
 
             here = controlled_here(run_folder(self.name))
@@ -352,10 +352,10 @@ async def submit(
     document = creatable(wanted.job, wanted.source, namespace)
     if unused := ignored(wanted.job.spec, "cluster"):
         logged(f"a cluster has no use for {', '.join(unused)}; ignored")
-    place = Place("cluster", context, namespace or document["metadata"].get("namespace"))
-    kept = await create(place, document)
+    location = Location("cluster", context, namespace or document["metadata"].get("namespace"))
+    kept = await create(location, document)
     metadata = kept.job.metadata
-    return Job(metadata.name, metadata.uid, place._replace(namespace=metadata.namespace))
+    return Job(metadata.name, metadata.uid, location._replace(namespace=metadata.namespace))
 
 
 def creatable(job: TrainingJob, source: str, namespace: str | None) -> dict[str, Any]:
@@ -372,7 +372,7 @@ def creatable(job: TrainingJob, source: str, namespace: str | None) -> dict[str,
     return document
 
 
-async def create(place: Place, document: dict[str, Any]) -> Kept:
+async def create(location: Location, document: dict[str, Any]) -> Kept:
     """Create a job on a cluster.
 
     Raises:
@@ -380,7 +380,7 @@ async def create(place: Place, document: dict[str, Any]) -> Kept:
     """
     from torchyard.client.cluster import ClusterBackend
 
-    async with opened(place) as backend:
+    async with opened(location) as backend:
         assert isinstance(backend, ClusterBackend)
         return await backend.create(document)
 
@@ -396,9 +396,9 @@ async def get_job(name: str, *, context: str | None = None, namespace: str | Non
     Raises:
         NotFoundError: it does not exist.
     """
-    place = place_of(name, context, namespace)
-    async with opened(place) as backend:
-        return _job(await backend.get(name), place)
+    location = location_of(name, context, namespace)
+    async with opened(location) as backend:
+        return _job(await backend.get(name), location)
 
 
 async def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
@@ -409,13 +409,13 @@ async def jobs(*, context: str | None = None, namespace: str | None = None, all_
         namespace: given, the jobs are those of a cluster.
         all_namespaces: of a cluster.
     """
-    place = Place("cluster", context, namespace) if all_namespaces else place_of(None, context, namespace)
-    async with opened(place) as backend:
+    location = Location("cluster", context, namespace) if all_namespaces else location_of(None, context, namespace)
+    async with opened(location) as backend:
         found = await backend.jobs(everywhere=all_namespaces)
     for each in found:
         if isinstance(each, Unreadable):
             logged(f"run {each.name}: {each.sentence}")
-    return [_job(each, place) for each in found if isinstance(each, Kept)]
+    return [_job(each, location) for each in found if isinstance(each, Kept)]
 
 
 async def diff(
@@ -433,13 +433,15 @@ async def diff(
         NotFoundError: there is no such job.
     """
     (one, here), (two, there) = (
-        (each.name, each.place) if isinstance(each, Job) else (each, place_of(each, context, namespace))
+        (each.name, each.location) if isinstance(each, Job) else (each, location_of(each, context, namespace))
         for each in (left, right)
     )
     async with opened(here) as backend, opened(there) as other:
         return compare(*await sides(one, backend, two, other))
 
 
-def _job(kept: Kept, place: Place) -> Job:
+def _job(kept: Kept, location: Location) -> Job:
     metadata = kept.job.metadata
-    return Job(metadata.name, metadata.uid, place if place == HERE else place._replace(namespace=metadata.namespace))
+    return Job(
+        metadata.name, metadata.uid, location if location == HERE else location._replace(namespace=metadata.namespace)
+    )

@@ -19,7 +19,7 @@ class _Quiet(RotatingFileHandler):
 
 
 @contextlib.contextmanager
-def journal(folder: RunFolder) -> Iterator[None]:
+def log_to_run_folder(folder: RunFolder) -> Iterator[None]:
     """Keep warnings and tracebacks of this process in `controller.log` of the run instead of in the live view."""
     handler = _Quiet(
         folder.path / FILE, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace", delay=True

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchyard.api.resource import API_VERSION, TrainingJob
-from torchyard.client.backend import HERE, Place, is_configured
+from torchyard.client.backend import HERE, Location, is_configured
 from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
@@ -31,18 +31,18 @@ class Sweep:
         namespace: of a sweep on a cluster; None: it is on this machine.
     """
 
-    def __init__(self, name: str, uid: str, place: Place = HERE) -> None:
+    def __init__(self, name: str, uid: str, location: Location = HERE) -> None:
         self.name = name
         self.uid = uid
-        self.place = place
+        self.location = location
 
     @property
     def namespace(self) -> str | None:
         """Namespace of a sweep on a cluster."""
-        return self.place.namespace
+        return self.location.namespace
 
     def __repr__(self) -> str:
-        return f"<torchyard sweep {self.name} on {'this machine' if self.place == HERE else 'a cluster'}>"
+        return f"<torchyard sweep {self.name} on {'this machine' if self.location == HERE else 'a cluster'}>"
 
     async def trials(self) -> list[Result]:
         """Return a record for each trial, by number.
@@ -68,14 +68,14 @@ class Sweep:
             TorchYardError: it failed, or no process of this machine controls it.
         """
         async with asyncio.timeout(timeout):
-            state, message = await (self._over_here() if self.place == HERE else self._over_there())
+            state, message = await (self._over_here() if self.location == HERE else self._over_there())
         if state == "Failed":
             raise TorchYardError(f"sweep {self.name} failed: {message}", "trials() has the trials", FAILED)
         return await self.trials()
 
     async def stop(self) -> None:
         """Save and stop the trials; on this machine another `torchyard.sweep` of it goes on."""
-        if self.place == HERE:
+        if self.location == HERE:
             from torchyard.client.controlled import sweep_controlled_here
 
             here = sweep_controlled_here(self.name)
@@ -91,13 +91,13 @@ class Sweep:
         Raises:
             TorchYardError: it is one of this machine.
         """
-        if self.place == HERE:
+        if self.location == HERE:
             raise TorchYardError(f"sweep {self.name} is one of this machine", "torchyard.sweep with its file goes on")
         await self._set_suspend(suspend=False)
 
     async def delete(self) -> None:
         """Delete the sweep with its trials."""
-        if self.place == HERE:
+        if self.location == HERE:
             sweep, _ = await self.found()
             try:
                 await asyncio.to_thread(remove_sweep, sweep)
@@ -107,12 +107,12 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.place.context, self.place.namespace) as remote:
+        async with connection(self.location.context, self.location.namespace) as remote:
             await sweeps.delete(remote, self.name)
 
     async def found(self) -> Found:
         """Return the object of the sweep, and the jobs of its trials by number. Raises what `trials` does."""
-        if self.place == HERE:
+        if self.location == HERE:
             try:
                 sweep = await asyncio.to_thread(load_sweep, self.name)
                 jobs = await asyncio.to_thread(trial_jobs, sweep)
@@ -124,7 +124,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.place.context, self.place.namespace) as remote:
+        async with connection(self.location.context, self.location.namespace) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
             try:
                 return sweep, await sweeps.trials(remote, sweep)
@@ -150,7 +150,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.place.context, self.place.namespace) as remote:
+        async with connection(self.location.context, self.location.namespace) as remote:
             while True:
                 status = self._same(await sweeps.get(remote, self.name)).status
                 if status.state in {"Succeeded", "Failed", "Suspended"}:
@@ -161,7 +161,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.place.context, self.place.namespace) as remote:
+        async with connection(self.location.context, self.location.namespace) as remote:
             self._same(await sweeps.get(remote, self.name))
             await sweeps.set_suspend(remote, self.name, suspend)
 
@@ -203,7 +203,7 @@ async def sweep(
         try:
             await made.wait()
         except asyncio.CancelledError:
-            if made.place == HERE:
+            if made.location == HERE:
                 await asyncio.shield(made.stop())
             raise
     return made
@@ -234,7 +234,7 @@ async def get_sweep(name: str, *, context: str | None = None, namespace: str | N
 
     async with connection(context, namespace) as remote:
         metadata = (await sweeps.get(remote, name)).metadata
-        return Sweep(name, metadata.uid, Place("cluster", context, remote.namespace))
+        return Sweep(name, metadata.uid, Location("cluster", context, remote.namespace))
 
 
 def _requested(
@@ -285,7 +285,7 @@ async def _submitted(wanted: TrainingSweep, source: str, context: str | None, na
     document = creatable(wanted, source, namespace)
     async with connection(context, namespace or document["metadata"].get("namespace")) as remote:
         metadata = (await create(remote, document))["metadata"]
-    return Sweep(metadata["name"], metadata["uid"], Place("cluster", context, metadata["namespace"]))
+    return Sweep(metadata["name"], metadata["uid"], Location("cluster", context, metadata["namespace"]))
 
 
 def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[str, Any]:

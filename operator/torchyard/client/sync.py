@@ -83,7 +83,7 @@ class Job:
         return PORTAL.call(self._job.wait(timeout=timeout, check=check))
 
     def why(self) -> Explanation:
-        """Return why the job is where it is: the verdict, what to do, failures, pods, events. `print` shows it."""
+        """Return why the job is where it is: a sentence, what to do, failures, pods, events. `print` shows it."""
         return PORTAL.call(self._job.why())
 
     def events(self) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Why a job is where it is: the verdict, what to do, failures, pods, conditions and the newest events."""
+"""Why a job is where it is: what to do, failures, pods, conditions and the newest events."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         job: name of the job.
         state: of the job.
         reason: code of the state's cause; empty: nothing is wrong.
-        sentence: the verdict.
+        sentence: why the job is where it is.
         sections: the evidence: what to do, failures so far, pods, conditions, the newest events.
         next_command: what most likely comes next on a command line.
     """
@@ -59,16 +59,16 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         job: with its status.
         pods: of the job; empty on one machine.
         events: oldest first.
-        where: the place in words.
-        flags: what proposed commands repeat to mean this place.
+        where: the location in words.
+        flags: what proposed commands repeat to mean this location.
         now: unix seconds.
     """
     name, status = job.metadata.name, job.status
-    verdict = [f"{name} in {where} is {status.state or 'not yet looked at'}."]
+    sentences = [f"{name} in {where} is {status.state or 'not yet looked at'}."]
     if status.message:
-        verdict.append(addressed(clean(status.message), name, flags))
+        sentences.append(addressed(clean(status.message), name, flags))
     elif not status.state:
-        verdict.append(f"No operator has looked at it: `torchyard doctor{flags}` says whether one runs.")
+        sentences.append(f"No operator has looked at it: `torchyard doctor{flags}` says whether one runs.")
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
     sections = (
         Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job))),
@@ -88,7 +88,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         job=name,
         state=status.state,
         reason=status.reason,
-        sentence="\n".join(verdict),
+        sentence="\n".join(sentences),
         sections=tuple(section for section in sections if section.lines),
         next_command=f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags),
     )

@@ -48,7 +48,7 @@ class Provenance:
         self.public_key = text_of(self._private.public_key().public_bytes_raw())
         """What other processes verify our signatures by."""
         self._keys: dict[str, Ed25519PublicKey] = {}
-        self._verdicts: dict[str, bool] = {}  # by pod uid
+        self._accepted: dict[str, bool] = {}  # by pod uid
         self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid of the pod that it was spent on
         self.trust((self.public_key,))
 
@@ -60,7 +60,7 @@ class Provenance:
                 self._keys[text] = key
                 added = True
         if added:
-            self._verdicts = {uid: True for uid, valid in self._verdicts.items() if valid}
+            self._accepted = {uid: True for uid, valid in self._accepted.items() if valid}
 
     def sign(self, namespace: str, job_uid: str, name: str) -> str:
         """Return the signature for one request that creates a pod now."""
@@ -70,19 +70,19 @@ class Provenance:
 
     def created(self, uid: str, signature: str) -> None:
         """Note the uid from the answer to our own creation, on which this signature is spent."""
-        self._verdicts[uid] = True
+        self._accepted[uid] = True
         self._spend(signature, uid)
 
     def verifies(self, claim: Claim) -> bool:
         """Return whether the operator created this pod."""
-        verdict = self._verdicts.get(claim.uid)
-        if verdict is None:
-            verdict = self._verdicts[claim.uid] = self._is_signed(claim) and self._is_first(claim)
-        return verdict
+        accepted = self._accepted.get(claim.uid)
+        if accepted is None:
+            accepted = self._accepted[claim.uid] = self._is_signed(claim) and self._is_first(claim)
+        return accepted
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is gone; its signature stays spent."""
-        self._verdicts.pop(uid, None)
+        self._accepted.pop(uid, None)
 
     def _is_signed(self, claim: Claim) -> bool:
         public_key, _, rest = claim.signature.partition(".")

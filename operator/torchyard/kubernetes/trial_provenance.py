@@ -20,7 +20,7 @@ from torchyard.kubernetes.provenance import EARLY_SECONDS, LATE_SECONDS, key_fro
 from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE, TrainingSweep
 from torchyard.sweeps.trials import is_owned
 
-MAX_VERDICTS = 16384
+MAX_REMEMBERED = 16384
 _AT = "at-"
 
 
@@ -37,7 +37,7 @@ class TrialProvenance:
         self.public_key = text_of(self._private.public_key().public_bytes_raw())
         """What every reader verifies the signatures of this process by."""
         self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid: annotations can be copied
-        self._verdicts: OrderedDict[tuple[str, str, bytes], bool] = OrderedDict()
+        self._accepted: OrderedDict[tuple[str, str, bytes], bool] = OrderedDict()
 
     def sign(self, sweep: TrainingSweep, name: str, record: str, *, uid: str = "") -> str:
         """Return the signature for a record.
@@ -60,16 +60,16 @@ class TrialProvenance:
         if not _is_trusted(signature, sweep.status.trial_keys):
             return False
         asked = (job.uid, signature, hashlib.sha256(record.encode()).digest())
-        if (verdict := self._verdicts.get(asked)) is None:
-            verdict = self._verdicts[asked] = _is_signed(sweep, job, signature, record)
-            if len(self._verdicts) > MAX_VERDICTS:
-                self._verdicts.popitem(last=False)
-        return verdict and self.spend(signature, job.uid) == job.uid
+        if (accepted := self._accepted.get(asked)) is None:
+            accepted = self._accepted[asked] = _is_signed(sweep, job, signature, record)
+            if len(self._accepted) > MAX_REMEMBERED:
+                self._accepted.popitem(last=False)
+        return accepted and self.spend(signature, job.uid) == job.uid
 
     def spend(self, signature: str, uid: str) -> str:
         """Return the uid of the job on which this signature is spent: this one, if it was not spent before."""
         spent_on = self._used.setdefault(signature, uid)
-        if len(self._used) > MAX_VERDICTS:
+        if len(self._used) > MAX_REMEMBERED:
             self._used.popitem(last=False)
         return spent_on
 

@@ -23,21 +23,23 @@ START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0
 
 
 class RestartDecision(Struct, frozen=True, kw_only=True):
-    """The cost of one round. `verdict`: why the job ends; None: another round is due after `delay` seconds."""
+    """The cost of one round. `final_reason`: why the job ends; None: another round follows after `delay` seconds."""
 
     restarts: Restarts
     counted: bool
     steps_gained: int
     delay: float = 0.0
-    verdict: Reason | None = None
+    final_reason: Reason | None = None
     micro_batch: int | None = None  # of the next rounds, if this failure requires a smaller one
 
 
 def decide_restart(status: TrainingJobStatus, policy: Restart, cause: Outcome, end_step: int) -> RestartDecision:
-    """RestartDecision the end of the newest round, whose attempt is the last of the list while the round is open.
+    """Decide what follows from the end of the newest round.
+
+    While the round is open, its attempt is the last one of the list.
 
     Args:
-        status: before the charge; `checkpoint` is the newest known. A job with no attempt yet failed before round 1.
+        status: before the decision; `checkpoint` is the newest known. A job with no attempt yet failed before round 1.
         policy: `spec.restart`.
         cause: the first cause.
         end_step: newest step of the round.
@@ -61,7 +63,7 @@ def decide_restart(status: TrainingJobStatus, policy: Restart, cause: Outcome, e
         counted=counted,
         steps_gained=max(0, gained),
         delay=_start_delay(earlier) if cause.start_attempts else _delay(policy, no_progress) if counted else 0.0,
-        verdict=_verdict(policy, cause, after, earlier, end_step, counted=counted),
+        final_reason=_final_reason(policy, cause, after, earlier, end_step, counted=counted),
         micro_batch=smaller,
     )
 
@@ -78,7 +80,7 @@ def _gained(status: TrainingJobStatus, attempt: Attempt, best: int, end_step: in
     return end_step - best
 
 
-def _verdict(
+def _final_reason(
     policy: Restart, cause: Outcome, after: Restarts, earlier: list[Attempt], end_step: int, *, counted: bool
 ) -> Reason | None:
     if cause.start_attempts:

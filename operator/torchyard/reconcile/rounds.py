@@ -35,11 +35,11 @@ def barrier(seen: Observed) -> Barrier:
     for index in range(seen.view.job.spec.nodes):
         pod = held.get(index)
         agent = seen.view.agents.get(pod.uid) if pod is not None else None
-        lack = _shortage(pod, agent)
-        if pod is not None and agent is not None and not lack:
+        missing = _shortage(pod, agent)
+        if pod is not None and agent is not None and not missing:
             ready.append((pod, agent))
         else:
-            waiting.append(lack)
+            waiting.append(missing)
     return Barrier(ready=tuple(ready), waiting=tuple(waiting))
 
 
@@ -170,7 +170,7 @@ def close_failed(
         end_step=end_step,
         steps_gained=decision.steps_gained,
     )
-    status = _shut(status, Time.of(view.now + decision.delay) if decision.delay and not decision.verdict else None)
+    status = _shut(status, Time.of(view.now + decision.delay) if decision.delay and not decision.final_reason else None)
     if decision.micro_batch is not None:
         status = replace(status, rendezvous=replace(status.rendezvous, micro_batch=decision.micro_batch))
     nodes = replace(status.nodes, lost=status.nodes.lost + lost)

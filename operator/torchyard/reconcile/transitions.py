@@ -167,12 +167,12 @@ def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: 
     status, decision = rounds.close_failed(seen, status, cause, lost)
     status = progress.lose(status, status.attempts[-1].end_step if status.attempts else 0)
     proof = failures.evidence(cause)
-    if decision.verdict is not None:
+    if decision.final_reason is not None:
         return fail(
             seen,
             status,
-            decision.verdict,
-            _verdict_evidence(seen.view, decision.verdict, status, cause, proof),
+            decision.final_reason,
+            _final_evidence(seen.view, decision.final_reason, status, cause, proof),
             advice=cause.reason.next_step,
         )
     if decision.micro_batch is not None:
@@ -183,15 +183,15 @@ def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: 
     return Transition(status=status, events=(event,), due=_backoff_due(seen.view, status))
 
 
-def _verdict_evidence(view: View, verdict: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
-    if verdict == cause.reason and cause.start_attempts:
+def _final_evidence(view: View, final_reason: Reason, status: TrainingJobStatus, cause: Outcome, proof: str) -> str:
+    if final_reason == cause.reason and cause.start_attempts:
         return f"{cause.start_attempts} attempts in a row, the last one: {proof}"
-    if verdict == cause.reason:
+    if final_reason == cause.reason:
         return proof
     count = {
         Reason.NO_PROGRESS: f"{plural(status.restarts.no_progress, 'round')}, no newer step reported",
         Reason.MAX_RESTARTS_EXCEEDED: f"maxRestarts {view.job.spec.restart.max_restarts}",
-    }.get(verdict, "")
+    }.get(final_reason, "")
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
 
@@ -376,12 +376,12 @@ def _charge_idle(seen: Observed, status: TrainingJobStatus, pod: Pod) -> Transit
         incarnation=max(status.incarnation, pod.incarnation) + 1,
         nodes=replace(status.nodes, lost=status.nodes.lost + 1),
     )
-    if decision.verdict is not None:
+    if decision.final_reason is not None:
         return fail(
             seen,
             status,
-            decision.verdict,
-            _verdict_evidence(view, decision.verdict, status, cause, proof),
+            decision.final_reason,
+            _final_evidence(view, decision.final_reason, status, cause, proof),
             advice=cause.reason.next_step,
         )
     # A node that rejects pods, or evicts them at once, also rejects an immediate replacement. A second
@@ -409,8 +409,10 @@ def _replace_gang(seen: Observed, status: TrainingJobStatus, unlike: str) -> Tra
         restarts=decision.restarts,
         incarnation=newest,
     )
-    if decision.verdict is not None:
-        return fail(seen, status, decision.verdict, _verdict_evidence(view, decision.verdict, status, cause, unlike))
+    if decision.final_reason is not None:
+        return fail(
+            seen, status, decision.final_reason, _final_evidence(view, decision.final_reason, status, cause, unlike)
+        )
     again = replace(
         rounds.without_waits(status.rendezvous),
         oldest_incarnation=newest,

@@ -55,8 +55,8 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         status = _with_delay(status, delayed=recovering)
         why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
         return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
-    lack = [each for each in gate.waiting if each] or _stopping(view, held)
-    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(lack[:3])}" if lack else "")
+    missing = [each for each in gate.waiting if each] or _stopping(view, held)
+    evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(missing[:3])}" if missing else "")
     running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
     if recovering and running and silent:
         return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
@@ -147,7 +147,7 @@ def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, fl
     pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
     if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
         return "", None
-    late = [lack for pod in pods if (lack := _shortage(view, pod))]
+    late = [shortage for pod in pods if (shortage := _shortage(view, pod))]
     if not late:
         return "", None
     # A restarted agent ends its round: its time begins then.
@@ -233,31 +233,31 @@ def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJob
         return None, pause
     held = seen.active.values()
     placed = [pod for pod in held if pod.node]
-    lack = _capacity_shortage(view, held)
+    shortage = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
-    if view.job.spec.scheduling.gang == "none" or saved or not placed or lack is None:
+    if view.job.spec.scheduling.gang == "none" or saved or not placed or shortage is None:
         return None, None
-    begun = max([view.since, lack.since, *(pod.placed or pod.created for pod in placed)])
+    begun = max([view.since, shortage.since, *(pod.placed or pod.created for pod in placed)])
     due = begun + _gang_timeout(view) * (1 + SPREAD * _chance(view, status))
     if view.now < due:
         return None, due
     limit = view.job.spec.scheduling.gang_timeout
     state = State.RECOVERING if status.state == State.RECOVERING else State.PENDING
-    if lack.reason == FUTILE:
-        return with_reason(_emptied(view, status, lack), state, FUTILE, lack.message), None
-    why = f"{lack.reason}: {lack.message}"
+    if shortage.reason == FUTILE:
+        return with_reason(_emptied(view, status, shortage), state, FUTILE, shortage.message), None
+    why = f"{shortage.reason}: {shortage.message}"
     evidence = f"{len(placed)} of {plural(view.job.spec.nodes, 'pod')} for {limit}, {why}"
-    return with_reason(_emptied(view, status, lack), state, RELEASED, evidence), None
+    return with_reason(_emptied(view, status, shortage), state, RELEASED, evidence), None
 
 
-def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJobStatus:
+def _emptied(view: View, status: TrainingJobStatus, shortage: Shortage) -> TrainingJobStatus:
     """Return the status without members; the next pods have new names.
 
     The pause doubles each time in a row. `pendingTimeout` counts from the first release.
     """
     meet = status.rendezvous
     first = min(max(_gang_timeout(view), SHORTEST_PAUSE_SECONDS), FIRST_PAUSE_SECONDS)
-    longest = LONGEST_FUTILE_PAUSE_SECONDS if lack.reason == FUTILE else LONGEST_PAUSE_SECONDS
+    longest = LONGEST_FUTILE_PAUSE_SECONDS if shortage.reason == FUTILE else LONGEST_PAUSE_SECONDS
     pause = min(first * 2.0 ** min(meet.releases, 8), longest)
     meet = replace(
         meet,
@@ -266,7 +266,7 @@ def _emptied(view: View, status: TrainingJobStatus, lack: Shortage) -> TrainingJ
         released=True,
         delayed=status.state == State.RECOVERING,
         releases=meet.releases + 1,
-        waiting_since=meet.waiting_since or Time.of(lack.since),
+        waiting_since=meet.waiting_since or Time.of(shortage.since),
     )
     return replace(status, incarnation=status.incarnation + 1, rendezvous=meet)
 

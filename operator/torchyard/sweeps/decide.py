@@ -14,10 +14,10 @@ from typing import Literal
 from msgspec import Struct, field
 
 from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
+from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit
 from torchyard.sweeps.space import grid_size
 from torchyard.sweeps.spec import TrainingSweepSpec
-from torchyard.sweeps.standing import Standing
 from torchyard.sweeps.status import SweepReason
 
 
@@ -117,7 +117,7 @@ class _Planner:
         self.history: list[Outcome] = []
         while (ended_unit := outcomes.get(len(self.history))) is not None:
             self.history.append(ended_unit)
-        self.standings: dict[int, Standing] = {}
+        self.rankings: dict[int, Ranking] = {}
 
     def following(self) -> Create | Promote | Finish | None:
         """Decide the next unit; None: it has to wait for others."""
@@ -144,36 +144,36 @@ class _Planner:
         return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
 
     def _creation(self, unit: int, basis: int, number: int) -> Create:
-        standing = self._standing(basis)
-        thresholds = standing.thresholds(number) if standing is not None else {}
+        ranking = self._ranking(basis)
+        thresholds = ranking.thresholds(number) if ranking is not None else {}
         decided = Unit(number=unit, basis=basis, thresholds=thresholds)
         return Create(number=number, unit=decided, history=self.history[:basis])
 
     def _promotion(self, unit: int, basis: int) -> Promote | None:
-        standing = self._standing(basis)
-        if standing is None:
+        ranking = self._ranking(basis)
+        if ranking is None:
             return None
-        for stopped in standing.promotable():
+        for stopped in ranking.promotable():
             if self.newest[stopped.trial] >= basis:
                 continue  # it goes on already
-            thresholds = standing.thresholds(stopped.trial, above=stopped.percent)
+            thresholds = ranking.thresholds(stopped.trial, above=stopped.percent)
             return Promote(number=stopped.trial, unit=Unit(number=unit, basis=basis, thresholds=thresholds))
         return None
 
-    def _standing(self, basis: int) -> Standing | None:
+    def _ranking(self, basis: int) -> Ranking | None:
         """Return how the trials of the units below `basis` compare; None: the sweep stops none early."""
         if self.spec.early_stopping is None:
             return None
-        if basis not in self.standings:
-            before = self.standings.get(basis - 1)
+        if basis not in self.rankings:
+            before = self.rankings.get(basis - 1)
             if before is None:
-                found = Standing(self.spec, self.spec.early_stopping)
+                found = Ranking(self.spec, self.spec.early_stopping)
                 for outcome in self.history[:basis]:
                     found.add(outcome)
             else:
                 found = before.with_outcome(self.history[basis - 1])
-            self.standings[basis] = found
-        return self.standings[basis]
+            self.rankings[basis] = found
+        return self.rankings[basis]
 
 
 def _first_missing(numbers: Collection[int]) -> int:

@@ -88,11 +88,11 @@ def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         what = f"{size // 1024} KiB as JSON, more than {MAX_PARAMETERS_BYTES // 1024} KiB"
         yield "parameters", what, "give fewer or shorter values, or names of files in place of what is in them"
         return
-    for place, parameter in enumerate(spec.parameters):
-        path = f"parameters[{place}]"
+    for index, parameter in enumerate(spec.parameters):
+        path = f"parameters[{index}]"
         found = list(_own_faults(path, parameter)) or list(_target_faults(path, parameter, spec))
         yield from found
-        yield from _condition_faults(path, place, spec)
+        yield from _condition_faults(path, index, spec)
     yield from _algorithm_faults(spec)
     yield from _template_faults(spec)
     yield from _objective_faults(spec)
@@ -225,9 +225,9 @@ def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | N
     return schema
 
 
-def _condition_faults(path: str, place: int, spec: TrainingSweepSpec) -> Iterator[Fault]:
-    before = {parameter.path: parameter for parameter in spec.parameters[:place]}
-    for number, condition in enumerate(spec.parameters[place].conditions):
+def _condition_faults(path: str, index: int, spec: TrainingSweepSpec) -> Iterator[Fault]:
+    before = {parameter.path: parameter for parameter in spec.parameters[:index]}
+    for number, condition in enumerate(spec.parameters[index].conditions):
         here = f"{path}.conditions[{number}]"
         if condition.path not in before:
             what = f"{shown(condition.path)} is no parameter that is listed before"

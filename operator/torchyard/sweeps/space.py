@@ -60,7 +60,7 @@ def listed(parameter: Parameter) -> list[Any]:
     if bounds.step is None:
         return []
     # Numbers as they are written: 0.1 + 2 * 0.1 is 0.3.
-    return [round(bounds.min + place * bounds.step, 12) for place in range(min(count(parameter), 10**6))]
+    return [round(bounds.min + position * bounds.step, 12) for position in range(min(count(parameter), 10**6))]
 
 
 def grid_size(spec: TrainingSweepSpec) -> int:

@@ -46,10 +46,10 @@ async def main() -> int:
                 progress.update(bar, total=(progress.tasks[0].total or 0) + int(news.split()[-2]) // given.every)
                 return
             progress.advance(bar)
-            verdict = "passed" if news.passed else "failed" if news.reached else "not reached"
-            counts[news.plan.fault, verdict] += 1
+            result = "passed" if news.passed else "failed" if news.reached else "not reached"
+            counts[news.plan.fault, result] += 1
             if not news.passed or not console.is_terminal:
-                console.print(f"{verdict}: {news.plan.name} ({news.seconds:.0f} s)", highlight=False, markup=False)
+                console.print(f"{result}: {news.plan.name} ({news.seconds:.0f} s)", highlight=False, markup=False)
                 for each in news.wrong:
                     console.print(f"    {each}", highlight=False, markup=False)
 

@@ -269,7 +269,7 @@ class Fault(Recorder):
 
 
 async def _within(seconds: float, condition: Callable[[], bool]) -> None:
-    """Wait until it is so, or was not in time: a verdict follows in any case."""
+    """Wait until it is so, or the time is over: the outcome is judged in any case."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 -- of several sources of news

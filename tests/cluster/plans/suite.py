@@ -11,10 +11,10 @@ from typing import NamedTuple
 from tests.cluster.plans.faults import Fault
 from tests.cluster.plans.lane import Lane
 from tests.cluster.plans.lives import LIVES
+from tests.cluster.plans.outcome import Outcome, Reference
 from tests.cluster.plans.plan import Plan, plans
 from tests.cluster.plans.recorder import Recorder
 from tests.cluster.plans.stage import EndedError, Stage
-from tests.cluster.plans.verdict import Outcome, Reference
 
 QUIET_SECONDS = 0.3
 LAST_NEWS_SECONDS = 2.0

@@ -182,11 +182,11 @@ def end(error: Exception) -> Exit:
     return code
 
 
-def leave_at_once(verdict: HungError) -> NoReturn:
+def leave_at_once(error: HungError) -> NoReturn:
     """End a worker whose main thread hangs: write the stacks of all threads to its log, then exit."""
     sys.stderr.flush()
     faulthandler.dump_traceback(all_threads=True)
-    os._exit(end(verdict))
+    os._exit(end(error))
 
 
 def write_failure(error: Exception, code: Exit, rank: int) -> None:

@@ -104,7 +104,7 @@ class Rollout:
 
     Every `baseline_every` steps the policy challenges its copy on a set of instances; if a one-sided paired t-test says
     it is better (alpha 0.05), it becomes the new copy and the set is drawn afresh, so that no policy is fitted to it.
-    Costs are merged exactly, so that every rank comes to the same verdict. Until the first challenge the moving average
+    Costs are merged exactly, so that every rank comes to the same result. Until the first challenge the moving average
     stands in: the routes of an untrained copy say nothing of an instance.
 
     A sampled route is longer than a greedy one, so that nearly all samples would count as bad, each by nearly as much.

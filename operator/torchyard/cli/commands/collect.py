@@ -11,7 +11,7 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit, say
 from torchyard.client.artifacts import MAX_SIZE
-from torchyard.client.backend import place_flags
+from torchyard.client.backend import location_flags
 from torchyard.client.profile_request import wish_for
 from torchyard.client.ranks import shown
 
@@ -32,7 +32,7 @@ def fetch_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"the most that pods may send (default {MAX_SIZE})"
     )
-    common.place(parser)
+    common.location_options(parser)
 
 
 def fetch(
@@ -78,7 +78,7 @@ def _list(name: str, context: str | None, namespace: str | None) -> int:
     for one in found:
         count = f"  {plural(one.files, 'file')}" if one.is_folder else ""
         print(f"{clean(one.path):<{width}}  {size(one.bytes):>8}{count}")
-    say(f"next: torchyard fetch {name} {found[0].path}{place_flags(context, namespace)}")
+    say(f"next: torchyard fetch {name} {found[0].path}{location_flags(context, namespace)}")
     return SUCCEEDED
 
 
@@ -91,7 +91,7 @@ def profile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
     parser.add_argument("--replace", action="store_true", help="give up an earlier wish that is not granted yet")
-    common.place(parser)
+    common.location_options(parser)
 
 
 def profile(
@@ -113,7 +113,7 @@ def profile(
 
     wish = wish_for(kind, steps, rank)
     asked = ask(lambda backend: backend.profile(name, wish, replace=replace), name, context, namespace)
-    fetch = f"torchyard fetch {name} profile{place_flags(context, namespace)}"
+    fetch = f"torchyard fetch {name} profile{location_flags(context, namespace)}"
     pods = plural(asked, "pod")
     print(f"asked {pods} of {name} for {kind}; `{fetch}` brings it when the steps are made")
     return SUCCEEDED
@@ -123,7 +123,7 @@ def stacks_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `stacks`."""
     common.run_name(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="a list with an object a rank")
 
 

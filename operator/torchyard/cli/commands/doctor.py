@@ -4,13 +4,13 @@ from argparse import ArgumentParser
 from typing import Literal
 
 from torchyard.cli import arguments as common
-from torchyard.cli.arguments import place
+from torchyard.cli.arguments import location_options
 from torchyard.cli.errors import FAILED, SUCCEEDED
 
 
 def doctor_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `doctor`."""
-    place(parser)
+    location_options(parser)
     parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to try the intake from")
     common.output(parser, "json", "yaml", help="print what was found as a list")
 

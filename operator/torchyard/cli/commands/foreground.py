@@ -32,11 +32,11 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         RefusalError: another process controls it, or it cannot be controlled here.
     """
     from torchyard.cli.views.outcome import exit_code, outcome_of
-    from torchyard.client.run_log import journal
+    from torchyard.client.run_log import log_to_run_folder
 
     watching = Watching(folder, quiet=quiet)
     try:
-        with journal(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
+        with log_to_run_folder(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
             job = asyncio.run(watching.until_over())
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error

@@ -19,7 +19,7 @@ Form = Literal["json", "yaml", "wide"]
 
 def ps_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `ps`."""
-    common.place(parser)
+    common.location_options(parser)
     parser.add_argument("-A", "--all-namespaces", dest="everywhere", action="store_true", help="of the cluster")
     common.output(parser, "json", "yaml", "wide", help="whole objects, or a wider table")
 
@@ -30,14 +30,14 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     from torchyard.api.formatting import plural
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.views.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.client.backend import HERE, Backend, Kept, Place, Unreadable, is_configured, place_of
+    from torchyard.client.backend import HERE, Backend, Kept, Location, Unreadable, is_configured, location_of
 
-    place = Place("cluster", context, namespace) if everywhere else place_of(None, context, namespace)
+    location = Location("cluster", context, namespace) if everywhere else location_of(None, context, namespace)
 
     async def found(backend: Backend) -> tuple[list[Kept | Unreadable], str]:
         return await backend.jobs(everywhere=everywhere), backend.where
 
-    listed, where = ask_at(place, found)
+    listed, where = ask_at(location, found)
     jobs = [each for each in listed if isinstance(each, Kept)]
     unreadable = [each for each in listed if isinstance(each, Unreadable)]
     for each in unreadable:
@@ -45,7 +45,7 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     if output in {"json", "yaml"}:
         emit([job.document for job in jobs], "json" if output == "json" else "yaml")
         return SUCCEEDED
-    if place != HERE:
+    if location != HERE:
         where = f"all namespaces of {where.partition(' of ')[2]}" if everywhere else where
         say(f"{where}: {plural(len(jobs), 'job') if jobs else 'no jobs'}")
     elif is_configured():
@@ -58,7 +58,7 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     ]  # fmt: skip
     rows += [[each.name, "Unreadable"] for each in unreadable]
     columns = WIDE_COLUMNS if wide else COLUMNS
-    if rows or place == HERE:
+    if rows or location == HERE:
         for line in lines(("NAMESPACE", *columns) if everywhere else columns, rows):
             print(line)
     return SUCCEEDED
@@ -67,7 +67,7 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
 def status_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `status`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="print the whole object instead")
 
 
@@ -80,22 +80,22 @@ def status(name: str, context: str | None, namespace: str | None, output: Format
         return SUCCEEDED
     from torchyard.cli.output import console
     from torchyard.cli.views.show import render
-    from torchyard.client.backend import place_flags
+    from torchyard.client.backend import location_flags
 
     kept, inside = ask(lambda backend: backend.inspect(name), name, context, namespace)
     terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    terminal.print(render(kept, inside, time.time(), place_flags(context, namespace)))
+    terminal.print(render(kept, inside, time.time(), location_flags(context, namespace)))
     return SUCCEEDED
 
 
 def explain_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `explain`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
 
 
 def explain(name: str, context: str | None, namespace: str | None) -> int:
-    """Explain why a job is where it is: verdict, what to do, pods, failures, events.
+    """Explain why a job is where it is: a sentence, what to do, pods, failures, events.
 
     Given a reason code instead (InsufficientGPU), say what it means.
     """
@@ -117,7 +117,7 @@ def explain(name: str, context: str | None, namespace: str | None) -> int:
 def events_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `events`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="json: one object a line; yaml: a list")
 
 
@@ -144,7 +144,7 @@ def events(name: str, context: str | None, namespace: str | None, output: Litera
 def logs_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `logs`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends, through new rounds")
     parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
@@ -177,7 +177,7 @@ TIMED_OUT = 124  # as timeout(1)
 def wait_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `wait`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     parser.add_argument("--for", dest="goal", choices=GOALS, default="over", help="what to wait for; by default: over")
     parser.add_argument("--timeout", metavar="DURATION", type=duration, help="give up after this time: 90s, 5m, 2h")
 
@@ -249,7 +249,7 @@ def diff_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `diff`."""
     parser.add_argument("left", metavar=common.RUN_NAME, help="name of a job or run")
     parser.add_argument("right", metavar=common.RUN_NAME, help="name of the one to compare with")
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="print the differences as an object")
 
 

@@ -44,7 +44,7 @@ def stop(name: str, wait: bool) -> int:
 def suspend_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `suspend`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout")
 
 
@@ -57,10 +57,10 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
     """
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
-    from torchyard.client.backend import HERE, Backend, place_of
+    from torchyard.client.backend import HERE, Backend, location_of
 
-    place = place_of(name, context, namespace)
-    if place == HERE:
+    location = location_of(name, context, namespace)
+    if location == HERE:
         code = stop(name, wait=True)
         if output is not None:
             emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
@@ -83,13 +83,13 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
         say(f"{name} in {backend.where} {outcome}")
         return code
 
-    return ask_at(place, suspend)
+    return ask_at(location, suspend)
 
 
 def resume_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `resume`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout: on this machine the final one")
 
@@ -102,13 +102,13 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.foreground import watch
-    from torchyard.client.backend import HERE, place_of
+    from torchyard.client.backend import HERE, location_of
     from torchyard.client.local import find
     from torchyard.client.start import require_gpus
 
-    place = place_of(name, context, namespace)
-    if place != HERE:
-        return ask_at(place, lambda backend: _of_cluster(backend, name, output))
+    location = location_of(name, context, namespace)
+    if location != HERE:
+        return ask_at(location, lambda backend: _of_cluster(backend, name, output))
     kept = ask_at(HERE, lambda backend: backend.get(name))
     job = kept.job
     if job.status.state == State.SUCCEEDED:
@@ -151,16 +151,16 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
 def delete_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `delete`."""
     common.run_name(parser)
-    common.place(parser)
+    common.location_options(parser)
 
 
 def delete(name: str, context: str | None, namespace: str | None) -> int:
     """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
     from torchyard.cli.arguments import ask_at
-    from torchyard.client.backend import HERE, Backend, place_of
+    from torchyard.client.backend import HERE, Backend, location_of
 
-    place = place_of(name, context, namespace)
-    if place == HERE:
+    location = location_of(name, context, namespace)
+    if location == HERE:
         return rm([name], force=False)
 
     async def delete(backend: Backend) -> int:
@@ -168,7 +168,7 @@ def delete(name: str, context: str | None, namespace: str | None) -> int:
         say(f"{name} in {backend.where} is deleted; its pods stop")
         return SUCCEEDED
 
-    return ask_at(place, delete)
+    return ask_at(location, delete)
 
 
 def rm_arguments(parser: ArgumentParser) -> None:

@@ -13,7 +13,7 @@ def submit_arguments(parser: common.Parser) -> None:
     """Declare the command line of `submit`."""
     declare(parser, "cluster")
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
-    common.place(parser)
+    common.location_options(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
@@ -55,7 +55,7 @@ def submit(
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
     from torchyard.cli.commands.job_options import requested, save
-    from torchyard.client.backend import Backend, Place
+    from torchyard.client.backend import Backend, Location
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.jobs import creatable
     from torchyard.sweeps.resource import KIND
@@ -91,9 +91,9 @@ def submit(
         say(f"`torchyard status {called}{backend.flags}` shows what it does")
         return SUCCEEDED
 
-    place = Place("cluster", context, namespace or document["metadata"].get("namespace"))
+    location = Location("cluster", context, namespace or document["metadata"].get("namespace"))
     try:
-        return ask_at(place, submit)
+        return ask_at(location, submit)
     except KeyboardInterrupt:
         say(f"{called} goes on in the cluster")
         return INTERRUPTED

@@ -19,7 +19,7 @@ def sweep_arguments(parser: common.Parser) -> None:
     parser.add_argument("what", choices=verbs, help="what to do")
     parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
-    common.place(parser)
+    common.location_options(parser)
     common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
 
 

@@ -89,7 +89,7 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
 def headline(job: TrainingJob) -> dict[str, str]:
     """Return all metrics as they are read, in an order that stays: the headline first, diagnostics last."""
     first = (*(HEADLINES.get(job.spec.trainer.name, ()) if job.spec.trainer else ()), "loss")
-    places = {name: place for place, name in enumerate(first)}
+    places = {name: index for index, name in enumerate(first)}
     names = sorted(job.status.metrics, key=lambda name: (name in DIAGNOSTICS, places.get(name, len(first)), name))
     return {name: measure(name, job.status.metrics[name]) for name in names}
 

@@ -54,17 +54,17 @@ def _history(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     low, high = min(value for _, value, _ in points), max(value for _, value, _ in points)
     last = max(1, *(number for number, _, _ in points))
 
-    def place(number: float, value: float) -> str:
+    def point(number: float, value: float) -> str:
         return f"{_across(number / last):.1f},{_down(_share(value, low, high)):.1f}"
 
     dots = "".join(
         f'<circle cx="{at[0]}" cy="{at[1]}" r="4" fill="{_COLOURS[outcome]}"><title>trial {number}: {value:.6g} '
         f"({outcome})</title></circle>"
         for number, value, outcome in points
-        for at in [place(number, value).split(",")]
+        for at in [point(number, value).split(",")]
     )
     complete = [each.number for each in results if each.outcome == "complete" and each.value is not None]
-    best = " ".join(place(number, value) for number, value in zip(complete, best_so_far(sweep, results), strict=True))
+    best = " ".join(point(number, value) for number, value in zip(complete, best_so_far(sweep, results), strict=True))
     line = f'<polyline points="{best}" fill="none" stroke="#2a7" stroke-width="2"/>'
     return _svg(line + dots + _text(4, MARGIN, figure(high)) + _text(4, HEIGHT - MARGIN, figure(low)))
 
@@ -80,27 +80,27 @@ def _coordinates(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     lines = []
     for each in sorted(shown, key=lambda result: result.best):
         points = []
-        for place, parameter in enumerate(axes):
+        for position, parameter in enumerate(axes):
             share = _share(each.value or 0.0, low, high)
             if parameter is not None:
                 if parameter.path not in each.parameters:
                     continue
                 share = _position(parameter, each.parameters[parameter.path])
-            points.append(f"{_across(place / steps):.1f},{_down(share):.1f}")
+            points.append(f"{_across(position / steps):.1f},{_down(share):.1f}")
         colour, width = ("#2a7", 3) if each.best else ("#2563a8", 1)
         lines.append(
             f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="{width}" '
             f'stroke-opacity="0.7"><title>trial {each.number}: {each.value:.6g}</title></polyline>'
         )
     marks = [
-        f'<line x1="{_across(place / steps):.1f}" x2="{_across(place / steps):.1f}" y1="{MARGIN}" '
+        f'<line x1="{_across(position / steps):.1f}" x2="{_across(position / steps):.1f}" y1="{MARGIN}" '
         f'y2="{HEIGHT - MARGIN}" stroke="#bbb"/>'
         + _text(
-            _across(place / steps) - 30,
+            _across(position / steps) - 30,
             HEIGHT - 16,
             parameter.path.rpartition(".")[2] if parameter is not None else sweep.spec.objective.metric,
         )
-        for place, parameter in enumerate(axes)
+        for position, parameter in enumerate(axes)
     ]
     return _svg("".join(marks + lines))
 

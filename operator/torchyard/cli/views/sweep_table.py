@@ -39,7 +39,7 @@ def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> Renderabl
         cells = [each.name, each.outcome, each.progress, figure(each.value) if each.value is not None else ""]
         cells += [_shown(each.parameters.get(path)) for path in paths]
         table.add_row(*cells, style="bold green" if each.best else None)
-    curve = [(float(place), value) for place, value in enumerate(best_so_far(sweep, results))]
+    curve = [(float(index), value) for index, value in enumerate(best_so_far(sweep, results))]
     failed = [each for each in results if each.why]
     lines = [*draw(curve, 60, CURVE_ROWS), *(f"{each.name} failed: {each.why}" for each in failed[-SHOWN_FAILURES:])]
     return Group(Text(_line(sweep, results)), table, *(Text(each) for each in lines))

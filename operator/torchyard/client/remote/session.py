@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from aiohttp import ClientConnectorCertificateError
 
 from torchyard.api.values import DNS_LABEL_PATTERN
-from torchyard.client.backend import place_flags
+from torchyard.client.backend import location_flags
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.kubernetes.client.api import Api, connected
 from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
@@ -29,7 +29,7 @@ class Remote(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place in words."""
+        """The location in words."""
         return f"namespace {self.namespace} of {self.context}"
 
 
@@ -48,7 +48,7 @@ async def connection(context: str | None, namespace: str | None) -> AsyncIterato
         except ValueError as error:
             raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
         where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
-        remote = Remote(api, namespace or api.namespace, where, place_flags(context, namespace))
+        remote = Remote(api, namespace or api.namespace, where, location_flags(context, namespace))
         with translated(remote):
             yield remote
 

@@ -127,7 +127,7 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
     mounted = [volume.mount_path for volume in spec.volumes if volume.claim is None]
     env["TORCHYARD_CONTENT_FOLDERS"] = ":".join([names.CONFIG, *mounted])
     if spec.env_from:
-        folders = (f"{names.VARIABLES}/{place}" for place in range(len(spec.env_from)))
+        folders = (f"{names.VARIABLES}/{position}" for position in range(len(spec.env_from)))
         env["TORCHYARD_VARIABLE_FOLDERS"] = ":".join(folders)
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir

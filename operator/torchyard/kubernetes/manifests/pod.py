@@ -278,8 +278,8 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_RUN, names.RUN),
         _mount(_INTAKE, names.INTAKE, read_only=True),
         *(
-            _mount(each["name"], f"{names.VARIABLES}/{place}", read_only=True)
-            for place, each in enumerate(_variables(spec))
+            _mount(each["name"], f"{names.VARIABLES}/{position}", read_only=True)
+            for position, each in enumerate(_variables(spec))
         ),
     ]
     plain = is_agentless(spec)
@@ -302,10 +302,10 @@ def _variables(spec: TrainingJobSpec) -> list[Entry]:
     A source that does not exist is what the kubelet says about the variables, not about a volume.
     """
     return [
-        {"name": f"{_VARIABLES}-{place}", "configMap": {"name": source.config_map, "optional": True}}
+        {"name": f"{_VARIABLES}-{position}", "configMap": {"name": source.config_map, "optional": True}}
         if source.config_map is not None
-        else {"name": f"{_VARIABLES}-{place}", "secret": {"secretName": source.secret, "optional": True}}
-        for place, source in enumerate(spec.env_from)
+        else {"name": f"{_VARIABLES}-{position}", "secret": {"secretName": source.secret, "optional": True}}
+        for position, source in enumerate(spec.env_from)
     ]
 
 

@@ -306,7 +306,7 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
         )
 
 
-class Place(NamedTuple):
+class Source(NamedTuple):
     """A checkpoint folder, and the selected checkpoints: all, one `step` folder, or the `best` ones first."""
 
     root: Path
@@ -314,13 +314,13 @@ class Place(NamedTuple):
     best: bool
 
 
-def resolve(path: Path) -> Place:
+def resolve(path: Path) -> Source:
     """Resolve a path: a checkpoint folder, one of its step folders, or `best` below the former."""
     if commits.is_step(path):
-        return Place(path.parent, path, best=False)
+        return Source(path.parent, path, best=False)
     if path.name == BEST and not path.is_dir():
-        return Place(path.parent, None, best=True)
-    return Place(path, None, best=False)
+        return Source(path.parent, None, best=True)
+    return Source(path, None, best=False)
 
 
 def _candidates_at(path: Path) -> list[commits.Candidate]:

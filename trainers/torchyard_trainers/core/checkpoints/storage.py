@@ -47,7 +47,7 @@ from torchyard_trainers.core.checkpoints.index import (
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a rank wrote a box of a tensor."""
 
     dtype: str
@@ -95,7 +95,7 @@ class Writer(StorageWriter):
                 start, content = file.tell(), _bytes_of(data)
                 file.write(content)
                 chunk = Chunk(_offsets(item), tuple(data.shape), plan.storage_data, start, len(content))
-                results.append(WriteResult(item.index, len(content), Place(dtype_name(data.dtype), chunk)))
+                results.append(WriteResult(item.index, len(content), Location(dtype_name(data.dtype), chunk)))
             file.flush()
             os.fsync(file.fileno())
         done: Future[list[WriteResult]] = Future()

@@ -41,7 +41,7 @@ def preflight(run: Run) -> dict[str, float]:
         for finding in told[0][1]:
             say(f"{'ok  ' if not finding.fault else 'FAIL'}  {finding.what}")
     if faults:
-        raise verdict(faults)
+        raise as_error(faults)
     if run.config.trainer.mode == "preflight":
         run.reporter.progress(1, 1)
         finish_reading(run, 1, metrics)
@@ -70,7 +70,7 @@ def collect(told: Sequence[tuple[int, str, Finding]]) -> list[Fault]:
     ]
 
 
-def verdict(faults: Sequence[Fault]) -> HardwareError | ConfigError:
+def as_error(faults: Sequence[Fault]) -> HardwareError | ConfigError:
     """Word all faults as one error; hardware weighs more, since the next round can avoid its node."""
     lines = [
         f"rank{'s' if len(fault.ranks) > 1 else ''} {', '.join(map(str, fault.ranks))} on {', '.join(fault.hosts)}: "

@@ -11,10 +11,10 @@ _Entry = tuple[float, int]
 """A value, the better the smaller, and its trial."""
 
 
-class Standing:
+class Ranking:
     """The trials of a history in order at each rung.
 
-    Outcomes are added one by one, so that the standings of a long history cost no more than the last one.
+    Outcomes are added one by one, so that the rankings of a long history cost no more than the last one.
     """
 
     def __init__(self, spec: TrainingSweepSpec, stopping: EarlyStopping) -> None:
@@ -27,9 +27,9 @@ class Standing:
             {percent: [] for percent in self._rungs} for _ in range(brackets)
         ]
 
-    def with_outcome(self, outcome: Outcome) -> "Standing":
-        """Return the standing with one more outcome, which replaces an earlier one of its trial."""
-        after = object.__new__(Standing)
+    def with_outcome(self, outcome: Outcome) -> "Ranking":
+        """Return the ranking with one more outcome, which replaces an earlier one of its trial."""
+        after = object.__new__(Ranking)
         after._stopping, after._sign, after._rungs = self._stopping, self._sign, self._rungs
         after._latest = dict(self._latest)
         after._reached = [{percent: list(entries) for percent, entries in each.items()} for each in self._reached]
