@@ -55,7 +55,7 @@ def status_schema() -> Schema:
     """Schema of `status`; shared, do not change it. The operator fills the defaults in, so it has none.
 
     It has one owner, the operator, and is owned as a whole: a list of all its fields and their owner would be a third
-    of every object (docs/decisions/0017-what-a-status-write-costs.md).
+    of every object (docs/decisions/0017-cost-of-status-writes.md).
     """
     return status_of(TrainingJobStatus)
 

@@ -1,7 +1,7 @@
 """The rules as `x-kubernetes-validations`: put into a schema for the API server.
 
 It judges every rule of a spec whenever a status is written, and makes a map of all fields of a section for each access
-to one of them (docs/decisions/0017-what-a-status-write-costs.md). So a rule is put as far down as it can be, but for
+to one of them (docs/decisions/0017-cost-of-status-writes.md). So a rule is put as far down as it can be, but for
 those of changes: at the object itself they can tell a status write, which changes no spec, by `lastUpdateTime`.
 """
 

@@ -20,7 +20,7 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable
     """Every variable of the trainer's container, one entry a name.
 
     What only the agent and its workers read comes in two of them, which the agent unpacks: entries of a container are
-    half of what creating a pod costs the API server (docs/decisions/0020-two-variables.md).
+    half of what creating a pod costs the API server (docs/decisions/0020-agent-environment-in-two-variables.md).
     """
     spec = job.spec
     own = launch.own_env(spec)
