@@ -1,7 +1,7 @@
 """Print where the time of a test run went, as Markdown: `python hack/test_times.py build/times`.
 
 Each tier leaves a JUnit file there. Seconds of a tier are of the clock; those of a test count its fixtures, too.
-Seconds of a processor are those of the test's process and of its children that ended, without nodes of a cluster.
+Seconds of a processor are those of the test's process and its descendants, without nodes of a cluster.
 """
 
 import sys
