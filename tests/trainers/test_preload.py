@@ -7,42 +7,44 @@ import sys
 
 import pytest
 
-from torchyard_trainers.preload import workload_of_job
+from torchyard_trainers.preload import settings_of_job
 
 FOUND = """
 import json, os, sys
 import torchyard_trainers.preload
-names = ["transformers.modeling_utils", "torchyard_trainers.lm.task", "torchyard_trainers.vla.task"]
+names = ["transformers.modeling_utils", "torchyard_trainers.lm.task", "torch._inductor.compile_fx"]
+names.append("torchyard_trainers.vla.task")
 print(json.dumps([len(os.listdir("/proc/self/task")), *(name in sys.modules for name in names)]))
 """
 
 
 @pytest.mark.e2e
-def test_the_workload_of_the_job_is_imported_with_its_models_and_no_thread_is_started(tmp_path):
+def test_what_the_job_needs_is_imported_and_no_thread_is_started(tmp_path):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"trainer": {"name": "lm"}}))
+    config.write_text(json.dumps({"trainer": {"name": "lm"}, "parallelism": {"compile": True}}))
     env = {**os.environ, "TORCHYARD_CONFIG": str(config), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", FOUND], env=env, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [1, True, True, False]
+    assert json.loads(done.stdout.splitlines()[-1]) == [1, True, True, True, False]
 
 
 @pytest.mark.parametrize(
-    ("content", "name"),
+    ("content", "settings"),
     [
-        (None, ""),
-        ("{", ""),
-        ("[]", ""),
-        ("{}", ""),
-        ('{"trainer": null}', ""),
-        ('{"trainer": {"name": "vlm"}}', "vlm"),
-        ('{"trainer": {"name": "my.module:Work"}}', "my.module:Work"),
+        (None, ("", False)),
+        ("{", ("", False)),
+        ("[]", ("", False)),
+        ("{}", ("", False)),
+        ('{"trainer": null}', ("", False)),
+        ('{"trainer": {"name": "vlm"}, "parallelism": 3}', ("", False)),
+        ('{"trainer": {"name": "vlm"}, "parallelism": {"compile": false}}', ("vlm", False)),
+        ('{"trainer": {"name": "my.module:Work"}, "parallelism": {"compile": true}}', ("my.module:Work", True)),
     ],
 )
-def test_a_config_that_cannot_be_read_is_left_to_the_workers(tmp_path, monkeypatch, content, name):
+def test_a_config_that_cannot_be_read_is_left_to_the_workers(tmp_path, monkeypatch, content, settings):
     file = tmp_path / "config.json"
     monkeypatch.setenv("TORCHYARD_CONFIG", str(file))
     if content is not None:
         file.write_text(content)
-    assert workload_of_job() == name
+    assert settings_of_job() == settings
     monkeypatch.delenv("TORCHYARD_CONFIG")
-    assert workload_of_job() == ""
+    assert settings_of_job() == ("", False)

@@ -25,11 +25,12 @@ import torch
 from hold_points import hold_at
 
 from torchyard_trainers.core.command import main
-from torchyard_trainers.preload import WITH_TRANSFORMERS, import_workload
+from torchyard_trainers.preload import WITH_TRANSFORMERS, import_compiler, import_workload
 
 codes: dict[int, int] = {}
 for workload in WITH_TRANSFORMERS:
     import_workload(workload)
+import_compiler()
 gc.collect()
 gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
 
