@@ -1,6 +1,7 @@
 """Rewards by users' functions: what they return, and every way in which they can fail."""
 
 import os
+import signal
 
 import pytest
 
@@ -45,11 +46,39 @@ def test_the_function_runs_in_processes_that_end_with_the_rewards():
         ("too_few", "must return a list of 3 numbers, one for each completion, and returned 1 of them"),
         ("nothing", "must return a list of 3 numbers, one for each completion, and returned None"),
         ("not_finite", "reward_functions:not_finite returned nan for the completion 'xyz'"),
+        ("beyond_floats", r"returned 10+… for the completion ''; return a finite number"),
+        ("leave", "the process of reward_functions:leave ended with exit code 0"),
+        ("leave_a_child_behind", "the process of reward_functions:leave_a_child_behind ended with exit code 3"),
+        ("too_many", "too_many answered with a message of more than 65728 bytes. Return a list of finite numbers"),
+        ("write_a_length", "write_a_length answered with a message of more than 65728 bytes"),
+        ("write_a_number", "write_a_number answered with a message without a kind and a value"),
+        ("say_much", "^.{4096,4400}$"),
     ],
 )
 def test_a_function_that_fails_is_named_with_what_it_did(function, message):
     with Rewards(f"reward_functions:{function}") as rewards, pytest.raises(RewardError, match=message):
         rewards(*THREE)
+
+
+def test_a_function_that_forks_answers_once_and_leaves_nothing_behind(tmp_path):
+    with Rewards("reward_functions:return_twice") as rewards:
+        assert rewards(*THREE) == rewards(*THREE)
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with Rewards("reward_functions:start_a_child") as rewards:
+        rewards(["p"], ["c"], [{"pipe": str(tmp_path / "pipe")}])
+    os.set_blocking(pipe, True)
+    assert os.read(pipe, 1) == b""  # waits until no process has it open
+    os.close(pipe)
+
+
+def test_a_process_that_no_longer_runs_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("torchyard_trainers.lm.rewards.GRACE_SECONDS", 0.2)
+    with Rewards("reward_functions:process", seconds=0.2) as rewards:
+        (process,) = {int(each) for each in rewards(["p"], ["c"], [{}])}
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(RewardError, match=r"took no completions within 0\.2 s: it does not run"):
+            rewards(["p"], ["c" * 4_000_000], [{}])
 
 
 def test_a_function_that_hangs_is_ended_at_the_limit_and_the_error_says_where_it_was():

@@ -1,6 +1,7 @@
 """Reward functions as users write them, good and bad."""
 
 import os
+import sys
 import threading
 
 
@@ -35,3 +36,47 @@ def not_finite(prompts, completions, rows):
 
 def nothing(prompts, completions, rows):
     return None
+
+
+def beyond_floats(prompts, completions, rows):
+    return [10**400] * len(completions)
+
+
+def leave(prompts, completions, rows):
+    sys.exit(0)
+
+
+def leave_a_child_behind(prompts, completions, rows):
+    if os.fork() == 0:
+        threading.Event().wait()
+    os._exit(3)
+
+
+def return_twice(prompts, completions, rows):
+    os.fork()
+    return [os.getpid()] * len(completions)
+
+
+def start_a_child(prompts, completions, rows):
+    os.open(rows[0]["pipe"], os.O_WRONLY)
+    if os.fork() == 0:
+        threading.Event().wait()
+    return [1.0] * len(completions)
+
+
+def too_many(prompts, completions, rows):
+    return [0.5] * 100_000
+
+
+def write_a_length(prompts, completions, rows):
+    os.write(int(sys.argv[2]), b"\x00\x00\x01" + bytes(5))
+    return [1.0] * len(completions)
+
+
+def write_a_number(prompts, completions, rows):
+    os.write(int(sys.argv[2]), (1).to_bytes(8, "big") + b"3")
+    return [1.0] * len(completions)
+
+
+def say_much(prompts, completions, rows):
+    raise ValueError("x" * 1_000_000)

@@ -8,15 +8,18 @@ import faulthandler
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing.connection import Connection
 from typing import Any
 
+from torchyard_trainers.lm.reward_channel import Channel
+
 _PR_SET_PDEATHSIG = 1
+_MAX_TEXT = 4096  # characters of an error
 
 
 def main(function: str, channel: int, stack: int, seconds: float) -> None:
@@ -24,35 +27,32 @@ def main(function: str, channel: int, stack: int, seconds: float) -> None:
 
     Args:
         function: MODULE:FUNCTION.
-        channel: file descriptor of a connection to the trainer.
+        channel: file descriptor of a socket to the trainer.
         stack: file descriptor to which a call that takes too long writes its stack.
         seconds: limit of one call.
     """
     _end_with_parent()
     for descriptor in (channel, stack):
         os.set_inheritable(descriptor, False)
-    connection = Connection(channel)
+    trainer, process = Channel(socket.socket(fileno=channel)), os.getpid()
     act, trouble = _imported(function)
-    _send(connection, *(trouble or ("ready", None)))
+    trainer.send(trouble or ("ready", None))
     if act is None:
         return
     with suppress(EOFError):
         while True:
-            arguments = json.loads(connection.recv_bytes())
+            arguments = trainer.receive()
             # A thread in C ends the process, also while the function holds the interpreter's lock.
             faulthandler.dump_traceback_later(seconds, exit=True, file=stack)
             try:
                 answer = ("result", _plain(act(*arguments)))
-                json.dumps(answer)
+                json.dumps(answer)  # as JSON has it, without a default: another type is the function's error
             except Exception as error:  # noqa: BLE001 - whatever a user's function raises
                 answer = ("error", _described(error))
+            if os.getpid() != process:  # the function forked and both returned: one of them answers
+                os._exit(0)
             faulthandler.cancel_dump_traceback_later()
-            _send(connection, *answer)
-
-
-def _send(connection: Connection, kind: str, value: Any) -> None:
-    """Send JSON: the trainer unpickles nothing that a user's function has made."""
-    connection.send_bytes(json.dumps([kind, value]).encode())
+            trainer.send(answer)
 
 
 def _imported(function: str) -> tuple[Callable[..., Any] | None, tuple[str, str] | None]:
@@ -85,7 +85,8 @@ def _described(error: BaseException) -> str:
     traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     line = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {error}{line}"
+    text = str(error)
+    return f"{type(error).__name__}: {text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + '…'}{line}"
 
 
 def _end_with_parent() -> None:

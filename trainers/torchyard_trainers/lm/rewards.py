@@ -4,24 +4,28 @@ The function may hang, crash, print or change its process: none of that reaches 
 the function. Built-in functions run in this process.
 """
 
-import json
 import math
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
-from multiprocessing import Pipe
 from types import TracebackType
 from typing import IO, Any, Self
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
+from torchyard_trainers.lm.reward_channel import Channel, MessageError
 
 # A worker ends itself at the limit and leaves its stack; it is ended from outside if it cannot.
 GRACE_SECONDS = 5.0
 START_SECONDS = 120.0  # imports of the user's module included
+ANSWER_BYTES = 64 << 10  # limit of an answer, besides _NUMBER_BYTES for each completion
+_NUMBER_BYTES = 64
 _BUILT_IN = "torchyard_trainers."
 
 
@@ -92,19 +96,32 @@ class Rewards:
 
     def _checked(self, found: Any, completions: Sequence[str]) -> list[float]:
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) != len(completions):
-            got = f"{len(found)} of them" if isinstance(found, list | tuple) else repr(found)[:80]
+            got = f"{len(found)} of them" if isinstance(found, list | tuple) else _shown(found)
             raise RewardError(
                 f"trainer.params.reward: {self._name} must return a list of {len(completions)} numbers, one for each "
                 f"completion, and returned {got}"
             )
         for number, completion in zip(found, completions, strict=True):
-            if isinstance(number, bool | int | float) and math.isfinite(number):
+            if _is_finite(number):
                 continue
             raise RewardError(
-                f"trainer.params.reward: {self._name} returned {number!r} for the completion {completion[:80]!r}; "
-                "return a finite number"
+                f"trainer.params.reward: {self._name} returned {_shown(number)} for the completion "
+                f"{completion[:80]!r}; return a finite number"
             )
         return [float(number) for number in found]
+
+
+def _is_finite(number: Any) -> bool:
+    """Return whether it is a number that a float can hold."""
+    try:
+        return isinstance(number, bool | int | float) and math.isfinite(number)
+    except OverflowError:  # an int beyond the largest float
+        return False
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 class _Worker:
@@ -112,7 +129,8 @@ class _Worker:
 
     def __init__(self, function: str, seconds: float) -> None:
         self._name, self._seconds = function, seconds
-        self._connection, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
         self._stack: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         words = [function, str(theirs.fileno()), str(self._stack.fileno()), str(seconds)]
         self._process = subprocess.Popen(
@@ -120,13 +138,14 @@ class _Worker:
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), self._stack.fileno()),
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            process_group=0,  # what the function starts ends with it
         )
         theirs.close()
         self._began = time.monotonic()
 
     def wait_for_start(self) -> None:
         """Wait until the function is imported."""
-        kind, value = self._receive(START_SECONDS, "be imported")
+        kind, value = self._receive(START_SECONDS, "be imported", ANSWER_BYTES)
         if kind == "missing":
             raise ConfigError(f"trainer.params.reward: {self._name!r}, but {value}")
         if kind == "error":
@@ -136,41 +155,60 @@ class _Worker:
         """Send completions to the process; values of a record that JSON lacks, such as times, are sent as text."""
         self._began = time.monotonic()
         try:
-            self._connection.send_bytes(json.dumps([prompts, completions, rows], default=str).encode())
+            self._channel.send([prompts, completions, rows], self._seconds + GRACE_SECONDS)
+        except TimeoutError:
+            self._kill()
+            raise RewardError(
+                f"trainer.params.reward: the process of {self._name} took no completions within {self._seconds:g} s: "
+                "it does not run. Do not stop it, nor close its files, in the function"
+            ) from None
         except OSError as error:
             raise self._gone() from error
 
     def result(self, count: int) -> Any:
         """Return what the function returned for `count` completions."""
-        kind, value = self._receive(self._seconds + GRACE_SECONDS, f"return rewards of {count} completions")
+        act, limit = f"return rewards of {count} completions", ANSWER_BYTES + _NUMBER_BYTES * count
+        kind, value = self._receive(self._seconds + GRACE_SECONDS, act, limit)
         if kind == "error":
             raise RewardError(f"trainer.params.reward: {self._name} failed: {value}")
         return value
 
-    def _receive(self, seconds: float, act: str) -> tuple[str, Any]:
+    def _receive(self, seconds: float, act: str, limit: int) -> tuple[str, Any]:
         left = max(0.0, self._began + seconds - time.monotonic())
         try:
-            if self._connection.poll(left):
-                kind, value = json.loads(self._connection.recv_bytes())  # not `recv`, which unpickles
-                return kind, value
-        except (EOFError, OSError):
-            pass  # the process has closed its end: it ends, or has ended
-        # Changes nothing for a process that ends already: its exit code is determined.
-        self._process.kill()
-        self._process.wait()
-        stack = self._read_stack()
-        if stack or time.monotonic() - self._began >= seconds:
-            limit = "" if act == "be imported" else ", or raise trainer.params.rewardSeconds"
-            where = f"; it was at {stack}" if stack else ""
+            return self._channel.receive_answer(left, limit, lambda: self._process.poll() is None)
+        except MessageError as error:
+            self._kill()
             raise RewardError(
-                f"trainer.params.reward: {self._name} did not {act} within "
-                f"{seconds if act == 'be imported' else self._seconds:g} s{where}. Make it faster{limit}"
-            )
-        raise self._gone()
+                f"trainer.params.reward: the process of {self._name} answered with {error}. Return a list of finite "
+                "numbers, one for each completion, and write to no file that the function has not opened"
+            ) from None
+        except (EOFError, TimeoutError, OSError) as error:
+            raise self._ended(seconds, act, late=isinstance(error, TimeoutError)) from None
+
+    def _ended(self, seconds: float, act: str, *, late: bool) -> RewardError:
+        """Return the error of a process that did not answer, and end it."""
+        if late:
+            self._kill()
+        stack = self._read_stack()
+        if not stack and not late:
+            return self._gone()
+        limit = "" if act == "be imported" else ", or raise trainer.params.rewardSeconds"
+        where = f"; it was at {stack}" if stack else ""
+        return RewardError(
+            f"trainer.params.reward: {self._name} did not {act} within "
+            f"{seconds if act == 'be imported' else self._seconds:g} s{where}. Make it faster{limit}"
+        )
 
     def _gone(self) -> RewardError:
-        code = self._process.wait()
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        """Return the error of a process that has closed its end: it ends, or has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_SECONDS)
+        code = self._process.poll()
+        self._kill()
+        how = "closed its connection" if code is None else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was ended by signal {-code}"
         return RewardError(
             f"trainer.params.reward: the process of {self._name} {how} during a call; its output is in the log"
         )
@@ -178,14 +216,19 @@ class _Worker:
     def _read_stack(self) -> str:
         """Return the innermost line of the stack that the process left at its time limit."""
         self._stack.seek(0)
-        lines = [line.strip() for line in self._stack if line.strip().startswith("File ")]
-        return lines[0] if lines else ""
+        lines = (line.strip() for line in self._stack.read(ANSWER_BYTES).splitlines())
+        return next((line for line in lines if line.startswith("File ")), "")
+
+    def _kill(self) -> None:
+        """End the process and those that the function left in its group."""
+        with suppress(ProcessLookupError):  # the group is gone
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
         """End the process."""
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
+        self._channel.close()
+        self._kill()
         self._stack.close()
 
 
