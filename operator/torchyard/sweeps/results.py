@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,16 +94,36 @@ def best_so_far(sweep: TrainingSweep, results: Sequence[Result]) -> list[float]:
 
 
 def csv_of(sweep: TrainingSweep, results: Sequence[Result]) -> str:
-    """Return the results as CSV, one trial a line."""
+    """Return the results as CSV, one trial a line, in which no text is a formula for a spreadsheet."""
     text = io.StringIO()
     paths = [parameter.path for parameter in sweep.spec.parameters]
     writer = csv.writer(text, lineterminator="\n")
     metric = sweep.spec.objective.metric
-    writer.writerow(["trial", "name", "outcome", "percent", metric, "seconds", "best", "why", *paths])
+    head = ["trial", "name", "outcome", "percent", metric, "seconds", "best", "why", *paths]
+    writer.writerow(map(_cell, head))
     for each in results:
         value = "" if each.value is None else repr(each.value)
         seconds = "" if each.seconds is None else f"{each.seconds:.0f}"
         cells = [each.parameters.get(path, "") for path in paths]
         known = [each.number, each.name, each.outcome, each.percent, value, seconds, int(each.best), each.why]
-        writer.writerow([*known, *cells])
+        writer.writerow(map(_cell, [*known, *cells]))
     return text.getvalue()
+
+
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")  # full-width signs count, too
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell; an apostrophe precedes a text that a spreadsheet would calculate: it may be a stranger's."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # the writer does not quote a carriage return alone
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
