@@ -1,6 +1,7 @@
 """What a round runs with is recorded: Python, packages and code, and no value of a variable."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -57,6 +58,8 @@ def test_code_is_the_python_files_of_the_folder_within_limits(tmp_path, monkeypa
     monkeypatch.setenv("TORCHYARD_CHECKPOINT_DIR", str(tmp_path / "runs/cvrp/checkpoints"))
     (tmp_path / "large.py").write_bytes(b"#" * (recording.MAX_FILE_BYTES + 1))
     (tmp_path / "gone.py").symlink_to("nowhere")
+    (tmp_path / "endless.py").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "blocks.py")
     assert list(code_of(tmp_path)["files"]) == ["a.py", "b.py", "lib/c.py"]
     monkeypatch.setattr(recording, "MAX_FILES", 2)
     assert list(code_of(tmp_path)["files"]) == ["a.py", "b.py"]
@@ -70,6 +73,8 @@ def test_code_is_the_python_files_of_the_folder_within_limits(tmp_path, monkeypa
         ("ref: refs/heads/main", {"packed-refs": f"# pack\n{'b' * 40} refs/heads/main\n"}, "b" * 40),
         ("c" * 40, {}, "c" * 40),
         ("ref: refs/heads/none", {}, None),
+        ("ref: ../../secret", {"../../secret": "password"}, None),
+        ("password", {}, None),
         (None, {}, None),
     ],
 )

@@ -114,6 +114,15 @@ def test_a_record_that_is_missing_or_odd_is_noted_and_the_rest_is_compared(home,
         assert found.notes == ("two has no record of its code and packages",)
 
 
+def test_long_texts_of_a_stranger_are_not_compared_line_by_line(home, capsys):
+    """These two would take difflib minutes."""
+    texts = ["\n".join(str(number * factor % 251) for number in range(120_000)) for factor in (7, 11)]
+    for name, text in zip(("one", "two"), texts, strict=True):
+        run(home, name, spec(), {**STATUS, "environment": name}, {**RECORD, "packages": {"odd": text}})
+    assert main(["diff", "one", "two"]) == 0
+    assert "  odd:\n    120000 and 120000 lines, which differ from line 2 on\n" in capsys.readouterr().out
+
+
 def test_a_run_that_is_not_there_is_named(home, capsys):
     run(home, "one", spec())
     assert main(["diff", "one", "tow"]) == 64

@@ -52,6 +52,17 @@ async def test_a_job_evaluates_the_checkpoint_of_another_by_its_name(laptop, hom
     assert job.status.progress.step == 6
 
 
+async def test_a_built_in_workload_imports_nothing_of_the_folder_that_it_starts_in(laptop, tmp_path):
+    (folder := tmp_path / "strange").mkdir()
+    for name in ("json", "torch", "torchyard_trainers", "torchyard_agent", "runpy", "asyncio", "sitecustomize"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'a').write(__file__)\n")
+    params = {"environment": "bandit", "environmentSteps": 2048}
+    job = await laptop.run(trainer={"name": "vecrl", "params": params}, workingDir=str(folder))
+    assert job.status.state == "Succeeded", job.status.message
+    assert not (folder / "ran").exists()
+    assert job.status.warnings == []  # warm start is on: no file hides a module
+
+
 async def test_a_run_is_traced_while_it_trains(laptop, until):
     laptop.create(trainer=trainer(steps=100_000, evalEvery=100_000), nodes=2, device="cpu")
     laptop.begin()

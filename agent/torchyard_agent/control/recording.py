@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import re
+import stat
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ MAX_BYTES = 512 * 1024
 MAX_PACKAGES = 2000
 MAX_FILES, MAX_ENTRIES, MAX_FILE_BYTES = 500, 20_000, 1 << 20
 """Source files that are read, folder entries that are looked at, and bytes of a file."""
+MAX_REFS_BYTES = 4 << 20
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "build", "dist"})
 
 logger = logging.getLogger(__name__)
@@ -113,10 +115,19 @@ def code_of(folder: Path) -> Dict[str, Any]:
 
 
 def _digest_of_file(path: Path) -> Optional[str]:
+    data = _read(path, MAX_FILE_BYTES)
+    return None if data is None else hashlib.sha256(data).hexdigest()[:16]
+
+
+def _read(path: Path, limit: int) -> Optional[bytes]:
+    """Return a regular file of at most `limit` bytes; a pipe would be waited for, and a device has no end."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.stat().st_size <= MAX_FILE_BYTES else None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(limit + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
     except OSError:  # it was just deleted, or may not be read
         return None
+    return data if data is None or len(data) <= limit else None
 
 
 def commit(folder: Path) -> Optional[str]:
@@ -124,18 +135,24 @@ def commit(folder: Path) -> Optional[str]:
     git = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git" / "HEAD").is_file()), None)
     if git is None:
         return None
-    try:
-        head = (git / "HEAD").read_text(encoding="utf-8").strip()
-        if not head.startswith("ref: "):
-            return head[:64]
-        name = head[len("ref: ") :]
-        if (git / name).is_file():
-            return (git / name).read_text(encoding="utf-8").strip()[:64]
-        packed = (git / "packed-refs").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    found = re.search(rf"^([0-9a-f]+) {re.escape(name)}$", packed, re.MULTILINE)
-    return found[1] if found else None
+    head = _line(git / "HEAD")
+    if not head.startswith("ref: "):
+        return _hash(head)
+    name = head[len("ref: ") :]
+    if (git / name).is_file():
+        return _hash(_line(git / name))
+    packed = _read(git / "packed-refs", MAX_REFS_BYTES) or b""
+    found = re.search(rf"^([0-9a-f]+) {re.escape(name)}$", packed.decode("utf-8", "replace"), re.MULTILINE)
+    return _hash(found[1]) if found else None
+
+
+def _line(path: Path) -> str:
+    return (_read(path, 4096) or b"").decode("utf-8", "replace").strip()
+
+
+def _hash(text: str) -> Optional[str]:
+    """Return a commit; what else a name may lead to, out of the repository too, is nobody's business."""
+    return text if re.fullmatch(r"[0-9a-f]{40,64}", text) else None
 
 
 def driver() -> Optional[str]:

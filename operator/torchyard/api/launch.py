@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torchyard.api.resource import TrainingJob, resolved
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Health
+from torchyard.api.values import BUILT_IN, names_code
 
 MASTER_PORT = 29500  # torchrun's own
 _PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
@@ -136,6 +137,14 @@ DEFAULT_ENV = {
     "PYTHONFAULTHANDLER": "1",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def imports_own_code(spec: TrainingJobSpec) -> bool:
+    """Return whether the workers import modules of the user's: a program, a workload, or a part of a built-in one."""
+    trainer = spec.trainer
+    if trainer is None or trainer.name not in BUILT_IN or spec.preload:
+        return True
+    return any(map(names_code, trainer.params.values()))
 
 
 def worker_command(spec: TrainingJobSpec, script_path: str | None) -> list[str]:

@@ -269,6 +269,7 @@ TAINT_KEY_PATTERN = r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # The workloads that come with us, or MODULE:CLASS of a program's own.
 BUILT_IN = ("cvrp", "vecrl", "lm", "vla", "vlm")
+_CODE = re.compile(rf"{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_-]*")
 TRAINER_PATTERN = rf"^({'|'.join(BUILT_IN)}|{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*)$"
 TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name
 CHECKPOINT_PATTERN = r"^(/[^\x00]*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/(best|step-[0-9]{8,18}))?)$"
@@ -339,6 +340,11 @@ MAX_NODES = 1024
 # `<job>-<incarnation>-<index>` must fit a DNS label: 5 digits of incarnation, 4 of index, 2 hyphens.
 MAX_INCARNATION = 99_999
 MAX_JOB_NAME = MAX_NAME - 2 - len(str(MAX_INCARNATION)) - len(str(MAX_NODES - 1))
+
+
+def names_code(value: object) -> bool:
+    """Return whether a parameter is written MODULE:NAME, as code of the user's is."""
+    return isinstance(value, str) and _CODE.fullmatch(value) is not None
 
 
 def pod_name(job_name: str, incarnation: int, index: int) -> str:

@@ -14,6 +14,7 @@ from torchyard.client.errors import TorchYardError
 
 MAX_SHOWN = 120  # characters of a value
 MAX_LINES = 200  # of the difference between two texts
+MAX_COMPARED = 20_000  # lines of two texts: comparing takes time with their square
 MAX_DEPTH = 12
 
 Value = str | int | float | bool | None
@@ -131,7 +132,13 @@ def _of_section(section: str, left: Mapping[str, Value], right: Mapping[str, Val
 
 
 def _text_lines(left: str, right: str) -> Iterator[str]:
-    found = list(difflib.unified_diff(left.splitlines(), right.splitlines(), n=1, lineterm=""))[2:]
+    one, two = left.splitlines(), right.splitlines()
+    if len(one) + len(two) > MAX_COMPARED:
+        pairs = zip(one, two, strict=False)
+        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(two)))
+        yield f"{len(one)} and {len(two)} lines, which differ from line {same + 1} on"
+        return
+    found = list(difflib.unified_diff(one, two, n=1, lineterm=""))[2:]
     yield from found[:MAX_LINES]
     if len(found) > MAX_LINES:
         yield f"... and {len(found) - MAX_LINES} more lines"

@@ -8,6 +8,7 @@ from pathlib import Path
 from torchyard.api import launch
 from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
+from torchyard.interpreter import own_environment
 from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
 from torchyard.local.runs import SOURCE_FOLDER
@@ -39,6 +40,10 @@ def pod_environment(
         for name, value in inherited.items()
         if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
     }
+    if not launch.imports_own_code(spec):
+        # What lies in the folder, `json.py` for instance, is no part of the job: the agent and the workers import it
+        # only where the job names code of its own.
+        env = own_environment(env, PYTHONSAFEPATH="1")
     # Every pod believes it has the machine to itself; without this each would start a thread a core.
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))
     # As on a cluster, a pod sees the GPUs it asked for and no others.

@@ -16,7 +16,7 @@ from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
-from torchyard.api.values import BUILT_IN, MODULE_PATTERN
+from torchyard.api.values import BUILT_IN, names_code
 from torchyard.sweeps.space import bound, element, grid_size, strange, trial_spec
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 
@@ -267,7 +267,7 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     job, metric = spec.job_template.spec, spec.objective.metric
     known: tuple[str, ...] = ()
     # A part of the workload that is the user's own, such as an environment, may report others.
-    own_part = job.trainer is not None and any(_is_code(value) for value in job.trainer.params.values())
+    own_part = job.trainer is not None and any(names_code(value) for value in job.trainer.params.values())
     if job.trainer is not None and job.trainer.name in BUILT_IN and not own_part:
         known = trainer_metrics(job.trainer.name)
     elif job.metrics.patterns and job.trainer is None:
@@ -278,8 +278,3 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         reported = ", ".join(known[:30])
         fix = f"did you mean {meant}? " if meant else ""
         yield "objective.metric", f"the job never reports {shown(metric)}", f"{fix}use one of {reported}"
-
-
-def _is_code(value: object) -> bool:
-    """Whether a parameter is written MODULE:NAME."""
-    return isinstance(value, str) and re.fullmatch(rf"{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*", value) is not None
