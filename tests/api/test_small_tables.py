@@ -102,3 +102,4 @@ def test_a_reason_reads_as_cause_evidence_next_step():
         "a worker failed (rank 1 of cvrp-0-1: ValueError: x); see `torchyard logs`"
     )
     assert say("Suspending") == "the workers are asked to save a checkpoint and to stop"
+    assert say("X\x1b[2J", "\x1b]0;owned\x07a\r\n\u202eb\x9b\tc") == "X: a b c"

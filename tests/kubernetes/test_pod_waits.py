@@ -273,6 +273,11 @@ def test_what_the_kubelet_lacks_is_named(name):
     assert container_waiting.event(kind, message) == expected
 
 
+def test_an_event_that_anyone_may_have_written_is_one_line_of_text():
+    message = "\x1b[2J\x1b]0;owned\x07x\x9b31m\u202e\n\ty"
+    assert container_waiting.event("FailedMount", message) == ("VolumeNotMounted", "x31m y")
+
+
 def test_a_pod_whose_node_is_not_ready_is_marked_so_by_the_control_plane():
     ready = {"type": "Ready", "status": "False"}
     running = container("running", startedAt="2026-11-21T10:00:05Z")

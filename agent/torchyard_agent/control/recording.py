@@ -151,7 +151,7 @@ def _line(path: Path) -> str:
 
 
 def _hash(text: str) -> Optional[str]:
-    """Return a commit; what else a name may lead to, out of the repository too, is nobody's business."""
+    """Return a commit; None for other text, to which a name may lead out of the repository."""
     return text if re.fullmatch(r"[0-9a-f]{40,64}", text) else None
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from torchyard.api.formatting import one_line
 from torchyard.api.values import TableEnum
 
 MAX_MESSAGE = 1024
@@ -536,9 +537,10 @@ def say(code: str, evidence: str = "", *, advice: str = "") -> str:
 
     Args:
         code: of a reason; a code of the cluster or of another version is quoted.
-        evidence: what proves it.
+        evidence: what proves it; messages of programs, pods and events are in it, which anyone may write.
         advice: replaces the reason's own next step.
     """
+    code, evidence = one_line(code), one_line(evidence)
     reason = Reason.of(code)
     if reason is None:
         return (f"{code}: {evidence}" if evidence else code)[:MAX_MESSAGE]

@@ -2,6 +2,7 @@
 
 import re
 
+from torchyard.api.formatting import one_line
 from torchyard.api.reasons import Reason
 from torchyard.kubernetes.diagnostics import scheduler_message, termination
 from torchyard.kubernetes.manifests import names
@@ -121,4 +122,4 @@ def _pull_fault(waiting: Waiting) -> str:
 
 
 def _short(message: str) -> str:
-    return " ".join(message.split())[:MAX_MESSAGE]
+    return one_line(" ".join(message.split()))[:MAX_MESSAGE]
