@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.reconcile.world import START, World
 
+from torchyard.api.reasons import Kind, Reason
 from torchyard.api.resource import read_status, status_document
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.gang import pause_end
@@ -83,3 +84,18 @@ def test_a_job_that_trains_loses_nothing_with_the_new_facts():
     world = World(2).to_running()
     document = json.loads(json.dumps(status_document(world.status)))
     assert read_status(without_facts(document)) == world.status
+
+
+def test_a_reason_of_a_later_version_is_kept_and_has_no_properties():
+    attempt = {"round": 1, "reason": "LaterReason", "cause": {"class": "LaterCause"}}
+    written = {"state": "Recovering", "reason": "LaterReason", "attempts": [attempt]}
+    status = read_status(written)
+    assert status.attempts[0].cause is not None
+    reasons = [status.reason, status.attempts[0].reason, status.attempts[0].cause.class_]
+    assert [(each.kind, each.stalls, each.counted, Reason.of(each)) for each in reasons] == [
+        (Kind.OTHER, False, True, None)
+    ] * 3
+    again = status_document(status)
+    assert (again["reason"], again["attempts"][0]["reason"]) == ("LaterReason", "LaterReason")
+    assert again["attempts"][0]["cause"]["class"] == "LaterCause"
+    assert (read_status({}).reason, bool(read_status({}).reason)) == ("", False)

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     FAILURE = "failure"  # how a pod or a worker ended: the cause of a round's end
     FINAL = "final"  # why a job ended
     OPERATOR = "operator"  # what keeps the operator from its work
+    OTHER = "other"  # a code of the cluster or of another version
 
 
 class _Entry(Struct, frozen=True, kw_only=True):
@@ -89,6 +90,11 @@ class Reason(TableEnum):
     repeatable: bool
     tried_once_more: bool
     start_attempts: int
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Reason":
+        """Keep a code of another version, which has no properties here, so that its status can be read."""
+        return cls.unlisted(_entry(Kind.OTHER, str(value), ""))
 
     @classmethod
     def of(cls, code: str) -> "Reason | None":
@@ -530,6 +536,10 @@ class Reason(TableEnum):
         "the folder of the run cannot be written",
         "free disk space or make it writable; it is tried again",
     )
+
+
+# Of a status that was never written, and of a round that is open.
+NO_REASON = Reason.unlisted(_entry(Kind.OTHER, "", ""))
 
 
 def say(code: str, evidence: str = "", *, advice: str = "") -> str:

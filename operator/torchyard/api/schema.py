@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api import values
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
@@ -62,8 +63,10 @@ def status_schema() -> Schema:
 
 def status_of(model: type[msgspec.Struct]) -> Schema:
     """Return the schema of a status that the operator alone writes."""
-    described = structural(msgspec.json.schema(model, schema_hook=values.schema))
-    return {**_without_defaults(described), MAP_TYPE: "atomic"}
+    document = msgspec.json.schema(model, schema_hook=values.schema)
+    if Reason.__name__ in document["$defs"]:
+        document["$defs"][Reason.__name__] = {"type": "string"}  # other versions of the operator know other reasons
+    return {**_without_defaults(structural(document)), MAP_TYPE: "atomic"}
 
 
 @cache

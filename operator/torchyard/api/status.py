@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchyard.api import values
-from torchyard.api.reasons import say
+from torchyard.api.reasons import NO_REASON, Reason, say
 from torchyard.api.values import TableEnum, Time, doc
 
 
@@ -206,7 +206,7 @@ class Cause(StatusModel, frozen=True, kw_only=True):
     pod: Annotated[str, doc("Pod name.")] = ""
     node: Annotated[str, doc("Node name.")] = ""
     exit_code: Annotated[int | None, doc("Exit code, or 128 + signal.")] = None
-    class_: Annotated[str, doc("Reason code of the failure.")] = field(default="", name="class")
+    class_: Annotated[Reason, doc("Reason code of the failure.")] = field(default=NO_REASON, name="class")
     exception: Annotated[str, doc("Exception type and message.")] = ""
     lines: Annotated[list[str], doc("Last lines of the failing rank.")] = field(default_factory=list)
 
@@ -219,7 +219,7 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     ]
     start_time: Annotated[Time | None, doc("When it opened.")] = None
     end_time: Annotated[Time | None, doc("When it closed; absent while open.")] = None
-    reason: Annotated[str, doc("Why it ended, a reason code.")] = ""
+    reason: Annotated[Reason, doc("Why it ended, a reason code.")] = NO_REASON
     cause: Annotated[Cause | None, doc("First cause.")] = None
     answer: Annotated[str, doc("How a program that reports no saves answered when it was asked to save and stop.")] = ""
     counted: Annotated[bool, doc("Charged to the restart budget.")] = False
@@ -315,7 +315,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
     state: Annotated[State, doc("Where the job is in its life; empty only before the first visit.")] = State.NEW
-    reason: Annotated[str, doc("Why the job is in this state: one CamelCase reason code.")] = ""
+    reason: Annotated[Reason, doc("Why the job is in this state: one CamelCase reason code.")] = NO_REASON
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
     conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
@@ -354,7 +354,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
 
 
-def with_reason(status: TrainingJobStatus, state: State, reason: str, evidence: str = "") -> TrainingJobStatus:
+def with_reason(status: TrainingJobStatus, state: State, reason: Reason, evidence: str = "") -> TrainingJobStatus:
     """Return the status in another state, with a reason and its sentence."""
     return replace(status, state=state, reason=reason, message=say(reason, evidence))
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,12 +31,19 @@ class TableEnum(StrEnum):
     def __new__(cls, entry: Struct) -> Self:
         """Create a member with the other fields of its entry as attributes."""
         text, *others = entry.__struct_fields__
-        value = getattr(entry, text)
-        member = str.__new__(cls, value)
-        member._value_ = value
+        member = str.__new__(cls, getattr(entry, text))
+        member._value_ = str(member)
         for name in others:
             setattr(member, name, getattr(entry, name))
         return member
+
+    @classmethod
+    def unlisted(cls, entry: Struct) -> Self:
+        """Return a value of this type that its table does not have: a text of another version."""
+        # Enum replaces __new__ of its classes by a look-up.
+        member = TableEnum.__dict__["_new_member_"](cls, entry)
+        member._name_ = member._value_
+        return cast("Self", member)
 
 
 class Duration(float):

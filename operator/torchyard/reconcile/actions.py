@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
 
 
@@ -66,7 +67,7 @@ class EmitEvent(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
     """Record one event for a transition."""
 
     type: Literal["Normal", "Warning"]
-    reason: str
+    reason: Reason
     message: str
 
 

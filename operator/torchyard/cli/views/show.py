@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchyard.api.formatting import addressed, clean, plural, size, span
+from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, Phase, State
 from torchyard.cli.views.live import STATE_STYLES
@@ -59,7 +60,7 @@ def head(job: TrainingJob, controlled: bool, now: float, detached: str = "", *, 
     sentence = addressed(clean(job.status.message), job.metadata.name, flags)
     if interrupted(job, controlled):
         safe = "; its newest checkpoint is safe" if job.status.checkpoint is not None else ""
-        reason, sentence = "", detached or f"Its processes are gone{safe}."
+        reason, sentence = NO_REASON, detached or f"Its processes are gone{safe}."
     seconds = age(job, now)
     line = Text.assemble(
         (job.metadata.name, "bold"),
