@@ -18,7 +18,7 @@ from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.core.world import World
+from torchyard_trainers.core.world import World, device_reason, pick_device
 
 MIB = 1024**2
 SIZES = {"width": 64, "heads": 4, "vocabulary": 2000, "length": 96, "batch": 96, "steps": 4}
@@ -42,8 +42,18 @@ def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(siz
         micro_batch,
     )
     assert division(SimpleNamespace(global_batch=10), session) == divided
-    found = describe(SimpleNamespace(global_batch=10), session)
-    assert found == f"training on cpu: {size} process(es), ddp, bf16; a step is 10 samples, {parts}"
+    found = describe(SimpleNamespace(global_batch=10), session, "cpu")
+    assert found == f"training on cpu (device: cpu): {size} process(es), ddp, bf16; a step is 10 samples, {parts}"
+
+
+def test_a_run_that_was_not_told_where_to_train_says_why_it_trains_there(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    built = device_reason("auto", pick_device("auto", 0))
+    assert built == f"device: auto, torch {torch.__version__} is built without CUDA"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    hidden = device_reason("auto", pick_device("auto", 0))
+    assert hidden == "device: auto, CUDA_VISIBLE_DEVICES is '', which hides every GPU"
 
 
 def search(per_rank, share, most=None):

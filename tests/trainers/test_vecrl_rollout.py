@@ -1,6 +1,7 @@
 """What a rollout plays, what its samples are worth, and what is counted of it."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,7 +165,35 @@ def test_an_evaluation_counts_the_first_episode_of_every_agent_and_no_second_one
     environment = Countdown()
     policy = Policy(settled(), environment)
     session = session_of(VecRL(settled()))
-    assert Evaluator(policy, environment).qualities(session, 5).tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+    played = Evaluator(policy, environment).episodes(session, 5)
+    assert played.quality.tolist() == [13.0, 3.0, 13.0, 3.0, 13.0]
+    assert played.length.tolist() == [3.0] * 5
+
+
+class Coin(Countdown):
+    """Episodes of two agents that end when they choose action 1; the quality is the number of steps."""
+
+    def reset(self, numbers):
+        return {"left": torch.zeros(len(numbers), 2)}
+
+    def step(self, state, actions, numbers):
+        over = actions == 1
+        return Outcome(state, torch.ones(over.shape), over, torch.zeros_like(over), None)
+
+    def quality(self, episode_return, terminated):
+        return episode_return
+
+
+def test_sampled_episodes_follow_the_probabilities_of_the_policy_in_any_batch_and_greedy_ones_the_most_likely_action():
+    policy = SimpleNamespace(logits=lambda seen: torch.tensor([0.75, 0.25]).log().expand(len(seen), 2, 2))
+    evaluator, session = Evaluator(policy, Coin()), session_of(VecRL(settled()))
+    greedy = evaluator.episodes(session, 40)
+    assert greedy.quality.tolist() == greedy.length.tolist() == [9.0] * 40, "never ends by itself"
+    sampled = evaluator.episodes(session, 2000, sampled=True)
+    assert sampled.quality.tolist() == sampled.length.tolist()
+    assert sampled.length.mean().item() == pytest.approx((1 - 0.75**9) / 0.25, abs=0.15)
+    assert (sampled.length == 1).double().mean().item() == pytest.approx(0.25, abs=0.04)
+    assert torch.equal(evaluator.episodes(session, 2000, at_once=300, sampled=True).length, sampled.length)
 
 
 def test_metrics_are_of_completed_episodes_and_count_them():

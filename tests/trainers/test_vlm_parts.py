@@ -149,7 +149,9 @@ def test_a_benchmark_reports_the_environment_steps_of_rollouts_with_their_learni
         work.prepare(session, step)
         found |= work.after_step(session, step + 1, optimize(work, session, optimizer, step, {}).metrics)
     assert found["envStepsPerSecond"] > 0
-    assert work.measure(session) == {"envStepsPerSecond": found["envStepsPerSecond"]}
+    read = session.parallel.module.positions.shape[-1]
+    assert found["tokensPerSecond"] == found["envStepsPerSecond"] * read
+    assert work.measure(session) == {name: found[name] for name in ("envStepsPerSecond", "tokensPerSecond")}
 
 
 @pytest.mark.parametrize("params", [{"freezeVision": True}, {"loraRank": 2}], ids=["frozen", "lora"])

@@ -128,7 +128,7 @@ def _sized(work: Workload, session: Session, run: Run, step: int, optimizer: Opt
     share, passes = micro_batches.division(work, session)
     run.reporter.batch(share, work.global_batch, passes)
     if session.world.is_main:
-        curves.say(micro_batches.describe(work, session))
+        curves.say(micro_batches.describe(work, session, run.config.device))
     return session
 
 

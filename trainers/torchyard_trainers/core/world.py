@@ -191,6 +191,20 @@ def device_name(device: torch.device) -> str:
     return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
 
 
+def device_reason(setting: str, device: torch.device) -> str:
+    """Return why a process trains where it does: the setting, and with `auto` what it found.
+
+    Args:
+        setting: `auto`, `cuda` or `cpu`.
+        device: that `pick_device` returned for it.
+    """
+    if setting != "auto":
+        return f"device: {setting}"
+    if device.type == "cuda":
+        return f"device: auto, {torch.cuda.device_count()} GPU(s) visible"
+    return f"device: auto, {_missing(0, 0).split(':')[0]}"
+
+
 def make_deterministic(device: torch.device, *, on: bool = True) -> None:
     """Make the same world compute the same bits; do not fill new memory, which costs time and changes no result.
 

@@ -1,4 +1,4 @@
-"""Greedy evaluation: the first episode of each agent, in environments that no training run ever uses."""
+"""Evaluation: the first episode of each agent, greedy or sampled, in environments that no training run ever uses."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchyard_trainers.core.device import can_sync
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.graphs import Graphed
-from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.rl.environment import Environment, State
 from torchyard_trainers.rl.rollout import Policy
@@ -25,12 +25,20 @@ class Episodes(NamedTuple):
 
     state: State
     total: Tensor  # [n, A] return
+    steps: Tensor  # [n, A] length so far, float32
     over: Tensor  # [n, A] bool
     died: Tensor  # [n, A] bool: over, and not cut off
 
 
+class Played(NamedTuple):
+    """What came of episodes, [episodes] float64 each."""
+
+    quality: Tensor  # the environment's measure
+    length: Tensor  # steps
+
+
 class Evaluator:
-    """Plays greedy episodes under a policy whose weights change in place."""
+    """Plays episodes under a policy whose weights change in place."""
 
     def __init__(
         self,
@@ -52,51 +60,65 @@ class Evaluator:
         self.policy, self._environment, self._everywhere = policy, environment, everywhere
         self._advance = Graphed(self._played, wanted=graphs)
 
-    def qualities(self, session: Session, episodes: int, *, at_once: int | None = None) -> Tensor:
-        """Return the environment's measure of each of `episodes` greedy episodes: [episodes] float64. Collective.
+    def episodes(self, session: Session, episodes: int, *, at_once: int | None = None, sampled: bool = False) -> Played:
+        """Return the environment's measure of each of `episodes` episodes, and their lengths. Collective.
 
         Every agent's first episode counts, however long it takes: counting episodes in the order in which they end
-        would favour short ones. Episodes are cut off at the environment's limit. A rank plays `at_once` environments
-        together; None: all of its own.
+        would favour short ones. Episodes are cut off at the environment's limit.
+
+        Args:
+            session: of the run.
+            episodes: of all ranks.
+            at_once: environments that a rank plays together; None: all of its own.
+            sampled: draw actions from the policy, as in training, in place of taking the most likely ones.
         """
         agents = self._environment.agents
         copies = -(-episodes // agents)
         device = session.world.device
 
         def measure(ids: list[int]) -> Tensor:
-            return self._first_episodes(torch.tensor(ids, device=device))
+            return self._first_episodes(torch.tensor(ids, device=device), sampled=sampled)
 
         found = over_ranks(session, measure, copies, at_once=at_once)
-        return found.flatten()[:episodes]
+        return Played(*found.flatten(0, 1)[:episodes].unbind(-1))
 
-    def _first_episodes(self, ids: Tensor) -> Tensor:
-        """Play environments `ids` [n] until every agent's first episode is over; return their quality: [n, A]."""
+    def _first_episodes(self, ids: Tensor, *, sampled: bool) -> Tensor:
+        """Play environments `ids` [n] until every first episode is over; return quality and length, [n, A, 2]."""
         environment = self._environment
         none = torch.zeros(len(ids), environment.agents, dtype=torch.bool, device=ids.device)
         (start,) = evaluation_draws(ids, 0, 1, environment.draws)
-        episodes = Episodes(environment.reset(start), none.float(), none, none)
+        episodes = Episodes(environment.reset(start), none.float(), none.float(), none, none)
         steps = math.gcd(environment.limit, STEPS_AT_ONCE)
+        choices = environment.agents * environment.actions
         for first in range(1, environment.limit + 1, steps):
-            episodes = self._advance(episodes, evaluation_draws(ids, first, steps, environment.draws))
+            numbers = evaluation_draws(ids, first, steps, environment.draws)
+            noise = gumbel(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None
+            episodes = self._advance(episodes, numbers, noise)
             if self._everywhere(bool(episodes.over.all())):
                 break
-        return environment.quality(episodes.total, episodes.died)
+        return torch.stack([environment.quality(episodes.total, episodes.died), episodes.steps], -1)
 
-    def _played(self, episodes: Episodes, numbers: Tensor) -> Episodes:
-        """Take one step for each row of `numbers` [steps, n, draws]."""
-        state, total, over, died = episodes
-        for each in numbers:
-            action = self.policy.logits(self._environment.observe(state)).argmax(-1)
+    def _played(self, episodes: Episodes, numbers: Tensor, noise: Tensor | None) -> Episodes:
+        """Take one step for each row of `numbers` [steps, n, draws] and of `noise` [steps, n, A actions], if any."""
+        state, total, steps, over, died = episodes
+        for number, each in enumerate(numbers):
+            logits = self.policy.logits(self._environment.observe(state))
+            action = (logits if noise is None else logits + noise[number].view(logits.shape)).argmax(-1)
             state, reward, terminated, truncated, _ = self._environment.step(state, action, each)
-            total = total + reward.masked_fill(over, 0)
+            total, steps = total + reward.masked_fill(over, 0), steps + ~over
             died = died | (terminated & ~over)
             over = over | terminated | truncated
             if can_sync(over) and self._everywhere(bool(over.all())):
                 break
-        return Episodes(state, total, over, died)
+        return Episodes(state, total, steps, over, died)
 
 
 def evaluation_draws(ids: Tensor, first: int, steps: int, draws: int) -> Tensor:
     """Return the uniform numbers of `steps` steps from `first` on, for episodes `ids` [n]: [steps, n, draws]."""
-    keys = sample_keys(stream_key(EVALUATION_SEED, "evaluation", held_out=True), ids)
-    return uniform(split_keys(split_keys(keys, steps, offset=first), draws)).transpose(0, 1)
+    return uniform(evaluation_keys(ids, first, steps, draws))
+
+
+def evaluation_keys(ids: Tensor, first: int, steps: int, count: int, purpose: str = "evaluation") -> Tensor:
+    """Return `count` random keys for each of `steps` steps from `first` on, for episodes [n]: [steps, n, count]."""
+    keys = sample_keys(stream_key(EVALUATION_SEED, purpose, held_out=True), ids)
+    return split_keys(split_keys(keys, steps, offset=first), count).transpose(0, 1)

@@ -145,7 +145,7 @@ class VecRL(Workload):
             policy = Policy(self.settings, environment).to(session.world.device)
             self._evaluator = Evaluator(policy, environment, graphs=self.settings.compile)
         session.parallel.copy_to(self._evaluator.policy)
-        found = self._evaluator.qualities(session, self.settings.eval_episodes)
+        found = self._evaluator.episodes(session, self.settings.eval_episodes).quality
         return {self._measure: float(found.mean())}
 
     def score(self, metrics: Mapping[str, float]) -> float | None:

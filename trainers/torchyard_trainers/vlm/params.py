@@ -124,11 +124,15 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
 
 METRICS = (
     *rl.METRICS,
+    "episodeLength",
     "expertAccuracy",
     "successRate",
     "successRateCloned",
     "successRateHigh",
     "successRateLow",
+    "successRateSampled",
+    "successRateSampledHigh",
+    "successRateSampledLow",
     "successRateUntrained",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""

@@ -32,6 +32,7 @@ from torchyard_trainers.vlm.models import RENAMED, Policy, build_policy, check_s
 from torchyard_trainers.vlm.params import Settings
 from torchyard_trainers.vlm.prompt import make_prompt
 from torchyard_trainers.vlm.rollouts import Player
+from torchyard_trainers.vlm.tower import granularity
 
 SUCCESS = "successRate"  # a measure that is 0 or 1 for each episode
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")  # of the text model; the vision tower has other names
@@ -89,6 +90,8 @@ class VisionLanguagePolicy(Workload):
             style=settings.prompt,
             folder=folder,
         )
+        side = settings.image_size // granularity(self._config.vision_config)
+        self._tokens = len(self.prompt.before) + side**2 + len(self.prompt.after)  # of image and prompt
         self.player = Player(settings, self.environment)
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._clock = 0.0
@@ -178,8 +181,11 @@ class VisionLanguagePolicy(Workload):
         return metrics
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return the mean quality of greedy episodes; of a success rate, also its 95 % confidence interval."""
-        settings, module = self.settings, session.parallel.module
+        """Return the mean quality of greedy and of sampled episodes, and the mean length of greedy ones.
+
+        Of a success rate, also its 95 % confidence intervals.
+        """
+        settings, module, measure = self.settings, session.parallel.module, self.environment.measure
         sharded = session.parallel.strategy in SHARDED
         module.eval()
         evaluator = Evaluator(
@@ -187,17 +193,23 @@ class VisionLanguagePolicy(Workload):
             self.environment,
             everywhere=(lambda over: everywhere(session, over)) if sharded else bool,
         )
-        found = evaluator.qualities(session, settings.eval_episodes, at_once=settings.eval_batch)
+        metrics: dict[str, float] = {}
+        for name in (measure, f"{measure}Sampled"):
+            played = evaluator.episodes(
+                session, settings.eval_episodes, at_once=settings.eval_batch, sampled=name != measure
+            )
+            metrics[name] = float(played.quality.mean())
+            if measure == SUCCESS:
+                low, high = wilson(float(played.quality.sum()), len(played.quality))
+                metrics |= {f"{name}Low": low, f"{name}High": high}
+            if name == measure:
+                metrics["episodeLength"] = float(played.length.mean())
         module.train()
-        measure = self.environment.measure
-        if measure != SUCCESS:
-            return {measure: float(found.mean())}
-        low, high = wilson(float(found.sum()), len(found))
-        return {SUCCESS: float(found.mean()), f"{SUCCESS}Low": low, f"{SUCCESS}High": high}
+        return metrics
 
     def measure(self, _session: Session) -> dict[str, float]:
         """See `Measured`: the rate of a rollout with its optimizer steps, the median of those of the benchmark."""
-        return {"envStepsPerSecond": statistics.median(self._paces)} if self._paces else {}
+        return self._rates(statistics.median(self._paces)) if self._paces else {}
 
     def write_report(self, session: Session, folder: Path, curves: Path) -> list[Path]:
         """See `WritesReport`: pictures of episodes, and of the measure over steps."""
@@ -221,8 +233,8 @@ class VisionLanguagePolicy(Workload):
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings, measure = self.settings, self.environment.measure
-        names = [measure, *(f"{measure}{each}" for each in ("Low", "High", "Untrained", "Cloned"))]
-        names += ["episodeReturn", "episodes"]
+        kinds = ("", "Low", "High", "Sampled", "SampledLow", "SampledHigh", "Untrained", "Cloned")
+        names = [*(f"{measure}{each}" for each in kinds), "episodeLength", "episodeReturn", "episodes"]
         steps = settings.rollouts * settings.horizon * settings.environments
         model = settings.model if settings.pretrained is None else settings.pretrained
         interval = (
@@ -232,7 +244,8 @@ class VisionLanguagePolicy(Workload):
         )
         text = (
             f"{model}, {self.environment.instruction}: {measure} {metrics[measure]:.3f}{interval} over "
-            f"{settings.eval_episodes} greedy episodes after {steps} environment steps; untrained "
+            f"{settings.eval_episodes} greedy episodes after {steps} environment steps, sampled "
+            f"{metrics.get(f'{measure}Sampled', math.nan):.3f}, untrained "
             f"{metrics.get(f'{measure}Untrained', math.nan):.3f}"
         )
         return {
@@ -250,7 +263,11 @@ class VisionLanguagePolicy(Workload):
         if not before:
             return {}
         self._paces.append(self.settings.environments * self.settings.horizon / seconds)
-        return {"envStepsPerSecond": self._paces[-1]}
+        return self._rates(self._paces[-1])
+
+    def _rates(self, pace: float) -> dict[str, float]:
+        """Return environment steps per second, and the tokens of image and prompt that the policy read for them."""
+        return {"envStepsPerSecond": pace, "tokensPerSecond": pace * self._tokens}
 
 
 class Greedy:

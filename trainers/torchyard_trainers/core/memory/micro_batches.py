@@ -27,7 +27,7 @@ from torchyard_trainers.core.memory.limits import Memory, memory_of
 from torchyard_trainers.core.optimizers import as_one, set_rate
 from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
-from torchyard_trainers.core.world import device_name
+from torchyard_trainers.core.world import device_name, device_reason
 
 FILE = "micro-batch.json"
 # A trial is at most this many times as large as the last size that fitted: small sizes do not extrapolate well.
@@ -42,8 +42,14 @@ def division(work: Workload, session: Session) -> tuple[int, int]:
     return share, 0 if session.packing is not None else -(-share // min(share, session.micro_batch or share))
 
 
-def describe(work: Workload, session: Session) -> str:
-    """Return a line that says where a run trains, and how its global batch is divided."""
+def describe(work: Workload, session: Session, setting: str) -> str:
+    """Return a line that says where a run trains and why there, and how its global batch is divided.
+
+    Args:
+        work: of the run.
+        session: of the run.
+        setting: `device` of the config.
+    """
     world, size = session.world, session.world.size
     share, passes = division(work, session)
     if session.packing is not None:
@@ -51,7 +57,8 @@ def describe(work: Workload, session: Session) -> str:
     else:
         parts = f"{'at most ' if work.global_batch % size else ''}{share} of each process in {passes} pass(es)"
     return (
-        f"training on {device_name(world.device)}: {size} process(es), {session.parallel.strategy}, "
+        f"training on {device_name(world.device)} ({device_reason(setting, world.device)}): {size} process(es), "
+        f"{session.parallel.strategy}, "
         f"{session.precision.name}; a step is {work.global_batch} samples, {parts}"
     )
 
