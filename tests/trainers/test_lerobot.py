@@ -7,6 +7,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
@@ -14,7 +15,8 @@ from tests.support.trainers.gangs import Yard
 from tests.support.trainers.lerobot import FPS, TASKS, episodes_of, write_lerobot
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.data.lerobot import Frames, open_lerobot
+from torchyard_trainers.core.data.lerobot import open_lerobot
+from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.exits import ConfigError, DataError, Exit
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.params import resolve_params
@@ -145,6 +147,7 @@ def value(name, row, wrong):
         (value("action", 8, float("nan")), r"file-000.parquet, episode 1, frame 1, field 'action': is \[nan\]"),
         (value("frame_index", 3, 9), r"episode 0, frame 3, field 'frame_index': is 9, expected 3"),
         (value("task_index", 2, 5), r"episode 0, frame 2, field 'task_index': is 5"),
+        (value("timestamp", 9, 0.4), r"1, frame 2, field 'timestamp': is 0.4 s, expected 0.2 s at the 10 frames per s"),
         (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),
         (value(IMAGE, 1, OUTSIDE), rf"frame 1, field '{IMAGE}': '../../x' is not a file in the dataset"),
         (cut("data/chunk-000/file-000.parquet", 900), r"file-000.parquet: not a readable Parquet file"),
@@ -158,6 +161,96 @@ def test_bad_data_is_named(tmp_path, damage, message):
     with pytest.raises(DataError, match=message) as caught:
         (source := recordings(folder)).read(range(len(source)))
     assert caught.value.code is Exit.DATA
+
+
+def metadata(name, change):
+    """Change a JSON object, the first line of a file with one in each, or the columns of a Parquet file."""
+
+    def damage(folder):
+        path = folder / "meta" / name
+        if name.endswith("parquet"):
+            columns = parquet.read_table(path).to_pydict()
+            change(columns)
+            parquet.write_table(pa.table(columns), path)
+            return
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        change(rows[0])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return damage
+
+
+def put(name, wrong, at=None):
+    return lambda tree: tree[name].__setitem__(at, wrong) if at is not None else tree.__setitem__(name, wrong)
+
+
+EPISODES, FEATURES = "episodes/chunk-000/file-000.parquet", "features"
+ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("version", "damage", "message"),
+    [
+        (
+            "v3.0",
+            metadata("info.json", put("codebase_version", "v2.0")),
+            "codebase_version is 'v2.0'; v2.1 and v3.0 can",
+        ),
+        ("v3.0", metadata("info.json", put("fps", True)), "info.json: fps is True, expected frames per second above 0"),
+        ("v3.0", metadata("info.json", put("fps", float("inf"))), "info.json: fps is inf, expected frames"),
+        (
+            "v3.0",
+            metadata("info.json", put("fps", 30)),
+            "frame 1, field 'timestamp': is 0.1 s, expected 0.0333333 s at the 30 fr",
+        ),
+        (
+            "v3.0",
+            metadata("info.json", put(FEATURES, ONE_NUMBER, ACTION)),
+            r"shape of feature 'action' is \['a'\], exp",
+        ),
+        ("v3.0", metadata("info.json", lambda tree: tree[FEATURES].pop(IMAGE)), "needs at least one camera"),
+        (
+            "v2.1",
+            metadata("info.json", put("chunks_size", 0)),
+            "'chunks_size' is 0, expected a whole number of 1 or more",
+        ),
+        (
+            "v2.1",
+            metadata("episodes.jsonl", put("episode_index", 1)),
+            "lists episode 1 more than once; remove the other",
+        ),
+        ("v2.1", metadata("episodes.jsonl", put("length", True)), "line 1: field 'length' is True, expected a whole"),
+        ("v2.1", metadata("tasks.jsonl", put("task", None)), "field 'task' is None, expected the text of a task"),
+        ("v2.1", metadata("episodes_stats.jsonl", put("stats", 3)), "line 1: field 'stats' is 3, expected an object"),
+        ("v3.0", metadata(EPISODES, put("data/file_index", None, 1)), "record 2: field 'data/file_index' is None, exp"),
+        (
+            "v3.0",
+            metadata(EPISODES, put(f"videos/{IMAGE}/from_timestamp", None, 1)),
+            "from_timestamp' is None, expected a",
+        ),
+        (
+            "v3.0",
+            metadata("stats.json", put(ACTION, 3)),
+            "stats.json: the statistics of 'action' are 3, expected an obj",
+        ),
+        (
+            "v3.0",
+            metadata("stats.json", put(ACTION, ["x"], "max")),
+            r"'max' of 'action' is \['x'\], expected numbers; com",
+        ),
+        (
+            "v3.0",
+            metadata("stats.json", put(ACTION, [-1], "std")),
+            r"'std' of 'action' is \[-1.0\], expected 0 or more",
+        ),
+        ("v3.0", metadata("stats.json", put(ACTION, [7], "min")), r"'min' of 'action' is 7, above 'max', 0.2; compute"),
+    ],
+)
+def test_bad_metadata_is_named(tmp_path, version, damage, message):
+    folder = write_lerobot(tmp_path / "data", version, LENGTHS, video=version == "v3.0")
+    damage(folder)
+    with pytest.raises(DataError, match=message):
+        (source := recordings(folder, kind="min-max")).read(range(len(source)))
 
 
 @pytest.mark.parametrize(

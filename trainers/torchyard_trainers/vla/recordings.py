@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchyard_trainers.core.data.frames import Videos, decode_image, fitted
-from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot, statistics_fault
+from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot, statistics_fault
+from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
@@ -79,6 +80,8 @@ class Recordings:
         """
         self._dataset, self._episodes, self._size = dataset, list(episodes), image_size
         self._cameras = list(cameras) or dataset.cameras
+        if not self._cameras:
+            raise DataError(f"{dataset.folder}: no feature is an image or a video; the model needs at least one camera")
         for name in self._cameras:
             if name not in dataset.cameras:
                 raise DataError(f"{dataset.folder}: no camera {name!r}; it has {', '.join(dataset.cameras) or 'none'}")

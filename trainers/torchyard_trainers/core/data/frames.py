@@ -68,7 +68,10 @@ class Videos:
         if best is not None and abs(best.time - second) <= tolerance:
             return np.asarray(best.to_ndarray(format="rgb24"))
         nearest = "none" if best is None else f"the nearest is at {best.time:.4f} s"
-        raise DataError(f"{place}: {path} has no frame at {second:.4f} s ({nearest}); copy the file again")
+        raise DataError(
+            f"{place}: {path} has no frame at {second:.4f} s ({nearest}); copy the file again, or correct fps in "
+            "meta/info.json"
+        )
 
     def _container(self, path: Path, place: str) -> Any:
         import av

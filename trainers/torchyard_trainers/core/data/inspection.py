@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.frames import Videos, decode_image
-from torchyard_trainers.core.data.lerobot import Episode, Frames, LeRobot, open_lerobot, statistics_fault
+from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot, statistics_fault
+from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.exits import DataError
 
 PROBLEMS = 20  # that are listed; the others are counted
