@@ -8,7 +8,8 @@ pytestmark = pytest.mark.e2e
 
 LEARNED = {
     *("loss", "policyLoss", "valueLoss", "entropy", "approxKl", "clipFraction", "gradNorm", "explainedVariance"),
-    *("episodes", "rolloutEpisodes", "episodeReturn", "successRate", "expertAccuracy"),
+    *("episodes", "rolloutEpisodes", "episodeReturn", "successRate", "successRateSampled", "episodeLength"),
+    "expertAccuracy",
 }
 
 

@@ -250,7 +250,8 @@ def test_an_environment_of_ones_own_is_named_module_class():
     assert "walk" in work.assets()["words.txt"]
     session = session_of(work)
     work.prepare(session, 0)
-    assert work.evaluate(session).keys() == {"successRate", "successRateLow", "successRateHigh"}
+    rates = {f"successRate{kind}{end}" for kind in ("", "Sampled") for end in ("", "Low", "High")}
+    assert work.evaluate(session).keys() == {*rates, "episodeLength"}
 
 
 @pytest.mark.parametrize(
