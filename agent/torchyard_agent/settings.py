@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Mapping, Optional, Pattern, Sequence, Tuple
 from urllib.parse import urlsplit
 
+from torchyard_agent.telemetry.milestones import TOTAL_STEPS, Milestones, read_milestones
+
 USAGE = "python torchyard-agent.pyz [--listen 127.0.0.1:PORT] -- COMMAND [ARG ...]"
 
 
@@ -40,6 +42,8 @@ class Settings:
     preload: Tuple[str, ...]
     hooks: bool
     patterns: Tuple[Pattern[str], ...]
+    milestones: Optional[Milestones]
+    total_steps: Optional[int]
     termination_log: Optional[Path]
     completion_file: Optional[Path]
     record_folder: Optional[Path]
@@ -89,6 +93,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         preload=tuple(name.strip() for name in env.get("TORCHYARD_PRELOAD", "").split(",") if name.strip()),
         hooks=env.get("TORCHYARD_HOOKS", "1") != "0",
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),
+        milestones=read_milestones(env),
+        total_steps=int(_number(env, TOTAL_STEPS, 0)) or None,
         termination_log=_path(env.get("TORCHYARD_TERMINATION_LOG")),
         completion_file=_completion_file(env),
         record_folder=_path(env.get("TORCHYARD_CHECKPOINT_DIR")),

@@ -136,7 +136,11 @@ def test_the_agent_is_told_what_the_spec_says():
             gracePeriod="1m30s",
             launcher={"warmStart": False},
             preload=["numpy", "a.b"],
-            metrics={"patterns": ["loss=(?P<loss>.*)"]},
+            metrics={
+                "patterns": ["loss=(?P<loss>.*)"],
+                "totalSteps": 500,
+                "milestones": {"metric": "loss", "percents": [10, 30]},
+            },
             logging={"tensorboard": False},
         ).spec
     )
@@ -147,6 +151,8 @@ def test_the_agent_is_told_what_the_spec_says():
         "TORCHYARD_PRELOAD": "numpy,a.b",
         "TORCHYARD_CURVES": "jsonl",
         "TORCHYARD_METRIC_PATTERNS": '["loss=(?P<loss>.*)"]',
+        "TORCHYARD_TOTAL_STEPS": "500",
+        "TORCHYARD_MILESTONES": '{"metric": "loss", "percents": [10, 30]}',
     }
 
 

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from tests.support.reconcile.scenarios import condition, fail, recover
 from tests.support.reconcile.world import START, World
 
-from torchyard.api.spec_workload import Trainer
+from torchyard.api.spec_workload import Metrics, Milestones, Trainer
+from torchyard.api.status import MAX_METRICS
 from torchyard.reconcile.actions import EmitEvent, WriteStatus
 from torchyard.reconcile.observed import GpuReport, RankReport
 from torchyard.reconcile.plan import plan
@@ -19,6 +20,28 @@ def test_progress_rate_and_time_left_are_what_the_ranks_report():
     assert (progress.step, progress.total_steps, progress.percent, progress.eta_seconds) == (20, 100, 20.0, 40)
     assert world.status.throughput.steps_per_second == 2.0
     assert world.status.metrics == {"loss": pytest.approx(1 / 21)}
+
+
+def test_a_value_at_a_milestone_stays_as_it_was_reported_first():
+    world = World(1).to_running()
+    milestones = Milestones(metric="loss", percents=[10, 30])
+    world.job = replace(world.job, spec=replace(world.job.spec, metrics=Metrics(milestones=milestones)))
+    reported = (
+        {"loss": 0.5, "loss@10%": 0.5},
+        {"loss": 0.4},  # of a later round, whose program knows nothing of the earlier one
+        {"loss": 0.3, "loss@10%": 0.3, "loss@30%": 0.3},
+        {f"a{number}": 1.0 for number in range(90)},
+    )
+    kept = []
+    for step, metrics in enumerate(reported, 1):
+        agent = world.agents[world.at(0)]
+        world.agents[world.at(0)] = replace(agent, reports=(replace(agent.reports[0], step=step, metrics=metrics),))
+        world.settle()
+        kept.append({name: value for name, value in world.status.metrics.items() if not name.startswith("a")})
+    first = {"loss@10%": 0.5}
+    both = first | {"loss@30%": 0.3}
+    assert kept == [first | {"loss": 0.5}, first | {"loss": 0.4}, both | {"loss": 0.3}, both]
+    assert len(world.status.metrics) == MAX_METRICS
 
 
 @pytest.mark.parametrize(("made", "rate"), [(None, 3.0), (20, 2.0), (1, None), (0, None), (-1, None)])

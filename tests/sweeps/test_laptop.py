@@ -46,6 +46,32 @@ SWEEP = {
         },
     },
 }
+# A program that knows nothing of TorchYard. A bad value waits behind its first rung until it is asked to save; nothing
+# else ends it.
+SCRIPT = """
+import os, pathlib, signal, sys
+value, state = float(sys.argv[1]), pathlib.Path(os.environ["TORCHYARD_CHECKPOINT_DIR"], "saved")
+signal.signal(signal.SIGTERM, lambda *_: (state.touch(), os._exit(0)))
+print("resumed" if state.exists() else "began", flush=True)
+for step in range(1, 11):
+    print(f"step {step}/10 loss={value / step}", flush=True)
+    if value > 1 and step == 3 and not state.exists():
+        signal.pause()
+"""
+PLAIN = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "algorithm": {"name": "grid"},
+    "earlyStopping": {"name": "asha"},
+    "parameters": [{"path": "args[1]", "choice": [1, 2]}],
+    "jobTemplate": {
+        "spec": {
+            "command": [sys.executable],
+            "args": ["program.py", "1"],
+            "metrics": {"patterns": [r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>\S+)"]},
+            "launcher": {"warmStart": False},
+        }
+    },
+}
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
 
 
@@ -103,3 +129,14 @@ def test_a_killed_sweep_goes_on_and_its_results_are_there(home, tmp_path):
     assert "differs in `spec.objective`" in refused.stderr
     assert torchyard(tmp_path, "sweep", "rm", "tune").returncode == 0
     assert not list((home / "runs").glob("tune-*"))
+
+
+def test_a_plain_script_is_saved_and_stopped_at_a_rung(home, tmp_path):
+    (tmp_path / "program.py").write_text(SCRIPT)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**SWEEP, "spec": PLAIN}))
+    done = torchyard(tmp_path, "run", "sweep.yaml")
+    assert done.returncode == 0, done.stderr
+    good, bad = json.loads(torchyard(tmp_path, "sweep", "show", "tune", "-o", "json").stdout)["trials"]
+    assert (good["outcome"], good["value"]) == ("complete", 0.1)
+    assert (bad["outcome"], bad["percent"], bad["value"]) == ("stopped", 10, 2.0), "the loss after step 1 of 10"
+    assert (home / "runs/tune-1/checkpoints/saved").exists(), "SIGTERM asks it to save"

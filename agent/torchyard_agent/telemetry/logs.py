@@ -38,7 +38,6 @@ class RankLog:
 
     Attributes:
         lines: the last lines, without colours; of a line that was overwritten, what a terminal would show.
-        metrics: newest value of each named group of the patterns.
         matches: values of each matching line that was read by the last `follow` or `finish`, in order.
     """
 
@@ -46,7 +45,6 @@ class RankLog:
         self.path = log_dir / f"rank-{rank}.log"
         self.rank = rank
         self.lines: Deque[str] = deque(maxlen=KEPT_LINES)
-        self.metrics: Dict[str, float] = {}
         self.matches: List[Dict[str, float]] = []
         self._patterns = patterns
         self._partial = b""
@@ -59,7 +57,7 @@ class RankLog:
             return 0
 
     def follow(self) -> List[str]:
-        """Return whole lines written since the last call, at most a megabyte of them; update `metrics` and `matches`.
+        """Return whole lines written since the last call, at most a megabyte of them; update `matches`.
 
         The file is cut at `ROTATE_BYTES`: what a program writes faster than it is read is skipped.
         """
@@ -148,7 +146,6 @@ class RankLog:
             if match:
                 found.update(_numbers(match.groupdict()))
         if found:
-            self.metrics.update(found)
             self.matches.append(found)
 
 

@@ -13,11 +13,13 @@ import os
 import threading
 import time
 from collections import deque
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.telemetry import observation
+from torchyard_agent.telemetry.milestones import MILESTONES, TOTAL_STEPS, Milestones, read_milestones
 
 INTERVAL = 1.0
 _RATE_WINDOW = 30.0
@@ -150,15 +152,31 @@ def report(
     known = writer.document.get("checkpoint", {}).get("step")
     if checkpoint_step is not None:
         document["checkpoint"] = {"step": int(checkpoint_step), "time": time.time()}
-    document["metrics"] = {
-        **document.get("metrics", {}),
-        **{name: value for name, value in numbers.items() if math.isfinite(value)},
-    }
+    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    document["metrics"] = {**document.get("metrics", {}), **finite}
+    passed = _passed(document)
+    # First, since only so many metrics are sent.
+    document["metrics"] = {**passed, **document["metrics"]}
     writer.document = document  # one assignment: the writing thread sees the old document or the new one
     if fresh:
         writer.start()
-    if checkpoint_step is not None and checkpoint_step != known:
+    if passed or (checkpoint_step is not None and checkpoint_step != known):
         writer.write()
+
+
+def _passed(document: Dict[str, Any]) -> Dict[str, float]:
+    """Return the values at milestones that this report is the first one to have passed."""
+    milestones = _milestones(os.environ.get(MILESTONES, ""))
+    if milestones is None:
+        return {}
+    given = os.environ.get(TOTAL_STEPS, "")
+    total = document.get("totalSteps") or (int(given) if given.isdecimal() else None)
+    return milestones.passed(document["step"], total, document["metrics"])
+
+
+@lru_cache(maxsize=1)
+def _milestones(text: str) -> Optional[Milestones]:
+    return read_milestones({MILESTONES: text})
 
 
 def _number(name: str, value: Any) -> float:

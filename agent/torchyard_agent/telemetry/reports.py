@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from torchyard_agent.files import is_number, is_text, is_whole, read_json
+from torchyard_agent.telemetry.milestones import Milestones
 
 _TRIMMED = (
     "round",
@@ -25,6 +26,10 @@ _TRIMMED = (
 )
 _MAX_METRICS = 64
 _MAX_ARTIFACTS = 16
+_NO_TOTAL = (
+    "the total number of steps is unknown, so that no value of {metric} is kept for early stopping: "
+    "report total_steps, or give spec.metrics.totalSteps"
+)
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
@@ -120,9 +125,27 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 class Reports:
-    """The newest report of each local rank of one round."""
+    """The newest report of each local rank of one round.
 
-    def __init__(self, run_dir: Path, round_number: int, first_rank: int, procs: int) -> None:
+    Args:
+        run_dir: of the report files.
+        round_number: reports of another round are ignored.
+        first_rank: global rank of local rank 0.
+        procs: number of local ranks.
+        milestones: values to keep of programs that do not know of them.
+        total_steps: of programs that do not report it.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        round_number: int,
+        first_rank: int,
+        procs: int,
+        *,
+        milestones: Optional[Milestones] = None,
+        total_steps: Optional[int] = None,
+    ) -> None:
         self._run_dir = run_dir
         self._round = round_number
         self._first_rank = first_rank
@@ -131,6 +154,8 @@ class Reports:
         self._extra: Dict[int, Dict[str, Any]] = {}
         self._lines: Dict[int, int] = {}
         self._procs = procs
+        self._milestones, self._total_steps = milestones, total_steps
+        self._kept: Dict[int, Dict[str, float]] = {}  # milestones by local rank
 
     def read(self) -> None:
         """Look at the files again; those that are broken or of another round are as if they were not there."""
@@ -146,6 +171,7 @@ class Reports:
             report = understood(read_json(path) or {})
             if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
+                self._keep(local_rank)
 
     def add(self, local_rank: int, fields: Dict[str, Any], lines: int = 0) -> None:
         """Lay `fields` over what the file of `local_rank` says, or stand in for it.
@@ -156,6 +182,7 @@ class Reports:
         known = self._extra.get(local_rank, {})
         metrics = {**known.get("metrics", {}), **fields.get("metrics", {})}
         self._extra[local_rank] = {**known, **fields, "metrics": metrics, "time": time.time()}
+        self._keep(local_rank)
 
     def counted(self, local_rank: int) -> int:
         """Return the step in the report file of `local_rank`, 0 before it has one."""
@@ -165,12 +192,35 @@ class Reports:
         """One report a local rank, in order of rank; ranks that never reported are left out."""
         found = []
         for local_rank in range(self._procs):
-            file, extra = self._files.get(local_rank), self._extra.get(local_rank, {})
-            if file is None and self._lines.get(local_rank):
-                extra = {"step": self._lines[local_rank], **extra}
-            report = join(file, extra)
+            report = self._joined(local_rank)
             if report is not None:
                 rank = self._first_rank + local_rank
                 # Below a plain command another launcher may count ranks: this pod is one member all the same.
                 found.append({"round": self._round, "phase": "step", **report, "rank": rank, "localRank": local_rank})
         return found
+
+    def _joined(self, local_rank: int) -> Optional[Dict[str, Any]]:
+        file, extra = self._files.get(local_rank), self._extra.get(local_rank, {})
+        if file is None and self._lines.get(local_rank):
+            extra = {"step": self._lines[local_rank], **extra}
+        report = join(file, extra)
+        if report is None:
+            return None
+        if self._total_steps is not None:
+            report = {"totalSteps": self._total_steps, **report}
+        if self._milestones is not None:
+            # First, since only so many metrics are sent.
+            report = {**report, "metrics": {**self._kept.get(local_rank, {}), **report.get("metrics", {})}}
+            if "totalSteps" not in report and self._milestones.metric in report["metrics"]:
+                missing = _NO_TOTAL.format(metric=self._milestones.metric)
+                report["warnings"] = [*report.get("warnings", []), missing]
+        return report
+
+    def _keep(self, local_rank: int) -> None:
+        """Keep the values at the milestones that a rank has just passed."""
+        report = self._joined(local_rank) if self._milestones is not None else None
+        if self._milestones is None or report is None:
+            return
+        passed = self._milestones.passed(report["step"], report.get("totalSteps"), report["metrics"])
+        if passed:
+            self._kept.setdefault(local_rank, {}).update(passed)

@@ -108,7 +108,14 @@ class RoundRun:
         self.standstill = HangDetector(settings.stall_seconds)
         _clean(settings.run_dir)
         self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
-        self.reports = Reports(settings.run_dir, self.number, first, procs)
+        self.reports = Reports(
+            settings.run_dir,
+            self.number,
+            first,
+            procs,
+            milestones=settings.milestones,
+            total_steps=settings.total_steps,
+        )
         self._axis = Axis()
         self._curves: Optional[Curves] = None
         if settings.curves_folder is not None and int(spec["nodeRank"]) == 0:
@@ -144,7 +151,8 @@ class RoundRun:
             if lines:
                 fresh[log.rank] = lines
             if log.matches:
-                self.reports.add(local_rank, from_patterns(log.metrics), len(log.matches))
+                for match in log.matches:  # one by one: a value at a milestone is that of its step
+                    self.reports.add(local_rank, from_patterns(match), lines=1)
                 matches[local_rank] = log.matches
         self.reports.read()
         self._store(matches)

@@ -264,5 +264,11 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
         env["TORCHYARD_CURVES"] = "jsonl,tensorboard" if spec.logging.tensorboard else "jsonl"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
+    if spec.metrics.total_steps is not None:
+        env["TORCHYARD_TOTAL_STEPS"] = str(spec.metrics.total_steps)
+    if spec.trainer is None and (milestones := spec.metrics.milestones) is not None:
+        # Built-in workloads keep them themselves, with their checkpoints.
+        kept = {"metric": milestones.metric, "percents": milestones.percents}
+        env["TORCHYARD_MILESTONES"] = json.dumps(kept)
     env.update({variable.name: variable.value for variable in spec.env if variable.name == HOOKS_ENV})
     return env

@@ -149,11 +149,16 @@ class Parallelism(Model, frozen=True, kw_only=True):
 class Milestones(Model, frozen=True, kw_only=True):
     """Values of one metric that stay in `status.metrics`, under `METRIC@PERCENT%`."""
 
-    metric: Annotated[Annotated[str, Meta(min_length=1, max_length=64)], doc("A metric that the workload reports.")]
+    metric: Annotated[Annotated[str, Meta(min_length=1, max_length=64)], doc("A metric that the job reports.")]
     percents: Annotated[
         list[Annotated[int, Meta(ge=1, le=99)]],
         Meta(min_length=1, max_length=8, description="Percents of the job's steps after which its value is kept."),
     ]
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Names under which the values are reported, by percent."""
+        return {percent: f"{self.metric}@{percent}%" for percent in self.percents}
 
 
 class Metrics(Model, frozen=True, kw_only=True):
@@ -167,8 +172,15 @@ class Metrics(Model, frozen=True, kw_only=True):
             "`loss=(?P<loss>[0-9.]+)`. Every matching line is a point of the curves in metrics.jsonl.",
         ),
     ] = field(default_factory=list)
+    total_steps: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        doc(
+            "Steps of the whole run, of scripts that do not report them: for progress, remaining time and the early "
+            "stopping of sweeps. `total_steps` of a pattern or of a report wins."
+        ),
+    ] = None
     milestones: Annotated[
-        Milestones | None, doc("Values to keep, of workloads; a sweep sets this to compare its trials.")
+        Milestones | None, doc("Values to keep in the status; a sweep sets this to compare its trials.")
     ] = None
     interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = (
         Duration.default("10s")

@@ -13,7 +13,7 @@ from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
-from torchyard.sweeps.rules import NEVER_TUNED, NO_RUNGS, TEMPLATE_RULES
+from torchyard.sweeps.rules import NEVER_TUNED, NO_TOTAL, TEMPLATE_RULES, TOTAL_GROUPS, TOTAL_STEPS
 from torchyard.sweeps.schema import spec_schema
 from torchyard.sweeps.status import TrainingSweepStatus
 
@@ -77,8 +77,7 @@ def _spec() -> Schema:
     template["spec"] = {**job, "description": template["spec"]["description"]}
     for rule in TEMPLATE_RULES:
         _rule(template["spec"], rule.cel, f"{rule.what}: {rule.fix}", at=rule.path)
-    rungs = "!has(self.earlyStopping) || has(self.jobTemplate.spec.trainer)"
-    _rule(spec, rungs, ": ".join(NO_RUNGS), at="earlyStopping")
+    _rule(spec, _total_is_known(), ": ".join(NO_TOTAL), at="earlyStopping")
     for name in _FIXED:
         # Below trainer.params the server compares nothing; the operator compares digests.
         _rule(fields[name], "self == oldSelf", f"it cannot change once the sweep exists: {_FIX}")
@@ -99,6 +98,24 @@ def _spec() -> Schema:
     for kind in ("float", "int"):
         _add_rules_of_a_range(parameter["properties"][kind], kind)
     return spec
+
+
+def _total_is_known() -> str:
+    """Return the rule that `rules.faults` has about the steps of scripts with patterns."""
+    job, metrics = "self.jobTemplate.spec", "self.jobTemplate.spec.metrics"
+    total = " || ".join(f"each.contains('(?P<{group}>')" for group in TOTAL_GROUPS)
+    return " || ".join(
+        (
+            "!has(self.earlyStopping)",
+            f"has({job}.trainer)",
+            f"!has({metrics})",
+            f"!has({metrics}.patterns)",
+            f"size({metrics}.patterns) == 0",
+            f"has({metrics}.totalSteps)",
+            f"{metrics}.patterns.exists(each, {total})",
+            f"self.parameters.exists(each, each.path == '{TOTAL_STEPS}')",
+        )
+    )
 
 
 def _add_rules_of_a_range(bounds: Schema, kind: str) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from torchyard.api.spec_workload import Milestones
 from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.spec import EarlyStopping, TrainingSweepSpec
 
@@ -56,16 +57,18 @@ def rungs(stopping: EarlyStopping | None) -> list[int]:
     return found
 
 
-def milestone(metric: str, percent: int) -> str:
-    """Return the name that a workload reports the value of a rung by."""
-    return f"{metric}@{percent}%"
+def milestones_of(spec: TrainingSweepSpec) -> Milestones | None:
+    """Return the values that a trial reports at its rungs; None: it has none."""
+    percents = rungs(spec.early_stopping)
+    return Milestones(metric=spec.objective.metric, percents=percents) if percents else None
 
 
 def rung_values(spec: TrainingSweepSpec, trial: Trial) -> dict[int, float]:
     """Return the values of a trial by percent: as they were stored, else as its job reports them."""
     found: dict[int, float] = {}
-    for percent in rungs(spec.early_stopping):
-        value = trial.record.values.get(str(percent), trial.metrics.get(milestone(spec.objective.metric, percent)))
+    milestones = milestones_of(spec)
+    for percent, name in milestones.names.items() if milestones is not None else ():
+        value = trial.record.values.get(str(percent), trial.metrics.get(name))
         if value is not None:
             found[percent] = value
     return found

@@ -22,7 +22,12 @@ from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, T
 
 Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."
-NO_RUNGS = ("a script reports no values at shares of its steps", "use a workload (trainer), or leave earlyStopping out")
+NO_TOTAL = (
+    "the patterns of the job find no total number of steps, of which rungs are percents",
+    "give jobTemplate.spec.metrics.totalSteps, or a pattern with a group total_steps",
+)
+TOTAL_STEPS = "metrics.totalSteps"
+TOTAL_GROUPS = ("total_steps", "totalSteps")
 _MANY = 10**9
 _GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
 # What identifies a trial as the job of its sweep, or is the sweep's to decide.
@@ -70,6 +75,13 @@ TEMPLATE_RULES = (
         fix="use earlyStopping",
         cel="!has(self.metrics) || !has(self.metrics.milestones)",
         broken=lambda job: job.metrics.milestones is not None,
+    ),
+    TemplateRule(
+        path="launcher.kind",
+        what="without an agent nothing reads the metrics of a trial",
+        fix="use agent",
+        cel="!has(self.launcher) || !has(self.launcher.kind) || self.launcher.kind == 'agent'",
+        broken=lambda job: job.launcher.kind != "agent",
     ),
     TemplateRule(
         path="trainer.mode",
@@ -252,9 +264,20 @@ def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
             yield "algorithm.name", what, "use larger steps, fewer values, or random"
     elif spec.algorithm.name == "cmaes" and all(parameter.choice for parameter in spec.parameters):
         yield "algorithm.name", "cmaes searches numbers, and every parameter is a choice", "use tpe, random or grid"
-    stopping = spec.early_stopping
-    if stopping is not None and spec.job_template.spec.trainer is None:
-        yield "earlyStopping", *NO_RUNGS
+    if spec.early_stopping is not None and not _total_is_known(spec):
+        yield "earlyStopping", *NO_TOTAL
+
+
+def _total_is_known(spec: TrainingSweepSpec) -> bool:
+    """Return whether trials may report how many steps they have; what a script without patterns does is not known."""
+    job = spec.job_template.spec
+    return (
+        job.trainer is not None
+        or not job.metrics.patterns
+        or job.metrics.total_steps is not None
+        or any(parameter.path == TOTAL_STEPS for parameter in spec.parameters)
+        or any(f"(?P<{group}>" in pattern for group in TOTAL_GROUPS for pattern in job.metrics.patterns)
+    )
 
 
 def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:

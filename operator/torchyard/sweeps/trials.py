@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from torchyard.api.formatting import clean
 from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_workload import Milestones
 from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.values import since
-from torchyard.sweeps.outcomes import Trial, rungs
+from torchyard.sweeps.outcomes import Trial, milestones_of
 from torchyard.sweeps.resource import (
     KIND,
     MAX_REJECTED,
@@ -77,8 +76,7 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         spec = replace(template, suspend=True)
     else:
         spec = trial_spec(template, record.parameters)
-    if percents := rungs(sweep.spec.early_stopping):
-        milestones = Milestones(metric=sweep.spec.objective.metric, percents=percents)
+    if (milestones := milestones_of(sweep.spec)) is not None:
         spec = replace(spec, metrics=replace(spec.metrics, milestones=milestones))
     metadata = ObjectMeta(
         name=trial_name(sweep.metadata.name, record.number),

@@ -72,6 +72,7 @@ FIXED: tuple[Fixed, ...] = (
             "health.nonFinite",
             "health.stall",
             "metrics.patterns",
+            "metrics.totalSteps",
             "metrics.milestones",
             "logging",
             "scheduling.gang",

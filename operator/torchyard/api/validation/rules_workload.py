@@ -75,6 +75,15 @@ PROGRAM: tuple[Rule, ...] = (
     ),
     Rule(
         scope="",
+        field="metrics.totalSteps",
+        what="a built-in trainer reports its steps itself",
+        fix="leave it out; trainer.params says how long it trains",
+        holds=lambda spec: spec.trainer is None or spec.metrics.total_steps is None,
+        cel="!has(self.trainer) || !has(self.metrics.totalSteps)",
+        reads=("trainer",),
+    ),
+    Rule(
+        scope="",
         field="workingDir",
         what="{value} is relative, and without an agent there is nothing it is relative to",
         fix="give an absolute path, or use launcher.kind: agent",

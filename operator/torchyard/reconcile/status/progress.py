@@ -110,7 +110,6 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     if throughput.steps_per_second is None and (rate := _observed_rate(status, lead, step)):
         throughput = replace(throughput, steps_per_second=_short(rate))
     checkpoint = newest_checkpoint(reports, None if _has_none(view, lead) else status.checkpoint, step)
-    metrics = sorted((name[:MAX_NAME], _short(value)) for name, value in lead.metrics.items() if _finite(value))
     attempts = status.attempts
     if attempts:
         attempts = [*attempts[:-1], replace(attempts[-1], end_step=max(attempts[-1].end_step, step))]
@@ -118,7 +117,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         status,
         progress=_progress(view, status, lead, step, throughput),
         throughput=throughput,
-        metrics=dict(metrics[:MAX_METRICS]) or status.metrics,
+        metrics=_metrics(view, lead.metrics) or status.metrics,
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
         batch=lead.batch or status.batch,
@@ -126,6 +125,18 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         attempts=attempts,
         artifacts=list(lead.artifacts) or status.artifacts,
     )
+
+
+def _metrics(view: View, reported: Mapping[str, float]) -> dict[str, float]:
+    """Return the checked metrics; a value at a milestone stays as it was reported first, also in later rounds."""
+    found = {name[:MAX_NAME]: _short(value) for name, value in sorted(reported.items()) if _finite(value)}
+    milestones = view.job.spec.metrics.milestones
+    if milestones is None or not found:
+        return dict(list(found.items())[:MAX_METRICS])
+    names = [name[:MAX_NAME] for name in milestones.names.values()]
+    kept = {name: value for name, value in (found | view.job.status.metrics).items() if name in names}
+    others = [(name, value) for name, value in found.items() if name not in kept]
+    return dict(sorted([*kept.items(), *others[: MAX_METRICS - len(kept)]]))
 
 
 def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> list[str]:
