@@ -103,7 +103,7 @@ class Agent:
         interpreter = torchrun_interpreter(settings.command[0])
         kind = classify(settings.command, interpreter)
         self.warm = WarmStart(kind, zygote_environment(env, procs), settings.preload, wanted=settings.warm_start)
-        self.workers = Workers(settings, kind, env, procs, self.warm)
+        self.workers = Workers(settings, kind, env, procs, self.warm, recording=self.recording)
         self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
         self._publish()
         self.sync.start()

@@ -85,3 +85,13 @@ def test_the_commit_is_read_without_git(tmp_path, head, files, found):
             (tmp_path / ".git" / name).write_text(f"{text}\n")
     (tmp_path / "below").mkdir()
     assert commit(tmp_path / "below") == found
+
+
+@pytest.mark.e2e
+def test_a_round_that_ends_at_once_is_recorded_and_its_digest_reported(pod, tmp_path):
+    one = pod("true", TORCHYARD_CHECKPOINT_DIR=str(tmp_path / "checkpoints"))
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    record = json.loads((tmp_path / "checkpoints" / FILE).read_text())
+    assert one.intake.state(one.name)["environment"] == record["digest"]

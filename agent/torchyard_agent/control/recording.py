@@ -1,7 +1,7 @@
 """What a round runs with, for comparisons of runs: Python, packages, code; never the values of variables.
 
-The agent of node rank 0 starts this file in the interpreter of the workers, at the lowest priority, writes what it
-prints into `environment.json` of the checkpoint folder, and reports its digest.
+The agent of node rank 0 starts this file in the interpreter of the workers, writes what it prints into
+`environment.json` of the checkpoint folder, and reports its digest. It takes a fifth of a second of processor time.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ class Recording:
     def __init__(self, folder: Optional[Path]) -> None:
         self.digest = ""
         self._folder = folder
+        self._thread: Optional[threading.Thread] = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the newest round is still being recorded."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self, interpreter: str, number: int) -> None:
         """Record the environment of a round; a failure is logged and changes nothing else.
@@ -55,7 +61,8 @@ class Recording:
         if self._folder is None:
             return
         arguments = (self._folder, [interpreter, "-c", python_code("control.recording")], number)
-        threading.Thread(target=self._record, args=arguments, name="recording", daemon=True).start()
+        self._thread = threading.Thread(target=self._record, args=arguments, name="recording", daemon=True)
+        self._thread.start()
 
     def _record(self, folder: Path, command: List[str], number: int) -> None:
         try:
@@ -68,7 +75,7 @@ class Recording:
             temporary.replace(folder / FILE)
             self.digest = digest
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            # One that ended at once takes the recorder with it.
+            # A round that is stopped at once takes the recorder with it.
             logger.info("the environment of round %d is not recorded: %s", number, error)
 
 
@@ -80,8 +87,6 @@ def digest_of(record: Dict[str, Any]) -> str:
 
 def main() -> None:
     """Print the record as JSON."""
-    if hasattr(os, "nice"):
-        os.nice(19)
     json.dump(
         {
             "schema": SCHEMA,

@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import Any, Dict, List, Optional
 
+from torchyard_agent.control.recording import Recording
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
@@ -21,6 +22,8 @@ from torchyard_agent.workers.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.workers.zygote_client import WarmStart
 
 _LEAVE_SECONDS = 5.0
+_RECORD_SECONDS = 3.0
+"""How long a round that is over already waits for the record of its environment; others have it long before."""
 _NEVER_STARTED = -1  # stands for the process id of a launcher there never was
 
 logger = logging.getLogger(__name__)
@@ -35,20 +38,25 @@ class Workers:
         env: of the workers.
         procs: local world size where a command does not say it.
         warm: the zygote, or why there is none.
+        recording: of the environment of rounds.
 
     Attributes:
         round: the round that runs; None between rounds. The HTTP thread reads it, too.
         exit: how the newest round ended here, as docs/protocol.md has it; None before the first.
     """
 
-    def __init__(self, settings: Settings, kind: Any, env: Dict[str, str], procs: int, warm: WarmStart) -> None:
+    def __init__(
+        self, settings: Settings, kind: Any, env: Dict[str, str], procs: int, warm: WarmStart, *, recording: Recording
+    ) -> None:
         self.settings, self.kind, self.env, self.procs, self.warm = settings, kind, env, procs, warm
+        self.recording = recording
         self.round: Optional[RoundRun] = None
         self.exit: Optional[Dict[str, Any]] = None
         self.port = ReservedPort()
         self._echo = LogForwarder(sys.stdout.buffer)
         self._last_reports: List[Dict[str, Any]] = []
         self._statuses: Dict[int, int] = {}
+        self._record_deadline: Optional[float] = None
 
     def start(self, command: Dict[str, Any], number: int) -> bool:
         """Start the round of a `run` command; False: not yet, torch is still being imported.
@@ -83,6 +91,8 @@ class Workers:
         for rank, lines in run.follow().items():
             self._echo.say(rank, lines)
         if run.launcher in self._statuses:
+            if self._waits_for_record(run, now):
+                return False
             self._ended(run, self._statuses.pop(run.launcher))
             return True
         if run.hangs(now):
@@ -100,6 +110,14 @@ class Workers:
             logger.warning("round %d: killed what was left of the workers", run.number)
             kill_descendants(os.getpid(), self.warm.pids())
         return False
+
+    def _waits_for_record(self, run: RoundRun, now: float) -> bool:
+        """Whether a round that ended at once is not over yet, since its environment is still being recorded."""
+        if run.asked or run.preempted or not self.recording.busy:
+            return False
+        if self._record_deadline is None:
+            self._record_deadline = now + _RECORD_SECONDS
+        return now < self._record_deadline
 
     def stop(self, now: float) -> None:
         """SIGTERM to the launcher of the round; SIGKILL follows to what is left."""
@@ -162,7 +180,7 @@ class Workers:
             self._echo.say(rank, lines)
         self.exit = run.ended(status)
         self._last_reports = run.reports.all()
-        self.round = None
+        self.round = self._record_deadline = None
         self.reap()
         bound_stderr()
         logger.info("round %d ended: code %d%s", run.number, self.exit["code"], f", {left} killed" if left else "")

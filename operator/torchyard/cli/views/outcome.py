@@ -13,7 +13,7 @@ from torchyard.client.why import last_lines
 from torchyard.local.run import RunFolder
 
 MAX_WRITTEN = 8
-INTERNAL = {"DONE", "latest", "micro-batch.json"}
+INTERNAL = {"DONE", "latest", "micro-batch.json", "environment.json"}
 
 
 def exit_code(job: TrainingJob) -> int:
