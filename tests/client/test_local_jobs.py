@@ -55,7 +55,7 @@ async def test_a_run_is_read_in_every_way_from_inside_a_running_loop(home):
     assert job.metrics() == [{"step": 1, "loss": 2.0}]
     assert {"metrics.jsonl", "result.json"} <= {each.path for each in job.artifacts}
     assert json.loads(job.fetch("result.json", home / "got.json").read_text()) == {"pod": "hello-0-0"}
-    assert "hello in this machine is Succeeded" in str(job.why())
+    assert "hello on this machine is Succeeded" in str(job.why())
     assert [status.state for status in job.watch()] == ["Succeeded"]
     again = await ty.aio.get_job("hello")
     assert again.uid == job.uid

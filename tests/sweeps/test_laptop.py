@@ -140,3 +140,7 @@ def test_a_plain_script_is_saved_and_stopped_at_a_rung(home, tmp_path):
     assert (good["outcome"], good["value"]) == ("complete", 0.1)
     assert (bad["outcome"], bad["percent"], bad["value"]) == ("stopped", 10, 2.0), "the loss after step 1 of 10"
     assert (home / "runs/tune-1/checkpoints/saved").exists(), "SIGTERM asks it to save"
+    explained = torchyard(tmp_path, "explain", "tune-1").stdout
+    assert "tune-1 on this machine is Suspended.\nIt is trial 1 of sweep tune, which stopped it early" in explained
+    assert explained.rstrip().endswith("next: torchyard sweep show tune")
+    assert "it is a sweep: `torchyard sweep show tune`" in torchyard(tmp_path, "status", "tune").stderr

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchyard.api.status import State
+from torchyard.client.why import explanation
 from torchyard.local.sweeps import create_sweep, create_trial
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, decide
@@ -71,6 +72,12 @@ def test_such_a_trial_has_failed_on_this_machine_and_counts(tmp_path, monkeypatc
     assert jobs[2].status.message.startswith(SAID)
     assert results[2].why.startswith(f"its parameters make no job: {SAID}")
     assert SAID in csv_of(sweep, results)
+    explained = str(explanation(jobs[2], [], [], "namespace team", " -n team", now=0.0))
+    assert (
+        f"trial 2 of sweep joint. Its parameters make no job, so that it never runs and counts as failed: {SAID}"
+        in (explained)
+    )
+    assert explained.endswith("next: torchyard sweep show joint -n team")
     assert (action.state, len(results)) == (("Failed", 3) if most == 0 else ("Succeeded", 4))
 
 

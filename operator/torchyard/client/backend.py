@@ -79,6 +79,7 @@ States = AsyncIterator["TrainingJob | Away | None"]
 """The job each time that it changed; None: it is gone."""
 
 
+THIS_MACHINE = "this machine"
 RECORD = "environment.json"
 """Written by the agent of node rank 0: what the newest round runs with."""
 MAX_RECORD = 1 << 20

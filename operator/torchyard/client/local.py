@@ -14,6 +14,7 @@ from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.client.backend import (
     MAX_RECORD,
     RECORD,
+    THIS_MACHINE,
     Kept,
     LogLine,
     Notice,
@@ -29,6 +30,7 @@ from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
 from torchyard.local.run import Event, RunFolder, events, read_run
 from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
+from torchyard.local.sweeps import is_sweep
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Artifact
@@ -46,7 +48,7 @@ ABANDONED_LOOKS = 3
 class LocalBackend:
     """The runs in $TORCHYARD_HOME."""
 
-    where = "this machine"
+    where = THIS_MACHINE
     flags = ""
 
     def __init__(self, notice: Notice = logged) -> None:
@@ -246,6 +248,8 @@ def find(name: str) -> RunFolder:
 
         near = difflib.get_close_matches(name, [known.name for known in list_runs()], n=1)
         fix = f"did you mean {near[0]!r}?" if near else "`torchyard ps` lists the runs"
+        if is_sweep(name):
+            fix = f"it is a sweep: `torchyard sweep show {name}` lists its trials, which are runs"
         raise NotFoundError(f"there is no run {name!r} in {folder.home}", fix)
     return folder
 

@@ -8,8 +8,10 @@ from torchyard.api.formatting import addressed, clean, clip, span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State
+from torchyard.client.backend import THIS_MACHINE
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
+from torchyard.sweeps.trials import role_of
 
 MAX_PODS = 32
 MAX_EVENTS = 10
@@ -64,14 +66,18 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         now: unix seconds.
     """
     name, status = job.metadata.name, job.status
-    sentences = [f"{name} in {where} is {status.state or 'not yet looked at'}."]
-    if status.message:
+    sentences = [f"{name} {'on' if where == THIS_MACHINE else 'in'} {where} is {status.state or 'not yet looked at'}."]
+    trial = role_of(job)
+    if trial is not None:
+        sentences.append(clean(trial.sentence))
+    decided = trial is not None and trial.decided
+    if status.message and not decided:  # it says of any suspended job how to resume it
         sentences.append(addressed(clean(status.message), name, flags))
     elif not status.state:
         sentences.append(f"No operator has looked at it: `torchyard doctor{flags}` says whether one runs.")
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
     sections = (
-        Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job))),
+        Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job)) if not decided else ()),
         Section("Failures so far", tuple(_failures(job))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
@@ -84,13 +90,16 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         ),
     )
     waits = status.state == State.PENDING  # which has just been explained
+    following = f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags)
+    if trial is not None and decided:
+        following = f"torchyard sweep show {trial.sweep}{flags}"
     return Explanation(
         job=name,
         state=status.state,
         reason=status.reason,
         sentence="\n".join(sentences),
         sections=tuple(section for section in sections if section.lines),
-        next_command=f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags),
+        next_command=following,
     )
 
 

@@ -44,6 +44,11 @@ def sweeps_folder() -> Path:
     return home_folder() / "sweeps"
 
 
+def is_sweep(name: str) -> bool:
+    """Return whether there is a sweep of a name, which is a valid one."""
+    return (sweeps_folder() / name / "sweep.yaml").exists()
+
+
 def sweep_names() -> list[str]:
     """Return the names of the sweeps of this machine."""
     return sorted(path.parent.name for path in sweeps_folder().glob("*/sweep.yaml"))

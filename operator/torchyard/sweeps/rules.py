@@ -3,8 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,14 +13,13 @@ from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.rule_engine import broken_rules
+from torchyard.api.validation.rule_engine import Fault, broken_rules
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import BUILT_IN, names_code
-from torchyard.sweeps.space import bound, element, grid_size, strange, trial_spec
+from torchyard.sweeps.space import bound, element, fault_of, grid_size, strange
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 
-Fault = tuple[str, str, str]  # path below spec, what is wrong, how to fix it
 PARAMS = "trainer.params."
 NO_TOTAL = (
     "the patterns of the job find no total number of steps, of which rungs are percents",
@@ -135,7 +134,7 @@ def at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
         for end, value in (("smallest or first", first), ("largest or last", lasts[path])):
             said: Fault | None = None
             for others in ({}, firsts, lasts):
-                found = _fault(template, {**others, path: value})
+                found = fault_of(template, {**others, path: value})
                 if found is None:
                     break
                 said = said or found
@@ -144,13 +143,6 @@ def at_the_bounds(spec: TrainingSweepSpec) -> Iterator[Fault]:
                 where, what, fix = said
                 yield f"{where} of a trial with the {end} value of {path}", what, fix
                 break
-
-
-def _fault(template: TrainingJobSpec, values: Mapping[str, Any]) -> Fault | None:
-    try:
-        return next(broken_rules(trial_spec(template, values)), None)
-    except ValueError as error:
-        return "spec", str(error), "correct the range"
 
 
 def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:

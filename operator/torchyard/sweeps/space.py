@@ -12,6 +12,7 @@ import msgspec
 from torchyard.api.formatting import plural
 from torchyard.api.resource import sparse
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.validation.rule_engine import Fault, broken_rules
 from torchyard.api.values import decode
 from torchyard.sweeps.spec import ELEMENT_PATTERN, FloatRange, IntRange, Parameter, TrainingSweepSpec
 
@@ -88,6 +89,14 @@ def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
         return msgspec.convert(document, TrainingJobSpec, dec_hook=decode)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
+
+
+def fault_of(template: TrainingJobSpec, values: Values) -> Fault | None:
+    """Return why the template with these values is no valid job; None: it is one."""
+    try:
+        return next(broken_rules(trial_spec(template, values)), None)
+    except ValueError as error:
+        return "spec", str(error), "correct the range"
 
 
 def element(path: str) -> tuple[str, int | str] | None:

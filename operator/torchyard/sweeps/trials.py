@@ -3,12 +3,11 @@
 import hashlib
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.formatting import clean
 from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
-from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.values import since
 from torchyard.sweeps.outcomes import Trial, milestones_of
 from torchyard.sweeps.resource import (
@@ -22,7 +21,7 @@ from torchyard.sweeps.resource import (
     Unit,
     trial_name,
 )
-from torchyard.sweeps.space import Values, trial_spec
+from torchyard.sweeps.space import fault_of, trial_spec
 from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
 
 
@@ -53,6 +52,37 @@ def trial_of(job: TrainingJob) -> Trial:
     )
 
 
+class Role(Struct, frozen=True, kw_only=True):
+    """What a job is in its sweep, for people."""
+
+    sweep: str
+    sentence: str
+    decided: bool
+    """Whether what comes next is for the sweep alone to decide."""
+
+
+def role_of(job: TrainingJob) -> Role | None:
+    """Return what a job is in its sweep; None: it is no trial, or does not say so in a form that can be read."""
+    sweep = job.metadata.labels.get(SWEEP)
+    try:
+        record = trial_of(job).record if sweep else None
+    except ValueError:
+        return None
+    if not sweep or record is None:
+        return None
+    sentence, decided = f"It is trial {record.number} of sweep {sweep}", True
+    if record.rejected:
+        sentence += f". Its parameters make no job, so that it never runs and counts as failed: {record.rejected}"
+    elif job.spec.suspend and record.values:
+        sentence += (
+            ", which stopped it early and continues it if it is among the best later; a trial that is resumed by hand "
+            "is stopped again"
+        )
+    else:
+        decided = False
+    return Role(sweep=sweep, sentence=f"{sentence}.", decided=decided)
+
+
 def is_owned(sweep: TrainingSweep, job: ObjectMeta) -> bool:
     """Return whether a job of this namespace says that this sweep controls it. Any user may have written that."""
     controllers = [each for each in job.owner_references if each.controller]
@@ -71,7 +101,8 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
     says why, so that it counts as failed for every controller and the search goes on.
     """
     template = sweep.spec.job_template.spec
-    if rejected := record.rejected or fault_of(template, record.parameters):
+    fault = fault_of(template, record.parameters)
+    if rejected := record.rejected or (": ".join(fault) if fault is not None else ""):
         record = replace(record, rejected=clean(rejected)[:MAX_REJECTED])
         spec = replace(template, suspend=True)
     else:
@@ -85,16 +116,6 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         annotations={TRIAL: encoded(record)},
     )
     return TrainingJob(metadata=metadata, spec=spec)
-
-
-def fault_of(template: TrainingJobSpec, parameters: Values) -> str:
-    """Return why the template with these parameters is no valid job; empty: it is one."""
-    try:
-        return next(
-            (f"{path}: {what}: {fix}" for path, what, fix in broken_rules(trial_spec(template, parameters))), ""
-        )
-    except ValueError as error:
-        return str(error)
 
 
 def edited(

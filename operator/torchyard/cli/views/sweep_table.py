@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import figure
+from torchyard.api.formatting import addressed, figure
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.views.curve import draw
 from torchyard.sweeps.resource import TrainingSweep
@@ -41,7 +41,8 @@ def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> Renderabl
         table.add_row(*cells, style="bold green" if each.best else None)
     curve = [(float(index), value) for index, value in enumerate(best_so_far(sweep, results))]
     failed = [each for each in results if each.why]
-    lines = [*draw(curve, 60, CURVE_ROWS), *(f"{each.name} failed: {each.why}" for each in failed[-SHOWN_FAILURES:])]
+    why = [f"{each.name} failed: {addressed(each.why, each.name)}" for each in failed[-SHOWN_FAILURES:]]
+    lines = [*draw(curve, 60, CURVE_ROWS), *why]
     return Group(Text(_line(sweep, results)), table, *(Text(each) for each in lines))
 
 
@@ -49,7 +50,7 @@ def ended_line(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], number: in
     """Return how a trial ended or stopped, with counts and the best trial so far."""
     results = results_of(sweep, jobs)
     trial = next(each for each in results if each.number == number)
-    how = f"failed: {trial.why}" if trial.why else trial.state
+    how = f"failed: {addressed(trial.why, trial.name)}" if trial.why else trial.state
     return f"{trial.name}: {how}; {_line(sweep, results)}"
 
 
