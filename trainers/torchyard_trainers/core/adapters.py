@@ -22,20 +22,36 @@ def add_lora(
         rank: of the adapters.
         alpha: the product of both adapters is multiplied by `alpha / rank`.
         dropout: of the adapters' inputs.
-        targets: names of linear layers (`q_proj`), or `all-linear` for all but the output layer.
+        targets: names of linear layers (`q_proj`), or `all-linear` for all but the output layer. Experts of a mixture
+            are no linear layers; they stay frozen.
 
     Raises:
-        ConfigError: no layer has such a name.
+        ConfigError: no layer has such a name, or one that is not linear.
     """
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import Linear
 
-    wanted = targets if isinstance(targets, str) else list(targets)
+    wanted = _linear(language) if targets == "all-linear" else [targets] if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted, task_type="CAUSAL_LM")
     language.requires_grad_(requires_grad=False)
     try:
-        return cast("M", inject_adapter_in_model(config, language))
+        adapted = cast("M", inject_adapter_in_model(config, language))
     except ValueError as error:
         raise ConfigError(f"LoRA targets {wanted}: {error}") from error
+    if other := [name for name, layer in _adapted(adapted) if not isinstance(layer, Linear)]:
+        raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
+    return adapted
+
+
+def _linear(language: nn.Module) -> list[str]:
+    """Return the last part of the names of all linear layers but the output layer."""
+    from transformers.pytorch_utils import Conv1D
+
+    head = getattr(language, "get_output_embeddings", lambda: None)()
+    layers = [
+        name for name, each in language.named_modules() if isinstance(each, nn.Linear | Conv1D) and each is not head
+    ]
+    return sorted({name.rsplit(".", 1)[-1] for name in layers})
 
 
 @contextmanager
@@ -71,7 +87,8 @@ def merged(model: nn.Module, name: str, base: Tensor) -> Tensor:
     found = base.float()
     for adapter in layer.active_adapters:
         down, up = (whole(part[adapter].weight.detach()).float() for part in (layer.lora_A, layer.lora_B))
-        found = found + (up @ down) * layer.scaling[adapter]
+        change = (up @ down) * layer.scaling[adapter]
+        found = found + (change.T if layer.fan_in_fan_out else change)  # GPT-2 has matrices [in, out]
     return found
 
 

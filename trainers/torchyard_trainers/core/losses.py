@@ -1,8 +1,11 @@
 """Losses with a memory-efficient output layer."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 IGNORE = -100  # a target that does not count
 # Logits of a chunk, 8 MiB in fp32. Each chunk adds to the whole gradient of the head: for 1,016 targets of 8,192
@@ -10,7 +13,7 @@ IGNORE = -100  # a target that does not count
 CHUNK = 2**21
 
 
-def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor:
+def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the summed cross-entropy of `hidden @ head.T` over all counted targets, without materialising all logits.
 
     The fp32 logits of a language model are most of its memory: a chunk of them is computed, used for the loss and both
@@ -21,6 +24,7 @@ def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor
         hidden: [N, d], output of the last layer.
         head: [V, d], weights of the output layer; cast to the type of `hidden`.
         target: [N] int64, the class, or `IGNORE`.
+        bias: [V] of the output layer.
 
     Returns:
         One number, float32.
@@ -36,11 +40,35 @@ def linear_cross_entropy(hidden: Tensor, head: Tensor, target: Tensor) -> Tensor
             hidden,
             head.to(hidden.dtype),
             target,
+            linear_bias=None if bias is None else bias.to(hidden.dtype),
             reduction="none" if half else "sum",
             ignore_index=IGNORE,
             options=nn.LinearCrossEntropyOptions(batch_chunk_size=rows(*hidden.shape, len(head)), chunking_method=None),
         )
     return losses.float().sum()
+
+
+def chunked_cross_entropy(
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, *, classes: int
+) -> Tensor:
+    """Return the summed cross-entropy of logits that are more than a product, with a chunk of them in memory at a time.
+
+    Args:
+        logits: computes those of `hidden`; twice, as the backward pass needs them again.
+        hidden: [N, d].
+        target: [N] int64, the class, or `IGNORE`.
+        classes: of the logits.
+    """
+    size = max(1, CHUNK // classes)
+    losses = [
+        checkpoint(_summed, logits, few, of_few, use_reentrant=False)
+        for few, of_few in zip(hidden.split(size), target.split(size), strict=True)
+    ]
+    return torch.stack(losses).sum()
+
+
+def _summed(logits: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits(hidden).float(), target, reduction="sum", ignore_index=IGNORE)
 
 
 def rows(targets: int, width: int, classes: int) -> int:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.named_tensors import local_part, names_of
+from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.world import World
 
 FILE = "model.safetensors"
@@ -42,12 +43,14 @@ class Pretrained:
             `prefix` and adapters are always new. They get initial values.
         renamed: patterns of names in files, and what replaces them; the first match counts. Published models of some
             families name their parts as earlier versions of transformers did.
+        converts: the part is a model of transformers, whose files have the layout of its family: experts one by one.
     """
 
     folder: Path
     prefix: str = ""
     new: Sequence[str] = ()
     renamed: Sequence[tuple[str, str]] = ()
+    converts: bool = False
 
 
 def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
@@ -82,47 +85,79 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
         ConfigError: the folder has no safetensors.
         DataMismatchError: names or shapes differ; the error lists missing, unexpected and mis-shaped tensors.
     """
-    held = names_of(model)
-    plan: dict[Path, list[tuple[str, Tensor]]] = defaultdict(list)  # by the names in the file
-
-    def match() -> None:
-        files = files_of(pretrained.folder)
-        places = {_renamed(name, pretrained): (file, name) for file, names in files.items() for name in names}
-        wanted = {
-            canonical(name, pretrained): tensor
-            for name, tensor in held.items()
-            if name.startswith(pretrained.prefix) and not _is_new(name, pretrained)
-        }
-        shapes = {name: files[file][own] for name, (file, own) in places.items()}
-        ignored = _ignored_by(model)
-        found = {id(tensor) for name, tensor in wanted.items() if name in places}
-        faults = {
-            "missing": [name for name, tensor in wanted.items() if name not in places and id(tensor) not in found],
-            "unexpected": [
-                name
-                for name in places
-                if name not in wanted
-                and not _NOT_WEIGHTS.search(name)
-                and not any(each.search(name) for each in ignored)
-            ],
-            "of another shape": [
-                f"{name} {list(shapes[name])} for {list(tensor.shape)}"
-                for name, tensor in wanted.items()
-                if name in places and tuple(shapes[name]) != tuple(tensor.shape)
-            ],
-        }
-        if any(faults.values()):
-            raise DataMismatchError(_described(pretrained.folder, faults))
-        read: set[int] = set()
-        for name, tensor in wanted.items():
-            if name in places and id(tensor) not in read:
-                read.add(id(tensor))
-                file, own = places[name]
-                plan[file].append((own, tensor))
-
-    world.agree(match)
+    held = {name: tensor for name, tensor in names_of(model).items() if _is_filled(name, pretrained)}
+    wanted = {canonical(name, pretrained): tensor for name, tensor in held.items()}
+    plan: dict[Path, list[tuple[Piece, Tensor]]] = {}
+    world.agree(lambda: plan.update(_plan(pretrained, model, wanted)))
     world.agree(lambda: _read(plan))
-    return {name for name in held if name.startswith(pretrained.prefix) and not _is_new(name, pretrained)}
+    return set(held)
+
+
+class _Stored(NamedTuple):
+    """A tensor of a file."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
+def _plan(
+    pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
+) -> dict[Path, list[tuple[Piece, Tensor]]]:
+    """Return what to read of each file: names in it, and where in which parameter they belong."""
+    language: Any = model.get_submodule(pretrained.prefix.rstrip(".")) if pretrained.converts else None
+    layout = published(language, {name: each.shape for name, each in wanted.items()}) if pretrained.converts else {}
+    expected = {*wanted, *(piece.name for pieces in layout.values() for piece in pieces)}
+    base = f"{language.base_model_prefix}." if pretrained.converts else ""
+    stored: dict[str, _Stored] = {}
+    for file, tensors in files_of(pretrained.folder).items():
+        for own, shape in tensors.items():
+            name = _renamed(own, pretrained)
+            # The base model alone may have been saved.
+            name = f"{base}{name}" if name not in expected and f"{base}{name}" in expected else name
+            stored[name] = _Stored(file, own, shape)
+    if opaque := [name for name, pieces in layout.items() if not pieces and name not in stored]:
+        raise ConfigError(
+            f"{pretrained.folder}: files of this family hold {_some(opaque)} in another form, which cannot be read "
+            "into shards; load it with transformers, and save_pretrained(..., save_original_format=False)"
+        )
+    pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
+    parts = [(piece, wanted[name]) for name, found in pieces.items() for piece in found]
+    found = {id(tensor) for piece, tensor in parts if piece.name in stored}  # of a tied parameter one name is enough
+    names, ignored = {piece.name for piece, _ in parts}, [_NOT_WEIGHTS, *_ignored_by(model)]
+    faults = {
+        "missing": [
+            piece.name
+            for piece, tensor in parts
+            if piece.name not in stored and (piece.at is not None or id(tensor) not in found)
+        ],
+        "unexpected": [
+            name for name in stored if name not in names and not any(pattern.search(name) for pattern in ignored)
+        ],
+        "of another shape": [
+            f"{piece.name} {list(stored[piece.name].shape)} for {_shape(piece, tensor)}"
+            for piece, tensor in parts
+            if piece.name in stored and list(stored[piece.name].shape) != _shape(piece, tensor)
+        ],
+    }
+    if any(faults.values()):
+        raise DataMismatchError(_described(pretrained.folder, faults))
+    plan: dict[Path, list[tuple[Piece, Tensor]]] = defaultdict(list)
+    read: set[tuple[int, str]] = set()
+    for piece, tensor in parts:
+        key = (id(tensor), "" if piece.at is None else piece.name)
+        if piece.name in stored and key not in read:
+            read.add(key)
+            at = stored[piece.name]
+            plan[at.file].append((Piece(at.name, piece.at), tensor))
+    return plan
+
+
+def _shape(piece: Piece, tensor: Tensor) -> list[int]:
+    if piece.at is None:
+        return list(tensor.shape)
+    _, rows = piece.at
+    return [rows.stop - rows.start, *tensor.shape[2:]]
 
 
 def files_of(folder: Path) -> dict[Path, dict[str, tuple[int, ...]]]:
@@ -182,19 +217,28 @@ def _renamed(name: str, pretrained: Pretrained) -> str:
     return name
 
 
-def _is_new(name: str, pretrained: Pretrained) -> bool:
-    return is_adapter(name) or any(fnmatchcase(name, pattern) for pattern in pretrained.new)
+def _is_filled(name: str, pretrained: Pretrained) -> bool:
+    """Return whether the folder has the values of a parameter."""
+    new = is_adapter(name) or any(fnmatchcase(name, pattern) for pattern in pretrained.new)
+    return name.startswith(pretrained.prefix) and not new
 
 
-def _read(plan: Mapping[Path, Iterable[tuple[str, Tensor]]]) -> None:
+def _read(plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
     from safetensors import safe_open
 
-    for path, tensors in plan.items():
+    for path, parts in plan.items():
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, tensor in tensors:
+            for piece, tensor in parts:
                 local, part = local_part(tensor)
-                if local.numel():
-                    local.copy_(file.get_slice(name)[part] if part else file.get_tensor(name))
+                if not local.numel():
+                    continue
+                if piece.at is None:
+                    local.copy_(file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name))
+                    continue
+                (expert, rows), (held, *rest) = piece.at, part
+                assert [each.stop - each.start for each in rest] == list(tensor.shape[1:]), "sharded by experts"
+                if held.start <= expert < held.stop:
+                    local[expert - held.start, rows].copy_(file.get_tensor(piece.name))
 
 
 def _index_of(folder: Path) -> dict[str, str] | None:

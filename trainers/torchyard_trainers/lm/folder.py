@@ -1,5 +1,6 @@
 """A Hugging Face folder of a causal language model: its config, its tokenizer, and a model without weights."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
+
+# What forward passes of a base model are called with.
+_NEEDED = ("attention_mask", "position_ids", "past_key_values")
 
 
 def read_config(folder: Path) -> Any:
@@ -90,9 +94,13 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
             f"{FIELD}: the tokenizer of {folder} has {len(tokenizer)} tokens, but the model "
             f"{config.get_text_config().vocab_size}; both must be of the same model"
         )
-    lm = AutoModelForCausalLM.from_config(
-        config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
-    )
+    lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    taken = signature(lm.base_model.forward).parameters
+    if lacking := [name for name in _NEEDED if name not in taken]:
+        raise ConfigError(
+            f"{FIELD}: {folder} is of model_type {config.model_type!r}, which takes no {' and no '.join(lacking)}; "
+            "name a model whose layers all attend to keys and values, such as llama, mistral, gemma, qwen or gpt2"
+        )
     if (folder / "generation_config.json").is_file():
         lm.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return LanguageModel(lm, value_head=value_head)

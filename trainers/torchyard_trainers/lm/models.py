@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
-from torchyard_trainers.core.losses import CHUNK, IGNORE, linear_cross_entropy
+from torchyard_trainers.core.losses import CHUNK, IGNORE, chunked_cross_entropy, linear_cross_entropy
 from torchyard_trainers.rl.ppo import ValueHead
 
 _QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
@@ -86,7 +86,9 @@ class LanguageModel(nn.Module):
         """Wrap a `transformers` model."""
         super().__init__()
         self.lm = lm
-        self.value_head = ValueHead(lm.config.hidden_size) if value_head else None
+        config = lm.config.get_text_config()
+        self.value_head = ValueHead(config.hidden_size) if value_head else None
+        self._scale, self._cap = _scale_of(config), getattr(config, "final_logit_softcapping", None)
 
     def forward(
         self,
@@ -98,6 +100,7 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         cache: Any = None,
+        plain: bool = False,
     ) -> Tensor | Scores:
         """Return the logits [B, V] after the last token, or what the model says about `labels`.
 
@@ -109,7 +112,11 @@ class LanguageModel(nn.Module):
             attention_mask: [B, S + T] over the tokens in the cache and those given; needed for padding on the left.
             position_ids: [B, T], where padding on the left shifts positions.
             cache: keys and values of the tokens before, extended in place.
+            plain: return the logits [B, T, V] of all tokens as transformers computes them.
         """
+        if plain:
+            every: Tensor = self.lm(input_ids=tokens, use_cache=False).logits
+            return every
         hidden = self.lm.base_model(
             input_ids=tokens,
             attention_mask=attention_mask,
@@ -117,13 +124,11 @@ class LanguageModel(nn.Module):
             past_key_values=cache,
             use_cache=cache is not None,
         ).last_hidden_state
-        head = self.lm.get_output_embeddings()
         if labels is None:
-            logits: Tensor = head(hidden[:, -1])
-            return logits.float()
+            return self._logits(hidden[:, -1]).float()
         assert labels.shape == tokens.shape, f"{tuple(labels.shape)}, {tuple(tokens.shape)}"
         if not scores:
-            return linear_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten())
+            return self._cross_entropy(hidden.flatten(0, 1), labels.flatten())
         # The labels of a forecast have values, as their number decides about most of the memory.
         with unset_fake_temporarily():
             labels = labels.flatten()
@@ -131,23 +136,50 @@ class LanguageModel(nn.Module):
             labels = labels[chosen]
         hidden = hidden.flatten(0, 1)[chosen]
         if torch.is_grad_enabled():
-            return self._scores(hidden, labels, head, temperature)
+            return self._scores(hidden, labels, temperature)
         # Nothing is kept for a backward pass, so that no more than a chunk of logits exists.
-        size = max(CHUNK // head.weight.shape[0], 1)
+        size = max(CHUNK // self.lm.get_output_embeddings().weight.shape[0], 1)
         parts = [
-            self._scores(few, of_few, head, temperature)
+            self._scores(few, of_few, temperature)
             for few, of_few in zip(hidden.split(size), labels.split(size), strict=True)
         ]
         return Scores(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _scores(self, hidden: Tensor, labels: Tensor, head: nn.Module, temperature: float) -> Scores:
-        log_probabilities = F.log_softmax(head(hidden).float() / temperature, -1)
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [..., V] of hidden states as the family of the model defines them."""
+        logits: Tensor = self.lm.get_output_embeddings()(hidden)
+        logits = logits * self._scale if self._scale != 1 else logits
+        return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
+
+    def _cross_entropy(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        head, bias = self.lm.get_output_embeddings(), self.lm.get_output_embeddings().bias
+        if self._cap is not None:
+            return chunked_cross_entropy(self._logits, hidden, labels, classes=len(head.weight))
+        if self._scale != 1:
+            hidden, bias = hidden * self._scale, None if bias is None else bias * self._scale
+        return linear_cross_entropy(hidden, head.weight, labels, bias)
+
+    def _scores(self, hidden: Tensor, labels: Tensor, temperature: float) -> Scores:
+        log_probabilities = F.log_softmax(self._logits(hidden).float() / temperature, -1)
         with torch.no_grad():
             entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
         log_probability = log_probabilities.gather(-1, labels[:, None])[:, 0]
         value = torch.zeros_like(entropy) if self.value_head is None else self.value_head(hidden)[:, 0].float()
         greedy = log_probabilities.argmax(-1) == labels
         return Scores(log_probability, entropy, value, greedy)
+
+
+def decoder_layers(lm: Any) -> list[nn.Module]:
+    """Return the layers of a model of transformers; [] if they are not one list."""
+    count = lm.config.get_text_config().num_hidden_layers
+    lists = (each for each in lm.base_model.modules() if isinstance(each, nn.ModuleList) and len(each) == count)
+    return list(next(lists, ()))
+
+
+def _scale_of(config: Any) -> float:
+    """Return what a family multiplies logits with: Cohere by a factor, Granite and others by the inverse of one."""
+    factor, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+    return float(factor or 1) / float(divisor or 1)
 
 
 def build_model(name: str, tokenizer: Any, *, seed: int, value_head: bool = False) -> LanguageModel:

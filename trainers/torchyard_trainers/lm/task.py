@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.data.source import check_same_data
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import adamw, muon
@@ -19,12 +20,13 @@ from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
+from torchyard_trainers.lm.agreement import check_agreement
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import empty_model, limits_in, read_tokenizer, tokenizer_files
-from torchyard_trainers.lm.models import LanguageModel, build_model, limits_of
+from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.preferences import Preferences, TaskPairs
 from torchyard_trainers.lm.prompts import Prompts
@@ -81,7 +83,7 @@ class LanguageModeling(Workload):
             self.architecture.append("trainer.params.model")
         else:
             folder = Path(settings.pretrained)
-            self.pretrained = Pretrained(folder, prefix="lm.")
+            self.pretrained = Pretrained(folder, prefix="lm.", converts=True)
         if self.deferred or self.pretrained is not None:
             self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
@@ -93,6 +95,7 @@ class LanguageModeling(Workload):
             self.identity = {**self.identity, "dataset": self._data.fingerprint}
         self._completed: list[Completed] = []
         self._compared = False  # the prompts of all ranks
+        self._agrees = False  # the model, with that of transformers
         self._reference: Reference | None = None
         self._reinforcement: Reinforcement | None = None
         self._preferences: Preferences | None = None
@@ -150,7 +153,7 @@ class LanguageModeling(Workload):
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the decoder layers."""
         assert isinstance(model, LanguageModel)
-        return list(model.lm.base_model.layers)
+        return decoder_layers(model.lm)
 
     def optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
         """Return the optimizer of the parameters; norms, biases and embeddings do not decay."""
@@ -265,6 +268,9 @@ class LanguageModeling(Workload):
         """Return loss and perplexity of the right answers, and the share that greedy decoding gives exactly."""
         settings, data = self.settings, self._data
         session.parallel.module.eval()
+        if self.pretrained is not None and not self._agrees and not only_shapes():
+            check_agreement(session, str(self.pretrained.folder), packs=settings.packs)
+            self._agrees = True
         metrics = self._preferences.evaluate(session) if self._preferences is not None else {}
         found: Result | None = None
         if data is None:

@@ -7,6 +7,7 @@ weights of their base.
 
 import shutil
 from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_file
 from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.parallel import whole
 from torchyard_trainers.core.pretrained import canonical, is_adapter
+from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.workload import Session, Workload
 
 FORMATS = ("hf", "hf-merged")
@@ -82,20 +84,36 @@ def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
 
 
 def _weights(model: nn.Module, prefix: str) -> list[Entry]:
-    """Return the weights of the language model, once each, with adapters added to their base."""
-    entries, seen = [], set()
+    """Return the weights of the language model in the layout of its family, with adapters added to their base."""
+    parts: dict[str, tuple[str, Tensor]] = {}
+    seen = set()
     for name, tensor in names_of(model).items():
         inner = name.removeprefix(prefix)
         if not name.startswith(prefix) or is_adapter(inner) or id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+        parts[canonical(inner)] = (name, tensor)
+    language: Any = model.get_submodule(prefix.rstrip("."))
+    layout = published(language, {name: tensor.shape for name, (_, tensor) in parts.items()})
 
-        def make(name: str = name, tensor: Tensor = tensor, kind: torch.dtype = kind) -> Tensor:
-            return merged(model, name, whole(tensor.detach())).to(kind)
+    @lru_cache(1)  # the pieces of a parameter follow each other
+    def gathered(shown: str) -> Tensor:
+        name, tensor = parts[shown]
+        return merged(model, name, whole(tensor.detach())).to(_type(tensor))
 
-        entries.append(Entry(canonical(inner), tensor.numel() * kind.itemsize, make))
+    def part(shown: str, piece: Piece) -> Tensor:
+        return gathered(shown) if piece.at is None else gathered(shown)[piece.at]
+
+    entries = []
+    for shown, (_, tensor) in parts.items():
+        pieces = layout.get(shown) or [Piece(shown)]
+        size = tensor.numel() * _type(tensor).itemsize // len(pieces)
+        entries += [Entry(each.name, size, partial(part, shown, each)) for each in pieces]
     return entries
+
+
+def _type(tensor: Tensor) -> torch.dtype:
+    return torch.float32 if tensor.is_floating_point() else tensor.dtype
 
 
 def _adapters(language: nn.Module) -> list[Entry]:

@@ -1,0 +1,49 @@
+"""Tiny models of families of transformers with random weights, as published folders."""
+
+import torch
+
+# The arguments of a config; the output layer, the layout of files or the names of layers differ from those of Llama.
+_LLAMA = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+_GEMMA2 = {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0}
+_SIZES = {"n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.2}
+FAMILIES = {
+    "gpt2": {**_SIZES, "n_positions": 256, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+    "gemma2": {**_LLAMA, **_GEMMA2},
+    "granite": {**_LLAMA, "logits_scaling": 4.0},
+    "phi": {**_LLAMA, "resid_pdrop": 0},
+    "mixtral": {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_neox": {**_LLAMA, "attention_dropout": 0, "hidden_dropout": 0},
+    "hyperclovax": {**_LLAMA, "logits_scaling": 4.0},
+    "opt": {
+        "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 2, "dropout": 0,
+        "num_attention_heads": 2, "max_position_embeddings": 256, "init_std": 0.2,
+    },
+    "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
+}
+
+
+def save_family(name, folder):
+    """Write a model of a family with a tokenizer of characters as transformers saves it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from torchyard_trainers.lm.tokens import character_tokenizer
+
+    tokenizer = character_tokenizer()
+    special = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = AutoConfig.for_model(name, vocab_size=len(tokenizer), **FAMILIES[name], **special)
+    torch.manual_seed(1)
+    lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for each in lm.parameters():
+            each.add_(torch.randn_like(each) * 0.05)  # biases are zeros at first
+    lm.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,134 @@
+"""Families of transformers whose output layer, files or layers differ: they train and are exported as they are."""
+
+import pytest
+import torch
+from little_rl import ALONE
+from peft import PeftModel
+from safetensors import safe_open
+from tests.support.trainers.families import save_family
+from tests.support.trainers.gangs import Yard
+from tests.trainers.test_lm_folders import settings
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM
+
+from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.export import hf
+from torchyard_trainers.core.parallel import Parallel
+from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.weights import allocate, built, fill
+from torchyard_trainers.core.workload import Session
+from torchyard_trainers.lm.agreement import check_agreement
+from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.task import LanguageModeling
+
+TEXT = torch.randint(3, 90, (2, 17), generator=torch.Generator().manual_seed(3))
+LABELS = torch.cat([TEXT[:, 1:], torch.full((2, 1), -100)], 1)
+
+
+def begun(folder, **params):
+    """A workload and a session whose model has the weights of a folder."""
+    work = LanguageModeling(resolve_params({"pretrained": str(folder), "steps": 2, **params}, Parallelism()))
+    model = built(work)
+    allocate(model, ALONE.device)
+    fill(work, model, ALONE)
+    precision = Precision("fp32", ALONE.device, sharded=False)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
+    return work, Session(Parallel("single", model, model.eval()), precision, ALONE, reporter, None)
+
+
+def exported(work, session, folder, form):
+    folder.mkdir()
+    hf.write(work, session, folder, form, shared=True, verify=True)
+    return folder
+
+
+@torch.no_grad()
+def logits(model):
+    return model.eval()(input_ids=TEXT).logits
+
+
+def names(folder):
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return set(file.keys())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "granite", "phi", "mixtral", "gpt_neox"])
+def test_loss_logits_scores_and_exports_are_those_of_transformers(tmp_path, family):
+    folder = save_family(family, tmp_path / "model")
+    theirs = logits(AutoModelForCausalLM.from_pretrained(folder))
+    work, session = begun(folder)
+    model = session.parallel.module
+    loss = F.cross_entropy(theirs[:, :-1].flatten(0, 1), TEXT[:, 1:].flatten(), reduction="sum")
+    torch.testing.assert_close(model(TEXT), theirs[:, -1])
+    ours = model(TEXT, LABELS)
+    torch.testing.assert_close(ours, loss)
+    ours.backward()
+    torch.testing.assert_close(model(TEXT, LABELS, scores=True).log_probability.sum(), -loss)
+    check_agreement(session, family, packs=True)
+    assert len(work.blocks(model)) == 2
+    out = exported(work, session, tmp_path / "export", "hf")
+    torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(out)), theirs, rtol=0, atol=1e-6)
+    assert names(out) == names(folder), "the layout in files is that of the family"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mixtral"])
+def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
+    folder = save_family(family, tmp_path / "model")
+    work, session = begun(folder, loraRank=2, loraAlpha=8)
+    with torch.no_grad():
+        for name, each in session.parallel.module.named_parameters():
+            if "lora_" in name:
+                each.normal_(0, 0.3)
+        ours = session.parallel.module(TEXT)
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    assert (logits(base)[:, -1] - ours).abs().max() > 0.1
+    for form in ("hf", "hf-merged"):
+        out = exported(work, session, tmp_path / form, form)
+        found = PeftModel.from_pretrained(base, out) if form == "hf" else AutoModelForCausalLM.from_pretrained(out)
+        torch.testing.assert_close(logits(found)[:, -1], ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        (
+            "hyperclovax",
+            r"has a loss of .* as transformers computes it, but .* here: models of type 'hyperclovax' make",
+        ),
+        (
+            "opt",
+            r"microBatchTokens: is set, but in opt a text has a loss of .*: layers of type 'opt' see across packed",
+        ),
+        ("bloom", r"model_type 'bloom', which takes no position_ids; name a model whose layers all attend"),
+    ],
+)
+def test_a_family_that_would_learn_something_else_is_rejected(tmp_path, family, message):
+    folder = save_family(family, tmp_path / "model")
+    with pytest.raises(ConfigError, match=message):
+        check_agreement(begun(folder)[1], family, packs=True)
+
+
+def test_only_linear_layers_get_adapters(tmp_path):
+    folder = save_family("mixtral", tmp_path / "model")
+    with pytest.raises(
+        ConfigError, match=r"LoRA targets \['embed_tokens'\]: .* is not a linear layer; leave its name out"
+    ):
+        begun(folder, loraRank=2, loraTargets=["embed_tokens"])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("family", ["mixtral", "gemma2"])
+def test_shards_of_any_family_are_the_same_run(fork_server, tmp_path, family):
+    folder, losses = save_family(family, tmp_path / "model"), {}
+    for strategy, world in (("single", 1), ("fsdp", 2)):
+        (tmp_path / strategy).mkdir()
+        yard = Yard(fork_server, tmp_path / strategy)
+        yard.train(settings(3, {"strategy": strategy}, pretrained=str(folder)), world)
+        losses[strategy] = [line["loss"] for line in yard.metrics()]
+    assert losses["fsdp"] == pytest.approx(losses["single"], abs=1e-5)
+    out = yard.checkpoints / "export" / "hf"
+    _, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert names(out) == names(folder)
