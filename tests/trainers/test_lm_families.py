@@ -8,7 +8,7 @@ from safetensors import safe_open
 from tests.support.trainers.families import save_family
 from tests.support.trainers.gangs import Yard
 from tests.trainers.test_lm_folders import settings
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from torchyard_trainers.core.config import Parallelism
@@ -60,7 +60,7 @@ def test_loss_logits_scores_and_exports_are_those_of_transformers(tmp_path, fami
     theirs = logits(AutoModelForCausalLM.from_pretrained(folder))
     work, session = begun(folder)
     model = session.parallel.module
-    loss = F.cross_entropy(theirs[:, :-1].flatten(0, 1), TEXT[:, 1:].flatten(), reduction="sum")
+    loss = cross_entropy(theirs[:, :-1].flatten(0, 1), TEXT[:, 1:].flatten(), reduction="sum")
     torch.testing.assert_close(model(TEXT), theirs[:, -1])
     ours = model(TEXT, LABELS)
     torch.testing.assert_close(ours, loss)

@@ -23,8 +23,14 @@ FAMILIES = {
     "gpt_neox": {**_LLAMA, "attention_dropout": 0, "hidden_dropout": 0},
     "hyperclovax": {**_LLAMA, "logits_scaling": 4.0},
     "opt": {
-        "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 2, "dropout": 0,
-        "num_attention_heads": 2, "max_position_embeddings": 256, "init_std": 0.2,
+        "hidden_size": 16,
+        "word_embed_proj_dim": 16,
+        "ffn_dim": 24,
+        "num_hidden_layers": 2,
+        "dropout": 0,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 256,
+        "init_std": 0.2,
     },
     "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
 }

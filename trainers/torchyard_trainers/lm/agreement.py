@@ -4,6 +4,8 @@ The output layer is applied here, a chunk at a time, and packed documents are ke
 that does either in another way would train, but learn something else.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,13 +22,14 @@ TOLERANCE, TOLERANCE_HALF = 1e-3, 0.3
 
 
 @torch.no_grad()
-def check_agreement(session: Session, name: str, *, packs: bool) -> None:
+def check_agreement(session: Session, name: str, *, packs: bool, compiled: bool = False) -> None:
     """Check the loss of two documents, and that of both in one row. Collective.
 
     Args:
         session: the model, in `eval` mode.
         name: of the model, for messages.
         packs: whether samples are packed.
+        compiled: whether the model has compiled blocks.
 
     Raises:
         ConfigError: the losses differ.
@@ -37,7 +40,8 @@ def check_agreement(session: Session, name: str, *, packs: bool) -> None:
     first, second = torch.arange(2 * LENGTH, device=device).mul(spread).view(2, LENGTH)
     tolerance = TOLERANCE if session.precision.name == "fp32" else TOLERANCE_HALF
     # Compiled blocks would make code for these shapes, too.
-    with session.precision.forward(), torch.compiler.set_stance("force_eager"):
+    plain: AbstractContextManager[object] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with session.precision.forward(), plain:
         logits = model(second[None], plain=True)
         theirs = float(F.cross_entropy(logits[0, :-1].float(), second[1:]))
         ours = float(model(second[None], _labels(second)[None])) / (LENGTH - 1)

@@ -269,7 +269,8 @@ class LanguageModeling(Workload):
         settings, data = self.settings, self._data
         session.parallel.module.eval()
         if self.pretrained is not None and not self._agrees and not only_shapes():
-            check_agreement(session, str(self.pretrained.folder), packs=settings.packs)
+            folder = str(self.pretrained.folder)
+            check_agreement(session, folder, packs=settings.packs, compiled=settings.compile)
             self._agrees = True
         metrics = self._preferences.evaluate(session) if self._preferences is not None else {}
         found: Result | None = None
