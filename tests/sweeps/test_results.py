@@ -51,6 +51,7 @@ JOBS = {
     2: job(2, State.SUSPENDED, {"loss": 1.0, "loss@10%": 9.0}, {LR: 0.001, KIND: "<a>"}, {"10": 8.0}),
     3: job(3, State.FAILED, {}, {LR: 0.05, KIND: "<a>"}),
     4: job(4, State.RUNNING, {"loss": 0.5}, {LR: 0.02, KIND: "<a>"}),
+    5: job(5, State.SUSPENDED, {"loss": 0.7}, {LR: 0.03, KIND: "<a>"}),
 }
 RESULTS = results_of(SWEEP, JOBS)
 
@@ -62,7 +63,9 @@ def test_a_trial_is_worth_what_it_was_stopped_with_and_the_best_one_is_complete(
         ("stopped", 9.0),
         ("failed", None),
         ("running", 0.5),
+        ("suspended", 0.7),
     ]
+    assert RESULTS[2].progress == "10%", "that of its value, however far it got before it stopped"
     assert [each.number for each in RESULTS if each.best] == [1]
     assert best_so_far(SWEEP, RESULTS) == [2.0, 1.5]
 
@@ -71,9 +74,8 @@ def test_the_table_and_its_line_name_the_best_trial():
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(table_of(SWEEP, JOBS))
     text = console.export_text()
-    line = (
-        "5 of 9 trials (1 running, 2 complete, 1 stopped, 1 failed); best: tune-1 with loss 1.500 (lr=0.100, kind=True"
-    )
+    counts = "1 running, 1 suspended, 2 complete, 1 stopped, 1 failed"
+    line = f"6 of 9 trials ({counts}); best: tune-1 with loss 1.500 (lr=0.100, kind=True"
     assert line_of(SWEEP, JOBS).startswith(line)
     assert line in text
     assert all(f"tune-{number}" in text for number in JOBS)
@@ -81,8 +83,8 @@ def test_the_table_and_its_line_name_the_best_trial():
 
 def test_csv_has_a_line_for_each_trial():
     rows = list(csv.DictReader(io.StringIO(csv_of(SWEEP, RESULTS))))
-    assert [row["loss"] for row in rows] == ["2.0", "1.5", "9.0", "", "0.5"]
-    assert [row["best"] for row in rows] == ["0", "1", "0", "0", "0"]
+    assert [row["loss"] for row in rows] == ["2.0", "1.5", "9.0", "", "0.5", "0.7"]
+    assert [row["best"] for row in rows] == ["0", "1", "0", "0", "0", "0"]
     assert rows[0][DEPTH] == ""
 
 
@@ -120,7 +122,7 @@ def test_the_page_is_whole_and_loads_nothing():
     tags.feed(page)
     assert tags.open == []
     assert not {"script", "link", "img", "a"} & set(tags.all)
-    assert tags.all.count("circle") == 4
+    assert tags.all.count("circle") == 5
     assert "75 %" in page
     assert "&lt;a&gt;" in page
     assert "<a>" not in page

@@ -43,7 +43,7 @@ def figure(value: float) -> str:
 CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-_OWN_COMMAND = re.compile(r"`torchyard (explain|logs|resume|stacks|status)`")
+_OWN_COMMAND = re.compile(r"`torchyard (explain|logs|resume|stacks|status|sweep show)`")
 _KUBECTL = re.compile(r"`kubectl (describe pod|describe pvc|logs)( [^`]*)?`")
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from torchyard.api.formatting import plural
 from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
 from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit
@@ -140,7 +141,7 @@ class _Planner:
         if not self.complete:
             what = "no trial trained to its end. `torchyard sweep show` says why."
             return Finish(state="Failed", reason=SweepReason.NO_TRIAL_COMPLETE, message=what)
-        what = f"{len(self.numbers)} trials, {self.complete} of them trained to their end."
+        what = f"{plural(len(self.numbers), 'trial')}, {self.complete} of which trained to the end."
         return Finish(state="Succeeded", reason=SweepReason.COMPLETED, message=what)
 
     def _creation(self, unit: int, basis: int, number: int) -> Create:
@@ -202,7 +203,9 @@ def _give_up(
     if running:
         return stops
     if failed > spec.max_failed:
-        what = f"{failed} trials failed, more than maxFailed {spec.max_failed}. `torchyard sweep show` says why."
+        what = (
+            f"{plural(failed, 'trial')} failed, more than maxFailed {spec.max_failed}. `torchyard sweep show` says why."
+        )
         return [Finish(state="Failed", reason=SweepReason.TOO_MANY_FAILED, message=what)]
     complete = any(_last(outcomes, "complete") for outcomes in ended.values())
     ending: Literal["Succeeded", "Failed"] = "Succeeded" if complete else "Failed"

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.sweeps.outcomes import best_of, better, outcomes_of, why_failed
+from torchyard.api.status import State
+from torchyard.sweeps.outcomes import Outcome, best_of, better, outcomes_of, why_failed
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.space import trial_spec
 from torchyard.sweeps.trials import trial_of
@@ -21,12 +22,12 @@ class Result(Struct, frozen=True, kw_only=True):
     Attributes:
         number: from 0 on.
         name: of its job.
-        outcome: running, complete, stopped or failed.
+        outcome: running, suspended (saved and stopped with its sweep), complete, stopped (early) or failed.
         state: of the job.
         value: of the objective; None: it has none yet.
         percent: of the steps after which it has that value.
         parameters: that were suggested, by their paths.
-        progress: of the job, for people.
+        progress: of the job, for people; of a trial that was stopped early up to the rung that it is judged by.
         seconds: from its start to its end; None: it is not over.
         best: whether it is the best of those that trained to their end.
         why: it failed; empty: it did not.
@@ -53,6 +54,8 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
     results = []
     for number, job in sorted(jobs.items()):
         outcome, status, done = found[number][-1], job.status, job.status.progress.percent
+        if outcome is not None and outcome.kind == "stopped":
+            done = outcome.percent
         failed = outcome is not None and outcome.kind == "failed"
         value = outcome.value if outcome is not None else status.metrics.get(sweep.spec.objective.metric)
         begun, ended = status.start_time, status.completion_time
@@ -60,7 +63,7 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
             Result(
                 number=number,
                 name=job.metadata.name,
-                outcome=outcome.kind if outcome is not None else "running",
+                outcome=_outcome(job, outcome),
                 state=str(status.state),
                 value=value,
                 percent=outcome.percent if outcome is not None and not failed else int(done or 0),
@@ -72,6 +75,12 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
             )
         )
     return results
+
+
+def _outcome(job: TrainingJob, outcome: Outcome | None) -> str:
+    if outcome is not None:
+        return outcome.kind
+    return "suspended" if job.status.state is State.SUSPENDED else "running"
 
 
 def best_job(sweep: TrainingSweep, results: Sequence[Result]) -> TrainingJob | None:

@@ -39,6 +39,8 @@ def sweep(
     """
     import asyncio
 
+    from torchyard.api.formatting import addressed
+    from torchyard.client.backend import location_flags
     from torchyard.client.sweeps import get_sweep
 
     async def work() -> Found | None:
@@ -59,7 +61,9 @@ def sweep(
             return None
         found = await sweep.found()
         if not local:
-            say(f"{where}: {found[0].status.state or 'not visited yet'}; {found[0].status.message}")
+            flags = location_flags(context, namespace)
+            message = addressed(found[0].status.message, name, flags)
+            say(f"{where}: {found[0].status.state or 'not visited yet'}; {message}")
         return found
 
     found = asyncio.run(work())

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torchyard.api.formatting import addressed
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.cli.commands.job_options import JobOptions
@@ -79,7 +80,7 @@ class _Watching:
         if ended is None:
             say(f"sweep {name} is saved and stopped; `torchyard run` with its file goes on")
             return STOPPED
-        say(f"sweep {name}: {ended.message}")
+        say(f"sweep {name}: {addressed(ended.message, name)}")
         say(line_of(self.sweep, self.jobs))
         if output is not None:
             from torchyard.cli.commands.sweep import document

@@ -17,7 +17,7 @@ body{font:14px/1.5 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:
 svg{width:100%;height:auto}text{font-size:11px;fill:#555}table{border-collapse:collapse}
 td,th{padding:.2em .8em .2em 0;text-align:left;border-bottom:1px solid #ddd}tr.best{font-weight:bold}
 """
-_COLOURS = {"complete": "#2563a8", "stopped": "#c9a227", "failed": "#c0392b", "running": "#888"}
+_COLOURS = {"complete": "#2563a8", "stopped": "#c9a227", "failed": "#c0392b", "running": "#888", "suspended": "#888"}
 
 
 def page_of(sweep: TrainingSweep, results: Sequence[Result], shares: Mapping[str, float]) -> str:

@@ -16,6 +16,7 @@ from torchyard.sweeps.results import Result, best_so_far, results_of
 SHOWN_TRIALS = 12
 CURVE_ROWS = 4
 SHOWN_FAILURES = 3
+UNDECIDED = ("running", "suspended")
 
 
 def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> RenderableType:
@@ -31,8 +32,8 @@ def table_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> Renderabl
         *(path.rpartition(".")[2] for path in paths),
     ):
         table.add_column(name)
-    running = [each for each in results if each.outcome == "running"]
-    over = [each for each in results if each.outcome != "running"]
+    running = [each for each in results if each.outcome in UNDECIDED]
+    over = [each for each in results if each.outcome not in UNDECIDED]
     best = next((each for each in results if each.best), None)
     shown = {each.number: each for each in [*([best] if best else []), *running, *over[-SHOWN_TRIALS:]]}
     for _, each in sorted(shown.items())[-2 * SHOWN_TRIALS :]:
@@ -60,9 +61,8 @@ def line_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> str:
 
 
 def _line(sweep: TrainingSweep, results: Sequence[Result]) -> str:
-    counts = {
-        word: sum(each.outcome == word for each in results) for word in ("running", "complete", "stopped", "failed")
-    }
+    words = (*UNDECIDED, "complete", "stopped", "failed")
+    counts = {word: sum(each.outcome == word for each in results) for word in words}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     trials = f"{len(results)} of {sweep.spec.max_trials} trials ({counted or 'none yet'})"
     best = next((each for each in results if each.best), None)
