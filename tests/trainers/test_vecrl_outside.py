@@ -77,6 +77,27 @@ def test_an_environment_that_does_not_repeat_itself_is_named():
 
 
 @pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        (
+            "Wide",
+            r"'outside_worlds:Wide' returned an observation of shape \[2\], but its observation_space has 1 number",
+        ),
+        ("Blind", "'outside_worlds:Blind' returned an observation with nan, from which nothing can be learned"),
+        ("Priceless", "'outside_worlds:Priceless' returned a reward with nan, from which nothing can be learned"),
+    ],
+)
+def test_what_an_environment_may_not_return_is_named(world, message):
+    made = opened(HILL | {"environment": f"outside_worlds:{world}"})
+
+    def begin():
+        played(made, made.reset(torch.rand(6, 1)), 0, 1)
+
+    with pytest.raises(ConfigError, match=message):
+        begin()
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         (
@@ -90,6 +111,10 @@ def test_an_environment_that_does_not_repeat_itself_is_named():
         ({"environment": "outside_worlds:Thing"}, "but outside_worlds has no class Thing"),
         ({"environment": "outside_worlds:Hill"}, "has no steps after which an episode is cut off; set trainer.params."),
         (HILL | {"environment": "outside_worlds:Endless"}, "which cannot be flattened; wrap it so that"),
+        (
+            HILL | {"environment": "outside_worlds:Configured"},
+            "cannot be made: Configured.__init__() missing 1 required",
+        ),
         (
             {"environment": "outside_worlds:Unfinished"},
             "lacks actions, observed, planes, draws, limit, measure, observe",

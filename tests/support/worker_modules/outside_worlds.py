@@ -77,3 +77,28 @@ class Forgetful(Hill):
 
 class Endless(Hill):
     observation_space = spaces.Sequence(spaces.Discrete(2))
+
+
+class Configured(Hill):
+    def __init__(self, slope):
+        self.slope = slope
+
+
+class Wide(Hill):
+    observation_space = spaces.Box(-9, 9, (1,))
+
+    def _seen(self):
+        return np.zeros(2, np.float32)
+
+
+class Blind(Hill):
+    observation_space = spaces.Box(-9, 9, (1,))
+
+    def _seen(self):
+        return np.array([np.nan], np.float32)
+
+
+class Priceless(Hill):
+    def step(self, action):
+        seen, _, over, cut, facts = super().step(action)
+        return seen, float("nan"), over, cut, facts

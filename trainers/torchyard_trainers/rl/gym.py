@@ -56,14 +56,14 @@ class Gymnasium:
 
         self._make, self.limit, self._at = make, limit, at
         self._first = make()
-        space, actions = self._first.observation_space, self._first.action_space
+        space, actions = (getattr(self._first, f"{kind}_space", None) for kind in ("observation", "action"))
         if not isinstance(actions, spaces.Discrete):
             raise ConfigError(
                 f"{at} has actions {actions}; only Discrete ones can be chosen: wrap it so that it has them"
             )
-        if not isinstance(space, spaces.Box) or space.shape is None:
+        if not isinstance(space, spaces.Box) or not np.prod(space.shape):
             raise ConfigError(
-                f"{at} has observations {space}, which cannot be flattened; wrap it so that they are a Box"
+                f"{at} has observations {space}, which cannot be flattened; wrap it so that they are a Box with numbers"
             )
         self.actions = int(actions.n)
         self.observed = int(np.prod(space.shape))
@@ -91,6 +91,7 @@ class Gymnasium:
         device, chosen = actions.device, actions[:, 0].cpu().numpy()
         live = self._bring(state)
         seen, reward, terminated, ended, _ = self._vector.step(chosen + self._start)
+        self._check_finite("a reward", reward)
         made = live.actions.copy()
         made[np.arange(len(made)), live.steps] = chosen
         steps = live.steps + 1
@@ -147,7 +148,19 @@ class Gymnasium:
 
     def _flat(self, seen: Any, *shape: int) -> NDArray[np.float32]:
         """Return observations as float32 vectors, [*shape, D]; never a view of what an environment holds."""
-        return np.array(seen, dtype=np.float32).reshape(*shape, self.observed)
+        found = np.array(seen, dtype=np.float32)
+        if found.size != int(np.prod(shape)) * self.observed:
+            raise ConfigError(
+                f"{self._at} returned an observation of shape {list(found.shape[len(shape) :])}, but its "
+                f"observation_space has {self.observed} numbers; return what the space says"
+            )
+        self._check_finite("an observation", found)
+        return found.reshape(*shape, self.observed)
+
+    def _check_finite(self, what: str, found: NDArray[Any]) -> None:
+        if not np.isfinite(found).all():
+            bad = found[~np.isfinite(found)].flat[0]
+            raise ConfigError(f"{self._at} returned {what} with {bad}, from which nothing can be learned; correct it")
 
 
 def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str) -> Gymnasium:
@@ -178,6 +191,9 @@ def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str
         first = make()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ConfigError(f"{at}: {error}") from error
+    except (TypeError, AttributeError) as error:
+        needs = "make the class without arguments, and set observation_space and action_space in __init__"
+        raise ConfigError(f"{at} cannot be made: {error}; {needs}") from error
     limit = most_steps or (first.spec.max_episode_steps if first.spec is not None else None)
     if limit is None or not 1 <= limit <= MOST_STEPS:
         raise ConfigError(
