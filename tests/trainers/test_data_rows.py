@@ -80,9 +80,10 @@ def test_json_lines_are_read_in_any_order(tmp_path, monkeypatch):
     [
         ("{", "train.jsonl, line 3: not a JSON object: Expecting property name"),
         ("[1]", "train.jsonl, line 3: expected a JSON object, found list"),
-        ("", "train.jsonl, line 3: not a JSON object"),
+        ("", "train.jsonl, line 3: not a JSON object: the line is empty; remove it, or skip bad records"),
+        ('{"a": "\\ud83d\\ude00", "b": ["\\ud800"]}', "train.jsonl, line 3: field 'b' has half of a pair of escapes"),
         ("[" * 100_000, "train.jsonl, line 3: not a JSON object"),
-        ('{"text": "\udcff"}', "train.jsonl, line 3: not a JSON object"),
+        ('{"text": "\udcff"}', "train.jsonl, line 3: not a JSON object in UTF-8: "),
     ],
 )
 def test_a_line_that_is_no_record_is_named(tmp_path, line, words):
@@ -112,7 +113,16 @@ def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeyp
         ("text.csv", b"a,b\n", "expected a name that ends with .jsonl, .parquet, .bin or .npy"),
         ("train.jsonl.gz", b"..", "decompress it, or use Parquet"),
         ("broken.parquet", b"PAR1", "not a Parquet file"),
+        (
+            "zipped.jsonl",
+            b"\x1f\x8b\x08\x00",
+            "the content is compressed, and cannot be read in any order; decompress it",
+        ),
+        ("wide.jsonl", "{}\n{}".encode("utf-16"), "the text is UTF-16; convert it to UTF-8"),
+        ("array.jsonl", b"\xef\xbb\xbf [\n{},\n{}]", "it begins with a JSON array; write one object a line"),
+        ("old.jsonl", b"{}\r{}\r", "lines end with a carriage return alone"),
         ("few.bin", b"1234", "2 tokens, but a window needs 9"),
+        ("odd.bin", b"12345", "5 bytes are no whole number of uint16"),
         ("broken.npy", b"\x93NUMPY\x01\x00\x02\x00[]", "not a .npy file"),
         ("deep.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"-" * 70_000, "not a .npy file"),
         ("long.npy", b"\x93NUMPY\x01\x00\xff\xff1" + b"+1j" * 20_000, "not a .npy file"),
@@ -131,6 +141,34 @@ def test_a_url_needs_its_package_and_a_pattern_a_file(tmp_path):
         open_rows(["s3://bucket/train.jsonl"])
     with pytest.raises(DataError, match=r"no file matches"):
         open_rows([f"{tmp_path}/*.jsonl"])
+
+
+def test_a_numbered_file_that_a_pattern_should_match_must_exist(tmp_path):
+    for number in (0, 2):
+        lines(tmp_path / f"train-0000{number}-of-00003.jsonl", records(2))
+    for pattern in ("*.jsonl", "train-0000?-of-00003.jsonl", "train-*"):
+        with pytest.raises(
+            DataError, match=r"train-00001-of-00003.jsonl is missing, but others of its files are there"
+        ):
+            open_rows([f"{tmp_path}/{pattern}"])
+    assert len(open_rows([f"{tmp_path}/train-0000[02]-of-00003.jsonl"])) == 4, "a part that is wanted"
+    lines(tmp_path / "data[1].jsonl", records(3))
+    assert len(open_rows([f"{tmp_path}/data[1].jsonl"])) == 3, "a file whose name looks like a pattern"
+
+
+def test_byte_order_mark_and_line_ends_of_windows_are_no_part_of_records(tmp_path):
+    (tmp_path / "w.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"a": 1}\r\n{"a": 2}\r\n')
+    assert everything(open_rows([str(tmp_path / "w.jsonl")])) == [{"a": 1}, {"a": 2}]
+
+
+def test_damaged_pages_of_parquet_are_an_error_of_the_data(tmp_path):
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"text": [str(number) * 50 for number in range(300)]}), path, use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[4:200] = b"\xff" * 196
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"t.parquet, row group 0: .*; copy the file again$"):
+        open_rows([str(path)]).row(0)
 
 
 def test_several_files_are_one_set(tmp_path):
@@ -298,5 +336,5 @@ def test_validation_records_are_in_no_training_set(size, count, seed):
 def test_a_field_is_named_with_what_is_wrong():
     with pytest.raises(BadRecordError, match=r"field 'prompt' is missing; the record has 'a', 'b'"):
         field_of({"b": 1, "a": 2}, "prompt", str)
-    with pytest.raises(BadRecordError, match=r"field 'a' is int, expected str"):
+    with pytest.raises(BadRecordError, match=r"field 'a' is a number, expected text"):
         field_of({"a": 2}, "a", str)

@@ -113,7 +113,7 @@ def test_a_bad_record_ends_the_job_with_file_line_and_field_or_is_skipped_and_co
     files = {"data": [str(tmp_path / "bad.jsonl")], "validation": [str(tmp_path / "good.jsonl")], "dataWeights": None}
     gang = yard.start(settings(tmp_path, 6, params={**files, "holdOut": None}))
     assert gang.wait() == [65]
-    assert "bad.jsonl, line 21: field 'completion' is int, expected str" in gang.output()
+    assert "bad.jsonl, line 21: field 'completion' is a number, expected text" in gang.output()
     (tmp_path / "again").mkdir()
     again = Yard(fork_server, tmp_path / "again")
     again.train(settings(tmp_path, 6, params={**files, "holdOut": None, "badRecords": "skip"}))

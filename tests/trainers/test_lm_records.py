@@ -64,6 +64,7 @@ def shown(tokenizer, document):
         ({"prompt": [ASK], "completion": "yo"}, {}, "user: hi\nassistant: [yo$]"),
         ({"text": "t", "prompt": "p", "completion": "c", "messages": [ASK, SAY]}, {"format": "prompt"}, "p[c$]"),
         ({"tokens": np.array([7, 8, 9])}, {}, "[345]"),
+        ({"messages": [ASK, SAY | {"content": [{"type": "text", "text": "yo"}]}]}, {}, "user: hi\nassistant: [yo$]"),
     ],
 )
 def test_a_record_becomes_tokens_of_which_those_to_learn_are_marked(tokenizer, row, params, wanted):
@@ -114,8 +115,18 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
     ("row", "params", "message"),
     [
         ({"body": "x"}, {}, "field 'messages' is missing, and 'prompt' or 'text' too; the record has 'body'"),
-        ({"text": 3}, {}, "field 'text' is int, expected str"),
+        ({"text": 3}, {}, "field 'text' is a number, expected text"),
         ({"prompt": "p"}, {}, "field 'completion' is missing"),
+        ({"prompt": None, "completion": "c"}, {}, "field 'prompt' is null"),
+        ({"prompt": "p", "completion": None}, {}, "field 'completion' is null, expected text"),
+        ({"messages": [ASK | {"content": None}, SAY]}, {}, "has a message 1 without content"),
+        ({"messages": [ASK, SAY | {"content": 3}]}, {}, "has a message 2 whose content is a number, expected text"),
+        (
+            {"messages": [ASK | {"content": [{"type": "image"}]}, SAY]},
+            {},
+            "content has a part that is 'image', expected",
+        ),
+        ({"messages": []}, {}, "field 'messages' is empty, expected a list of messages"),
         ({"messages": [ASK]}, {}, "field 'messages' has no turn of the assistant"),
         ({"messages": [{"content": "x"}]}, {}, "field 'messages' has a message 1 without a role; it has 'content'"),
         ({"prompt": "abcdef", "completion": "x"}, {"maxLength": 4}, "has nothing to learn within 4 tokens; raise max"),
@@ -179,6 +190,9 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
     assert (len(data.train), data.skipped) == (19, 1)
     assert "7" not in prompts(data.train)
+    single = write(tmp_path / "single.jsonl", rows[:1])
+    with pytest.raises(DataError, match=r"^single\.jsonl, line 1: is the only record of its set, and one of a set"):
+        opened(tokenizer, data=[single])
     few = write(tmp_path / "few.jsonl", [{"prompt": "0", "completion": "x"}, *({"prompt": "x"} for _ in range(19))])
     with pytest.raises(DataError, match=r"^of the records that are held out to evaluate, none of the 1 records can be"):
         opened(tokenizer, data=[few], badRecords="skip")

@@ -47,7 +47,7 @@ def test_a_scan_names_the_first_bad_record_or_skips_and_counts_all(found, tmp_pa
     result = scan(found, encode, len, skip_bad=True, processes=processes, cache=tmp_path / "cache")
     assert result.lengths.tolist() == [3, 1, 0, 2, 0]
     assert result.bad == 2
-    assert result.problems[1] == "t.jsonl, line 5: field 'text' is int, expected str"
+    assert result.problems[1] == "t.jsonl, line 5: field 'text' is a number, expected text"
     source = Samples(found, encode, collate, scan=result)
     assert len(source) == 3
     assert list(source.lengths()) == [3, 1, 2]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchyard_trainers.core.data.rows import BadRecordError
+from torchyard_trainers.core.data.rows import BadRecordError, kind_of
 from torchyard_trainers.core.exits import ConfigError
 
 Message = Mapping[str, Any]
@@ -117,14 +117,36 @@ def conversation(value: Any, name: str) -> list[Message]:
         BadRecordError: it is not a list of messages with `role` and `content`.
     """
     if not isinstance(value, list) or not value:
-        raise BadRecordError(name, f"is {type(value).__name__}, expected a list of messages")
+        raise BadRecordError(name, f"is {kind_of(value) if value != [] else 'empty'}, expected a list of messages")
     for number, each in enumerate(value, 1):
         where = f"has a message {number} "
         if not isinstance(each, Mapping):
             raise BadRecordError(name, f"{where}that is {type(each).__name__}, expected role and content")
         if not isinstance(each.get("role"), str):
             raise BadRecordError(name, f"{where}without a role; it has {', '.join(map(repr, sorted(each)[:8]))}")
-        if "content" not in each and "tool_calls" not in each:
+        if each.get("content") is None and not each.get("tool_calls"):
             raise BadRecordError(name, f"{where}without content; it has {', '.join(map(repr, sorted(each)[:8]))}")
     # Parquet fills fields that other messages have with null.
-    return [{key: part for key, part in each.items() if part is not None} for each in value]
+    kept = [{key: part for key, part in each.items() if part is not None} for each in value]
+    return [
+        each | {"content": _text(each["content"], name, number)} if "content" in each else each
+        for number, each in enumerate(kept, 1)
+    ]
+
+
+def _text(content: Any, name: str, number: int) -> str:
+    """Return the content of a message, whose parts may be listed one by one: templates of text write them as they are.
+
+    Raises:
+        BadRecordError: it is not text.
+    """
+    if isinstance(content, str):
+        return content
+    where = f"has a message {number} whose content "
+    if not isinstance(content, list):
+        raise BadRecordError(name, f"{where}is {kind_of(content)}, expected text")
+    for part in content:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            what = repr(part.get("type")) if isinstance(part, Mapping) else kind_of(part)
+            raise BadRecordError(name, f"{where}has a part that is {what}, expected text")
+    return "".join(part["text"] for part in content)

@@ -227,6 +227,11 @@ def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
     if settings.validation:
         held_out = open_rows(settings.validation, window=length, dtype=dtype)
     else:
+        if single := [each for each in sets if len(each) == 1]:
+            raise DataError(
+                f"{single[0].where(0)}: is the only record of its set, and one of a set evaluates; add records, or set "
+                "trainer.params.validation"
+            )
         divided = [hold_out(each, max(1, round(len(each) * settings.hold_out)), EVALUATION_SEED) for each in sets]
         sets = [train for train, _ in divided]
         held_out = _joined([validation for _, validation in divided])

@@ -79,9 +79,14 @@ class Encoder:
         for kind in KINDS:
             if row.get(self._names[kind]) is not None:
                 return kind
+        if nulls := [self._names[kind] for kind in KINDS if self._names[kind] in row]:
+            raise BadRecordError(nulls[0], "is null")
         wanted = " or ".join(repr(self._names[kind]) for kind in KINDS[1:])
         has = ", ".join(map(repr, sorted(row)[:8])) or "no fields"
-        raise BadRecordError(self._names["messages"], f"is missing, and {wanted} too; the record has {has}")
+        raise BadRecordError(
+            self._names["messages"],
+            f"is missing, and {wanted} too; the record has {has}. Name its fields in trainer.params.fields",
+        )
 
     def _text(self, text: str) -> Document:
         if not text:

@@ -4,7 +4,8 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,9 @@ BLOCK = 4 << 20  # bytes that a pass over a file reads at once
 SAMPLES, SAMPLE = 64, 1 << 16
 ATTEMPTS = 3
 PAUSE = 1.0  # seconds before the second attempt, twice that before the third
+# One of the parts of a set: `train-00001-of-00003.parquet`, the first is 0.
+_NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})(?P<rest>-of-(?P<count>\d{5})\..*)")
+MOST_PARTS = 10_000
 _REMOTE = re.compile(r"^[a-z0-9+.-]+(::|://)", re.IGNORECASE)
 
 
@@ -132,16 +136,40 @@ def expand(urls: list[str]) -> list[File]:
     """Return the files of paths and URLs, each of which may have wildcards; those of one pattern sorted by name.
 
     Raises:
-        DataError: nothing matches.
+        DataError: nothing matches, or one of several numbered files is missing.
     """
     found: list[File] = []
     for url in urls:
-        if not any(sign in url for sign in "*[") and not ("?" in url and not _REMOTE.match(url)):
+        is_local = not _REMOTE.match(url)
+        if not any(sign in url for sign in "*[") and not ("?" in url and is_local):
+            found.append(File(url))
+            continue
+        if is_local and os.path.isfile(url):  # noqa: PTH113 -- its name has such a character
             found.append(File(url))
             continue
         file_system, path = File(url)._remote()  # noqa: SLF001
         matches = sorted(file_system.glob(path))
         if not matches:
             raise DataError(f"{url}: no file matches; check the path, and that every pod can read it")
+        if missing := _missing(matches, path):
+            raise DataError(f"{url}: {missing} is missing, but others of its files are there; copy it again")
         found += [File(file_system.unstrip_protocol(str(match))) for match in matches]
     return found
+
+
+def _missing(matches: Sequence[str], pattern: str) -> str:
+    """Return a file `NAME-00001-of-00003` that a pattern would match beside those that it matches; "" if there is none.
+
+    A pattern that names some of the files only, such as `*-0000[01]-of-00003`, misses nothing.
+    """
+    names = {match.rsplit("/", 1)[-1] for match in matches}
+    wanted = pattern.rsplit("/", 1)[-1]
+    for name in sorted(names):
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is None or int(numbered["count"]) > MOST_PARTS:
+            continue
+        for number in range(int(numbered["count"])):
+            part = f"{numbered['stem']}{number:0{len(numbered['number'])}}{numbered['rest']}"
+            if part not in names and fnmatchcase(part, wanted):
+                return part
+    return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
-from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.exits import DataError, StorageError
 
 CACHED = 256 << 20  # bytes of decoded row groups that a process keeps
 
@@ -69,8 +69,13 @@ class Parquet:
         if number not in self._kept:
             try:
                 self._kept[number] = self._opened().read_row_group(number, columns=self._columns, use_threads=False)
-            except ArrowException as error:
-                raise DataError(f"{self._file.url}, row group {number}: {error}") from error
+            except (ArrowException, OSError) as error:
+                what = " ".join(str(error).split())
+                if isinstance(error, OSError) and (self._file.is_remote or error.errno is not None):
+                    raise StorageError(
+                        f"{self._file.url} cannot be read: {what}; repair the volume or network"
+                    ) from error
+                raise DataError(f"{self._file.url}, row group {number}: {what}; copy the file again") from error
             evict(self._kept, lambda table: table.nbytes)
         self._kept.move_to_end(number)
         return self._kept[number]

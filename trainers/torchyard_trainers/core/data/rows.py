@@ -69,5 +69,13 @@ def field_of(row: Row, name: str, kind: type) -> Any:
     if name not in row:
         raise BadRecordError(name, f"is missing; the record has {', '.join(map(repr, sorted(row)[:8])) or 'no fields'}")
     if not isinstance(row[name], kind):
-        raise BadRecordError(name, f"is {type(row[name]).__name__}, expected {kind.__name__}")
+        raise BadRecordError(name, f"is {kind_of(row[name])}, expected {_KINDS.get(kind, kind.__name__)}")
     return row[name]
+
+
+_KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a map"}
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value of a record is, for messages: `null`, `a number`."""
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)

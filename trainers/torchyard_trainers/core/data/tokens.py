@@ -28,6 +28,11 @@ class TokenWindows:
         self._file, self._window = file, length
         self._begin, self._type = _npy(file) if file.name.endswith(".npy") else (0, np.dtype(dtype).newbyteorder("<"))
         self._count = (file.size - self._begin) // self._type.itemsize
+        if (file.size - self._begin) % self._type.itemsize:
+            raise DataError(
+                f"{file.url}: {file.size - self._begin} bytes are no whole number of {self._type.name}; name their "
+                "type, or copy the file again"
+            )
         if self._count <= length:
             raise DataError(f"{file.url}: {self._count} tokens, but a window needs {length + 1}")
         self.fingerprint = f"{file.fingerprint}-{length}-{self._type.str}"
