@@ -1,10 +1,14 @@
 """A sweep through a real API server: its operator is killed again and again, and it finds what it would have found."""
 
+import asyncio
 import json
+import os
+import sys
 
 import pytest
 from tests.support.cluster.operators import until
 
+import torchyard as ty
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, decide
@@ -93,3 +97,54 @@ async def test_a_sweep_whose_operator_is_killed_finds_what_it_would_have_found(a
 
 
 KINDS = ("trainingsweeps", "trainingjobs")
+
+
+# A program that knows nothing of TorchYard. A bad value waits behind its first rung until it is asked to save; nothing
+# else ends it.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+for step in range(1, 11):
+    print(f"step {step}/10 loss={float(sys.argv[1]) / step}", flush=True)
+    if float(sys.argv[1]) > 1 and step == 3:
+        signal.pause()
+"""
+PLAIN = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "algorithm": {"name": "grid"},
+    "earlyStopping": {"name": "asha"},
+    "parameters": [{"path": "args[0]", "choice": [1, 2]}],
+    "jobTemplate": {
+        "spec": {
+            "command": ["python3", "-c", PROGRAM],
+            "args": ["1"],
+            "metrics": {"patterns": [r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>\S+)"]},
+            "launcher": {"warmStart": False},
+            "resources": {"memory": "1Gi"},
+        }
+    },
+}
+
+
+async def test_python_searches_submits_the_best_job_and_compares_it(namespace, operator, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
+    async with asyncio.timeout(400):
+        sweep = await ty.aio.sweep({"metadata": {"name": "plain"}, "spec": PLAIN}, namespace=namespace)
+        good, bad = await sweep.trials()
+        assert (good.outcome, good.value, good.best) == ("complete", 0.1, True)
+        assert (bad.outcome, bad.value, bad.percent) == ("stopped", 2.0, 10), "the loss after step 1 of 10"
+        again = await ty.aio.submit(await sweep.best(), name="again", namespace=namespace)
+        assert (await again.wait()).metrics["loss"] == 0.1
+        explained = str(await (await ty.aio.get_job("plain-1", namespace=namespace)).why())
+        assert "trial 1 of sweep plain, which stopped it early" in explained
+
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "torchyard.cli.main", "diff", "again", "plain-1", "-n", namespace, "-o", "json"),
+        env=os.environ,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    differences = {(each["section"], each["name"]): each for each in json.loads(out)["differences"]}
+    assert differences["specification", "args"]["left"] == '["1"]'
+    assert differences["metrics", "loss"]["left"] == 0.1
