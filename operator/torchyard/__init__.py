@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchyard.client.functions import JobFunction, job
     from torchyard.client.metrics import MetricsTable
     from torchyard.client.sync import Job, Sweep, diff, get_job, get_sweep, jobs, run, submit, sweep
+    from torchyard.client.trials import TrialsTable
     from torchyard.client.why import Explanation
     from torchyard.local.run import Event
 
@@ -40,6 +41,7 @@ _HOMES = {
     "torchyard.client.functions": ("JobFunction", "job"),
     "torchyard.client.metrics": ("MetricsTable",),
     "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit", "sweep"),
+    "torchyard.client.trials": ("TrialsTable",),
     "torchyard.client.why": ("Explanation",),
     "torchyard.local.run": ("Event",),
 }
@@ -64,6 +66,7 @@ __all__ = [
     "TrainingJob",
     "TrainingJobSpec",
     "TrainingJobStatus",
+    "TrialsTable",
     "aio",
     "diff",
     "get_job",

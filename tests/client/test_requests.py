@@ -80,7 +80,8 @@ def test_curves_are_rows_by_step(tmp_path):
     assert table_of(tmp_path / "metrics.jsonl") == []
 
 
-def test_a_data_frame_needs_pandas_which_is_no_dependency(monkeypatch):
+@pytest.mark.parametrize("table", [ty.MetricsTable, ty.TrialsTable])
+def test_a_data_frame_needs_pandas_which_is_no_dependency(monkeypatch, table):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(ty.TorchYardError, match="needs pandas, which is not installed; `pip install pandas`"):
-        ty.MetricsTable().to_pandas()
+        table().to_pandas()

@@ -2,11 +2,13 @@
 
 import sys
 
+import msgspec
 import pytest
 from aiohttp import web
 from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 
 import torchyard as ty
+from torchyard.sweeps.results import Result
 
 PROGRAM = "import os; print('step 1 score ' + os.environ['TORCHYARD_GRACE_SECONDS'])"
 SPEC = {
@@ -48,6 +50,24 @@ def test_a_sweep_of_this_machine_finds_the_best_trial():
     more.delete()
     with pytest.raises(ty.NotFoundError, match="no sweep `tune`"):
         more.trials()
+
+
+def test_trials_are_a_table_for_people_and_notebooks():
+    first = Result(
+        number=0, name="tune-0", outcome="complete", state="Succeeded", value=0.25, percent=100,
+        parameters={"args[1]": "<b>"}, progress="100%", seconds=3.0, best=True,
+    )  # fmt: skip
+    second = msgspec.structs.replace(
+        first, number=1, name="tune-1", outcome="failed", value=None, parameters={"nodes": 2}, best=False, why="no\nlr"
+    )
+    table = ty.TrialsTable([first, second])
+    assert [line.split() for line in str(table).splitlines()] == [
+        ["name", "outcome", "value", "percent", "seconds", "best", "why", "args[1]", "nodes"],
+        ["tune-0", "complete", "0.250", "100", "3", "True", "<b>"],
+        ["tune-1", "failed", "100", "3", "nolr", "2"],
+    ]
+    assert "<td>&lt;b&gt;</td>" in table._repr_html_()
+    assert str(ty.TrialsTable()).startswith("name")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,18 @@ class MetricsTable(list[dict[str, float]]):
         Raises:
             TorchYardError: pandas is not installed.
         """
-        if importlib.util.find_spec("pandas") is None:
-            raise TorchYardError("to_pandas() needs pandas, which is not installed", "`pip install pandas`", FAILED)
-        pandas = importlib.import_module("pandas")
-        return pandas.DataFrame.from_records(list(self), columns=self.columns).set_index("step")
+        return data_frame(self, self.columns).set_index("step")
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """Return rows as a pandas.DataFrame.
+
+    Raises:
+        TorchYardError: pandas is not installed.
+    """
+    if importlib.util.find_spec("pandas") is None:
+        raise TorchYardError("to_pandas() needs pandas, which is not installed", "`pip install pandas`", FAILED)
+    return importlib.import_module("pandas").DataFrame.from_records(list(rows), columns=columns)
 
 
 def table_of(path: Path) -> MetricsTable:

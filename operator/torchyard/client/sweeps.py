@@ -13,10 +13,11 @@ from torchyard.client.backend import HERE, Location, is_configured
 from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
+from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
 from torchyard.sweeps.codec import sweep_document
 from torchyard.sweeps.resource import KIND, TrainingSweep
-from torchyard.sweeps.results import Result, best_job, results_of
+from torchyard.sweeps.results import best_job, results_of
 
 LOOK_SECONDS = 2.0
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
@@ -44,20 +45,20 @@ class Sweep:
     def __repr__(self) -> str:
         return f"<torchyard sweep {self.name} on {'this machine' if self.location == HERE else 'a cluster'}>"
 
-    async def trials(self) -> list[Result]:
+    async def trials(self) -> TrialsTable:
         """Return a record for each trial, by number.
 
         Raises:
             NotFoundError: the sweep was deleted.
         """
-        return results_of(*await self.found())
+        return TrialsTable(results_of(*await self.found()))
 
     async def best(self) -> TrainingJob | None:
         """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
         sweep, jobs = await self.found()
         return best_job(sweep, results_of(sweep, jobs))
 
-    async def wait(self, *, timeout: float | None = None) -> list[Result]:  # noqa: ASYNC109 -- the caller's
+    async def wait(self, *, timeout: float | None = None) -> TrialsTable:  # noqa: ASYNC109 -- the caller's
         """Wait until the sweep is over or stopped; return its trials.
 
         Args:

@@ -14,10 +14,10 @@ from torchyard.client.diff import Comparison
 from torchyard.client.metrics import MetricsTable
 from torchyard.client.portal import PORTAL
 from torchyard.client.request import Arguments, Target
+from torchyard.client.trials import TrialsTable
 from torchyard.client.why import Explanation
 from torchyard.local.run import Event
 from torchyard.sweeps.resource import TrainingSweep
-from torchyard.sweeps.results import Result
 
 
 class Job:
@@ -271,7 +271,7 @@ class Sweep:
         """Return the object of the sweep, and the jobs of its trials by number."""
         return PORTAL.call(self._sweep.found())
 
-    def trials(self) -> list[Result]:
+    def trials(self) -> TrialsTable:
         """Return a record for each trial, by number: `name`, `outcome`, `value`, `parameters`, `best`."""
         return PORTAL.call(self._sweep.trials())
 
@@ -279,7 +279,7 @@ class Sweep:
         """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
         return PORTAL.call(self._sweep.best())
 
-    def wait(self, *, timeout: float | None = None) -> list[Result]:
+    def wait(self, *, timeout: float | None = None) -> TrialsTable:
         """Wait until the sweep is over or stopped; return its trials.
 
         Args:
