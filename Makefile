@@ -127,6 +127,9 @@ sbom: $(INSTALLED) ## bills of materials (CycloneDX) of the wheel and the images
 audit: $(INSTALLED) ## look for known vulnerabilities of everything pinned; ADVISORIES=FOLDER reads a copy of the database
 	@ADVISORIES="$(ADVISORIES)" $(BIN)/python hack/audit.py
 
+scan: $(INSTALLED) ## kube-score and checkov, from PATH, over the chart with defaults and with every option on
+	@$(BIN)/python hack/scan.py
+
 release: $(INSTALLED) ## everything that a release publishes, into dist/; IMAGES=operator=sha256:...,trainer=sha256:...
 	@IMAGES="$(IMAGES)" $(BIN)/python hack/release.py
 
@@ -153,4 +156,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-e2e beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit release generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-e2e beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release generate lock format clean

@@ -100,11 +100,9 @@ def test_the_operator_makes_a_network_policy_for_every_job_where_it_may():
 def test_the_network_policy_lets_in_whoever_must_reach_the_intake():
     """Training pods and the pod of `torchyard doctor`, in whatever namespace; the test pod; nobody else."""
     documents = rendered({"networkPolicy": {"enabled": True}})
-    (to_intake,) = (
-        rule["from"]
-        for rule in one(documents, "NetworkPolicy")["spec"]["ingress"]
-        if rule["ports"] == [{"port": "intake"}]
-    )
+    policies = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "NetworkPolicy"}
+    assert (policies["torchyard-test"]["policyTypes"], policies["torchyard-test"]["ingress"]) == (["Ingress"], [])
+    (to_intake,) = (rule["from"] for rule in policies["torchyard"]["ingress"] if rule["ports"] == [{"port": "intake"}])
 
     def admitted(labels, *, elsewhere):
         peers = (peer["podSelector"] for peer in to_intake if not elsewhere or "namespaceSelector" in peer)
