@@ -75,6 +75,13 @@ def test_every_attack_of_the_review_has_a_test_that_exists():
             assert test in _tests(ROOT / "tests" / file), f"{file}::{test}"
 
 
+def test_every_test_that_the_threat_model_names_exists():
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    places = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(places) > 50
+    assert [f"{file}::{test}" for file, test in places if test not in _tests(ROOT / "tests" / file)] == []
+
+
 def test_the_counts_are_those_of_the_rows():
     absent, unshown = (sum(row.shown == words for row in ROWS) for words in (ABSENT, UNSHOWN))
     here = len(ROWS) - absent

@@ -7,7 +7,7 @@ from tests.support.kubernetes.api_server import talking, until
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.kubernetes.event_recorder import REPEAT_SECONDS, Recorder
+from torchyard.kubernetes.event_recorder import REPEAT_SECONDS, Recorder, document
 from torchyard.reconcile.actions import EmitEvent
 
 SILENT = EmitEvent(type="Warning", reason="AgentSilent", message="pods run (cvrp-0-0)")
@@ -42,3 +42,8 @@ async def test_a_warning_that_comes_and_goes_is_written_once_a_minute(tmp_path, 
         task.cancel()
     assert written.count(("job-uid", SILENT.reason, SILENT.message)) == 2
     assert written.count(("job-uid", TRAINING.reason, TRAINING.message)) == 20, "a transition each"
+
+
+def test_an_event_is_one_line_of_text_whatever_a_user_has_named():
+    event = EmitEvent(type="Normal", reason="BestImproved", message="best: lo\x1b[2Jss\n\u202e0.5\x9b")
+    assert document(job(1), event, now=0.0, reporter="one")["message"] == "best: loss 0.5"

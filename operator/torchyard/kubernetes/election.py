@@ -25,6 +25,7 @@ from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.provenance import MAX_KEYS
 from torchyard.reconcile.ports import Conflict, Unavailable
 
+MAX_INT32 = 2**31 - 1
 _log = logging.getLogger(__name__)
 
 
@@ -212,7 +213,8 @@ class Lease:
             lease_duration_seconds=self._terms.lease,
             acquire_time=seen.spec.acquire_time if ours else now,
             renew_time=now,
-            lease_transitions=(seen.spec.lease_transitions or 0) + (not ours),
+            # A number that has no successor, whoever wrote it, must not keep the lease from its next leader.
+            lease_transitions=min((seen.spec.lease_transitions or 0) + (not ours), MAX_INT32),
         )
         # An annotation that was edited by hand does not make us forget a key.
         self._learn(seen)

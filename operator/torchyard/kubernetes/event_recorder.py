@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
+from torchyard.api.formatting import one_line
 from torchyard.api.resource import TrainingJob
 from torchyard.api.values import MAX_JOB_NAME, rfc3339
 from torchyard.kubernetes.client.api import Api
@@ -122,7 +123,7 @@ def document(job: Subject, event: EmitEvent | SweepEvent, *, now: float, reporte
         },
         "type": event.type,
         "reason": event.reason,
-        "message": event.message[:MAX_MESSAGE],
+        "message": one_line(event.message)[:MAX_MESSAGE],  # `kubectl` prints it, and names in it are users'
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": 1,
