@@ -4,13 +4,17 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.support.trainers.gangs import Yard
 from tests.support.trainers.lerobot import write_lerobot
+from transformers import PI0ForConditionalGeneration
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.weights import allocate, built, fill
+from torchyard_trainers.core.world import World
 from torchyard_trainers.vla.instructions import Instructions
+from torchyard_trainers.vla.models import config_of
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
 
@@ -41,8 +45,6 @@ def exported(fork_server, tmp_path_factory):
 
 @pytest.mark.e2e
 def test_transformers_loads_the_export_with_the_same_weights_and_statistics_lie_beside_them(exported):
-    from transformers import PI0ForConditionalGeneration
-
     yard, _, folder = exported
     loaded, info = PI0ForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -73,6 +75,37 @@ def test_an_export_does_not_know_the_words_of_other_instructions_nor_larger_acti
     given = {"data": str(data), "pretrained": str(folder)}
     with pytest.raises(ConfigError, match=r"words.txt lacks 'move' of the instruction 'move left'"):
         VisionLanguageAction(resolve_params(given, Parallelism()))
+
+
+def as_lerobot(name):
+    """The name of a weight in files that LeRobot publishes: as transformers saves it, in a policy."""
+    return "model." + name.replace("vision_tower.", "vision_tower.vision_model.")
+
+
+@pytest.mark.parametrize("named", [str, as_lerobot], ids=["transformers", "lerobot"])
+def test_a_pi0_that_transformers_saved_and_one_with_published_names_are_read_weight_by_weight(tmp_path, named):
+    torch.manual_seed(6)
+    model = PI0ForConditionalGeneration(config_of("tiny-pi0", None, chunk=4))
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({named(name): each for name, each in load_file(file).items()}, file)
+    work = VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
+    policy = built(work)
+    allocate(policy, torch.device("cpu"))
+    fill(work, policy, World(0, 1, 0, torch.device("cpu"), grouped=False, local_size=1))
+    found = policy.pi0.state_dict()
+    wrong = [name for name, each in model.state_dict().items() if not torch.equal(found[name], each)]
+    assert not wrong
+    assert found.keys() == model.state_dict().keys()
+
+
+def test_sizes_of_a_config_that_contradict_each_other_are_named(tmp_path):
+    config = config_of("tiny-pi0", None, chunk=4)
+    config.vlm_config.vision_config.num_attention_heads = 7
+    config.save_pretrained(tmp_path)
+    work = VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
+    with pytest.raises(ConfigError, match=r"trainer.params.pretrained: no model can be made of its config.json: embed"):
+        work.build()
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,10 @@ def test_a_run_exports_adapters_and_the_merged_model_and_goes_on_from_it(fork_se
         ("{", r"config.json is not a config of a model"),
         ('{"model_type": "gemma"}', r"has model_type 'gemma', expected qwen2_vl, qwen2_5_vl, qwen3_vl"),
         ('{"model_type": "qwen2_vl", "quantization_config": {}}', r"describes quantized weights"),
+        (
+            '{"model_type": "qwen2_vl", "text_config": {"hidden_size": "x"}}',
+            r"is not a config of a model: Validation er",
+        ),
     ],
 )
 def test_a_folder_of_another_kind_is_named(tmp_path, config, message):

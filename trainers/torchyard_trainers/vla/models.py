@@ -89,6 +89,20 @@ PALIGEMMAS: dict[str, dict[str, Any]] = {
 }
 
 
+# Names of published files of pi0, which transformers also saves, and what they are called in the model.
+_PARTS = r"^(model\.)?paligemma_with_expert\."
+RENAMED = (
+    (_PARTS + r"paligemma\.lm_head\.", "model.vlm.language_model.embed_tokens."),
+    (_PARTS + r"gemma_expert\.lm_head\.", "model.dit.embed_tokens."),
+    (_PARTS + r"gemma_expert\.model\.", "model.dit."),
+    (_PARTS + r"paligemma\.model\.language_model\.model\.", "model.vlm.language_model."),
+    (_PARTS + r"paligemma\.model\.vision_tower\.vision_model\.", "model.vlm.vision_tower."),
+    (_PARTS + r"paligemma\.model\.", "model.vlm."),
+    (r"^(model\.)?(state_proj|action_in_proj|action_time_mlp_in|action_time_mlp_out)\.", r"embed_action_time.\2."),
+    (r"^model\.action_out_proj\.", "action_out_proj."),
+)
+
+
 class Policy(nn.Module):
     """A vision-language model and an action expert that attends to its keys and values.
 
@@ -216,6 +230,7 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
     Raises:
         ConfigError: the folder has no config of such a model.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import PaliGemmaConfig, PI0Config
 
     if pretrained is None:
@@ -229,7 +244,7 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
         raise ConfigError(f"{at} has model_type {kind!r}, expected pi0 or paligemma; name a folder of such a model")
     try:
         config = kinds[kind].from_dict({**tree, "chunk_size": chunk} if kind == "pi0" else tree)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
     text = parts_of(config).text_config.model_type
     if text != "gemma":  # PaliGemma 2: its attention has no fused implementation in transformers
@@ -246,13 +261,19 @@ def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int =
         action: parts of an action.
         horizon: actions of a chunk.
         bins: of action tokens; None: flow matching.
+
+    Raises:
+        ConfigError: sizes in the config contradict each other.
     """
     from transformers import PaliGemmaForConditionalGeneration, PI0ForConditionalGeneration
 
     from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy
 
     kind: Any = PI0ForConditionalGeneration if config.model_type == "pi0" else PaliGemmaForConditionalGeneration
-    model = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+    try:
+        model = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+    except ValueError as error:
+        raise ConfigError(f"trainer.params.pretrained: no model can be made of its config.json: {error}") from error
     if config.model_type == "pi0":
         return Policy(model)
     if bins is not None:

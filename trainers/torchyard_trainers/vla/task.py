@@ -17,7 +17,7 @@ from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
-from torchyard_trainers.vla import paligemma, report, tabletop
+from torchyard_trainers.vla import models, paligemma, report, tabletop
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
 from torchyard_trainers.vla.evaluation import closed_loop, held_out_loss
@@ -75,7 +75,7 @@ class VisionLanguageAction(Workload):
         self._kind = str(self._config.model_type)
         if folder is not None:
             if self._kind == "pi0":
-                self.pretrained = Pretrained(folder, prefix="pi0.")
+                self.pretrained = Pretrained(folder, prefix="pi0.", renamed=models.RENAMED)
             else:
                 self.pretrained = Pretrained(folder, prefix="vlm.", renamed=paligemma.RENAMED)
         size = parts_of(self._config).vision_config.image_size

@@ -275,6 +275,7 @@ def config_of(name: str, pretrained: Path | None) -> Any:
         ConfigError: the folder has no config of such a model.
     """
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
     if pretrained is None:
         kind, arguments = PRESETS[name]
@@ -289,16 +290,23 @@ def config_of(name: str, pretrained: Path | None) -> Any:
         raise ConfigError(f"{at} describes quantized weights; name a folder with float32, bfloat16 or float16 weights")
     try:
         return getattr(transformers, FAMILIES[kind][0]).from_dict(tree)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
 
 
 def build_policy(config: Any, prompt: Prompt, size: int, *, head: str = "tokens", pool: str = "last") -> Policy:
-    """Build a policy; its parameters have no memory inside `core.weights.parameters_on_meta`."""
+    """Build a policy; its parameters have no memory inside `core.weights.parameters_on_meta`.
+
+    Raises:
+        ConfigError: sizes in the config contradict each other.
+    """
     import transformers
 
     kind: Any = getattr(transformers, FAMILIES[config.model_type][1])
-    vlm = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+    try:
+        vlm = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+    except ValueError as error:
+        raise ConfigError(f"{FIELD}: no model can be made of its config.json: {error}") from error
     return Policy(vlm, prompt, size, head=head, pool=pool)
 
 
