@@ -15,6 +15,7 @@ from torchyard_trainers.core.world import World
 from torchyard_trainers.vla.bins import middles, to_bins
 from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.models import build_policy, config_of
+from torchyard_trainers.vla.objectives import objective_of
 from torchyard_trainers.vla.observation import Observation
 from torchyard_trainers.vla.paligemma import RENAMED
 from torchyard_trainers.vla.params import resolve_params
@@ -54,21 +55,18 @@ def seen(*, masked):
     )
 
 
-def read_by(model, shown, more=None, kinds=None):
+def read_by(model, shown, more=None):
     """Return logits and last hidden states by the documented way of transformers: ids, pixels, token types."""
     ids = torch.cat([torch.full((3, 8), 64), shown.tokens], 1)
     mask = torch.ones_like(ids) if shown.mask is None else torch.cat([torch.ones(3, 8), shown.mask], 1).long()
     if more is not None:
         ids, mask = torch.cat([ids, more], 1), torch.cat([mask, torch.ones_like(more)], 1)
-    types = torch.zeros_like(ids)
-    if kinds:
-        types[:, -kinds:] = 1
     found = model(
         input_ids=ids,
         pixel_values=shown.images.flatten(0, 1),
         attention_mask=mask,
         position_ids=mask.cumsum(-1),
-        token_type_ids=types,
+        token_type_ids=torch.zeros_like(ids),
         output_hidden_states=True,
     )
     return found.logits, found.hidden_states[-1]
@@ -96,23 +94,22 @@ def test_a_folder_is_read_into_a_policy_with_the_hidden_states_of_transformers(t
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_logits_of_tokens_are_those_of_transformers_and_what_is_written_is_the_most_likely_one_each_time(masked):
+def test_logits_of_tokens_are_those_of_transformers_and_all_parts_of_a_chunk_are_answered_at_once(masked):
     model, shown, bins = library(), seen(masked=masked), 16
     policy = build_policy(model.config, action=2, horizon=3, bins=bins).eval()
     policy.vlm.load_state_dict(model.state_dict())
-    actions = torch.rand(3, 3, 2, generator=torch.Generator().manual_seed(3)) * 2 - 1
-    state, written = (to_bins(each.flatten(1), bins) + 48 for each in (shown.state, actions))
-    logits, _ = read_by(model, shown, torch.cat([state, written], 1), kinds=6)
+    state, blanks = to_bins(shown.state, bins) + 48, torch.arange(42, 48).expand(3, -1)
+    logits, _ = read_by(model, shown, torch.cat([state, blanks], 1))
+    calls = []
+    policy.vlm.model.register_forward_hook(lambda *_: calls.append(1))
     with torch.no_grad():
-        found = policy(shown, actions)
-        torch.testing.assert_close(found.flatten(1, 2), logits[:, -7:-1, 48:], atol=1e-5, rtol=1e-5)
-        again = policy(shown, torch.cat([actions[:, :2], -actions[:, 2:]], 1))
-        taken = policy(shown)
-        best = policy(shown, taken).argmax(-1)
-    assert torch.equal(found[:, :2], again[:, :2]), "no token sees the ones after it"
-    assert not torch.equal(found[:, 2, 1], again[:, 2, 1])
-    assert torch.equal(to_bins(taken, bins), best)
-    assert len(best.unique()) > 2
+        found = policy(shown)
+    assert len(calls) == 1
+    torch.testing.assert_close(found.flatten(1, 2), logits[:, -6:, 48:], atol=1e-5, rtol=1e-5)
+    settings = resolve_params({"model": "tiny-paligemma", "head": "tokens", "bins": bins}, Parallelism())
+    acted = objective_of(settings, model.config, parts=2).act(policy, shown, torch.arange(3))
+    assert torch.equal(to_bins(acted, bins), found.argmax(-1))
+    assert len(acted.unique()) > 2
 
 
 @pytest.mark.parametrize("bins", [2, 32, 255])
@@ -159,7 +156,7 @@ def test_a_policy_learns_two_demonstrations_and_every_trained_weight_gets_a_grad
         ({"model": "tiny-paligemma", "head": "tokens", "freezeLanguage": True}, "trainer.params.freezeLanguage: true"),
         (
             {"model": "tiny-paligemma", "head": "tokens", "bins": 60},
-            "trainer.params.model: has 64 tokens, but the instructions need 11 and the actions 60; use a model with",
+            "trainer.params.model: has 64 tokens, but the instructions need 11 and the actions 68; use a model with",
         ),
     ],
 )

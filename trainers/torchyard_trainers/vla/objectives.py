@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchyard_trainers.vla import flow
-from torchyard_trainers.vla.bins import to_bins
+from torchyard_trainers.vla.bins import middles, to_bins
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.params import Settings
 
@@ -74,14 +74,13 @@ class ActionTokens:
 
     def losses(self, model: Callable[..., Tensor], shown: Demonstration, _keys: Tensor) -> Losses:
         """See `Objective`; nothing is drawn."""
-        logits, right = model(shown.observation, shown.actions), to_bins(shown.actions, self._bins)
+        logits, right = model(shown.observation), to_bins(shown.actions, self._bins)
         losses = F.cross_entropy(logits.flatten(0, -2), right.flatten(), reduction="none").view_as(right)
         return Losses(losses.mean(-1), {"tokenAccuracy": (logits.argmax(-1) == right).float().mean(-1)})
 
     def act(self, model: nn.Module, seen: Observation, _keys: Tensor) -> Tensor:
         """See `Objective`: the most likely tokens."""
-        found: Tensor = model(seen)
-        return found
+        return middles(model(seen).argmax(-1), self._bins)
 
 
 def objective_of(settings: Settings, config: Any, *, parts: int) -> Objective:

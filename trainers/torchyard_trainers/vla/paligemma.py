@@ -3,15 +3,13 @@
 All uses of a policy go through `forward`: only there a sharded model gathers its parameters.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import DynamicCache
 
-from torchyard_trainers.vla.bins import middles, to_bins
+from torchyard_trainers.vla.bins import to_bins
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.flow_head import FlowHead
 from torchyard_trainers.vla.observation import Observation
@@ -81,29 +79,15 @@ class _Policy(nn.Module):
             mask = torch.cat([ones(many, images.shape[1]), mask, ones(many, extra)], 1)
         return Prefix(torch.cat([images.to(words.dtype), words], 1), mask)
 
-    def _read(self, prefix: Prefix, suffix: Tensor | None = None, cache: Any = None) -> Tensor:
-        """Return the last hidden states, [m, T, h].
-
-        Args:
-            prefix: whose tokens attend to each other in both directions.
-            suffix: [m, k, h], embedded tokens that attend to what is before them.
-            cache: gets keys and values.
-        """
-        embeds, mask, positions = prefix.embeds, prefix.mask, prefix.positions
-        kinds = torch.zeros(embeds.shape[:2], dtype=torch.int64, device=embeds.device)
-        if suffix is not None and suffix.shape[1]:
-            many, length = suffix.shape[:2]
-            embeds = torch.cat([embeds, suffix.to(embeds.dtype)], 1)
-            mask = torch.cat([mask, mask.new_ones(many, length)], 1) if mask is not None else None
-            positions = torch.cat([positions, positions[:, -1:] + torch.arange(1, length + 1, device=embeds.device)], 1)
-            kinds = F.pad(kinds, (0, length), value=1)
+    def _read(self, prefix: Prefix) -> Tensor:
+        """Return the last hidden states, [m, T, h]; all tokens attend to each other in both directions."""
+        mask, shape = prefix.mask, prefix.embeds.shape[:2]
         found: Tensor = self.vlm.model(
-            inputs_embeds=embeds,
+            inputs_embeds=prefix.embeds,
             attention_mask=mask.long() if mask is not None else None,
-            position_ids=positions,
-            token_type_ids=kinds,
-            past_key_values=cache,
-            use_cache=cache is not None,
+            position_ids=prefix.positions,
+            token_type_ids=torch.zeros(shape, dtype=torch.int64, device=prefix.embeds.device),
+            use_cache=False,
         ).last_hidden_state
         return found
 
@@ -144,9 +128,11 @@ class FlowPolicy(_Policy):
 
 
 class TokenPolicy(_Policy):
-    """PaliGemma that writes actions as tokens, one for each part of an action; it reads the state in the same way.
+    """PaliGemma that reads the state as tokens, and answers with tokens of actions, one for each part of an action.
 
-    They are the last tokens of the vocabulary, which a tokenizer keeps for places and segments of images.
+    All parts of a chunk are answered at once, as in OpenVLA-OFT (Kim 2025): the prompt ends with one token for each of
+    them, whose answer is the bin. Bins are the last tokens of the vocabulary and the blanks those before them, which a
+    tokenizer keeps for places and segments of images.
     """
 
     def __init__(self, vlm: Any, *, action: int, horizon: int, bins: int) -> None:
@@ -155,46 +141,13 @@ class TokenPolicy(_Policy):
         self.action_size, self.horizon, self.bins = action, horizon, bins
         self.first = vlm.config.text_config.vocab_size - bins
 
-    def forward(self, seen: Observation, actions: Tensor | None = None) -> Tensor:
-        """Return the logits of the bins of demonstrated actions, or the actions that the model would take.
-
-        Args:
-            seen: of m episodes.
-            actions: [m, H, a] in [-1, 1]; None: the most likely token after each other, without a gradient.
-
-        Returns:
-            [m, H, a, bins] float32, or actions [m, H, a] in (-1, 1).
-        """
-        prefix = self._prefix(seen, to_bins(seen.state, self.bins) + self.first)
-        embed = self.vlm.get_input_embeddings()
-        shape = (self.horizon, self.action_size)
-        if actions is None:
-            numbers = self._written(prefix, embed)
-            return middles(numbers, self.bins).unflatten(1, shape)
-        tokens = to_bins(actions.flatten(1), self.bins) + self.first
-        hidden = self._read(prefix, embed(tokens[:, :-1]))[:, prefix.embeds.shape[1] - 1 :]
-        return self._logits(hidden).unflatten(1, shape)
-
-    def _written(self, prefix: Prefix, embed: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the numbers of the most likely bins, one after another, [m, H a]."""
-        cache = DynamicCache(config=self.vlm.config.text_config)
-        hidden, mask, positions = self._read(prefix, cache=cache), prefix.mask, prefix.positions[:, -1:]
-        found = [self._logits(hidden[:, -1]).argmax(-1)]
-        while len(found) < self.horizon * self.action_size:
-            positions = positions + 1
-            mask = F.pad(mask, (0, 1), value=True) if mask is not None else None
-            hidden = self.vlm.model(
-                inputs_embeds=embed(found[-1][:, None] + self.first),
-                attention_mask=mask.long() if mask is not None else None,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-            found.append(self._logits(hidden[:, -1]).argmax(-1))
-        return torch.stack(found, 1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of action tokens alone, in float32: no other token can be written."""
+    def forward(self, seen: Observation) -> Tensor:
+        """Return the logits of the bins of actions, [m, H, a, bins] float32."""
+        state = to_bins(seen.state, self.bins) + self.first
+        count = self.horizon * self.action_size
+        blanks = torch.arange(self.first - count, self.first, device=state.device).expand(len(state), -1)
+        hidden = self._read(self._prefix(seen, torch.cat([state, blanks], 1)))[:, -count:]
         with torch.autocast(hidden.device.type, enabled=False):
-            head = self.vlm.get_output_embeddings().weight[self.first :]
-            return F.linear(hidden.float(), head.float())
+            head = self.vlm.get_output_embeddings().weight[self.first :]  # no other token can be the answer
+            logits = F.linear(hidden.float(), head.float())
+        return logits.unflatten(1, (self.horizon, self.action_size))

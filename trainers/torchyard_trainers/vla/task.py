@@ -118,10 +118,10 @@ class VisionLanguageAction(Workload):
         made = self.source or self.tabletop
         assert made is not None
         words = parts_of(config).text_config.vocab_size
-        free = words - (settings.bins if settings.head == "tokens" else 0)
-        if made.instructions.highest >= free:
-            bins = f" and the actions {settings.bins}" if free < words else ""
-            fix = " or fewer trainer.params.bins" if free < words else ""
+        answers = settings.bins + settings.chunk * self._action if settings.head == "tokens" else 0
+        if made.instructions.highest >= words - answers:
+            bins = f" and the actions {answers}" if answers else ""
+            fix = ", fewer trainer.params.bins or a shorter trainer.params.chunk" if answers else ""
             raise ConfigError(
                 f"{origin}: has {words} tokens, but the instructions need {made.instructions.highest + 1}{bins}; use a "
                 f"model with a larger vocabulary{fix}"
