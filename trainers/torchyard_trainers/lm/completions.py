@@ -96,7 +96,7 @@ def complete(
         asked = prompts.held_out(positions)
         judged = []
         for sampling in samplings:
-            with session.precision.forward(), session.parallel.gathered():
+            with engine.on_current_weights():
                 found = engine.generate([each.tokens for each in asked], torch.tensor(positions), sampling)
             texts = judge.texts(found)
             judged.append((texts, judge.of_texts(asked, texts)))

@@ -133,6 +133,11 @@ class RecordPrompts(Prompts):
         super().__init__(settings, tokenizer)
         self._data, self._key = data, order_key(data.fingerprint, settings.seed)
 
+    @property
+    def longest(self) -> int:
+        """See `Prompts`."""
+        return self._settings.max_length
+
     def of_ids(self, ids: Sequence[int]) -> list[Prompt]:
         """See `Prompts`."""
         number_of = {each: self._number(each) for each in set(ids)}

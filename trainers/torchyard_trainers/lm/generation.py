@@ -42,6 +42,7 @@ class Completions(NamedTuple):
     tokens: Tensor  # [n, L] int64, 0 after the end
     mask: Tensor  # [n, L] bool, true for tokens of the completion, the stop token included
     stopped: Tensor  # [n] bool: ended by a stop token or string, not cut off
+    sampled: Tensor | None = None  # [n, L] log-probabilities, where they are not those of the model in training
 
     @property
     def lengths(self) -> Tensor:
@@ -51,6 +52,9 @@ class Completions(NamedTuple):
 
 class Engine(Protocol):
     """Generates completions; every rank calls it equally often."""
+
+    def on_current_weights(self) -> AbstractContextManager[None]:
+        """Generate with the weights as they are now inside a `with` block, which must not change them. Collective."""
 
     def generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
         """Return a completion of each prompt.
@@ -75,6 +79,7 @@ class WeightsEngine:
         all_ranks: Callable[[bool], bool] | None = None,
         compiled: bool = False,
         graphs: bool = False,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Use a model whose weights change in place.
 
@@ -87,10 +92,15 @@ class WeightsEngine:
             all_ranks: whether a value is true on all ranks; needed if a forward pass is collective.
             compiled: the model has compiled blocks; generation, whose shapes are others, uses their plain code.
             graphs: on a GPU, record the pass that adds a token as a CUDA graph; not if the pass is collective.
+            within: returns what the model computes within, such as its precision.
         """
         self._model, self._config, self._device = model, config, device
         self._decode, self._all_ranks = decode, all_ranks
-        self._compiled, self._graphs = compiled, graphs
+        self._compiled, self._graphs, self._within = compiled, graphs, within
+
+    def on_current_weights(self) -> AbstractContextManager[None]:
+        """See `Engine`."""
+        return self._within()
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:

@@ -33,6 +33,7 @@ def policy_loss(
     per_sequence: bool = False,
     reference: Tensor | None = None,
     kl_coefficient: float = 0.0,
+    correction: Tensor | None = None,
 ) -> PolicyLoss:
     """Return the clipped policy loss of completions, as GRPO and PPO use it.
 
@@ -47,6 +48,7 @@ def policy_loss(
         per_sequence: every completion counts the same, not every token: a token of a long one counts less.
         reference: log-probabilities of a frozen model, [n, L].
         kl_coefficient: weight of the divergence from it.
+        correction: of `importance_weights`, [n, L]; None: the tokens are samples of `acted`.
     """
     _same_shape(log_probability, acted, advantage, mask)
     assert mask.dtype == torch.bool
@@ -55,6 +57,9 @@ def policy_loss(
     new, old = log_probability.masked_fill(~mask, 0), acted.masked_fill(~mask, 0)
     policy = clipped_loss(new, old, advantage.masked_fill(~mask, 0), low=low, high=high)
     loss = policy.loss
+    if correction is not None:
+        _same_shape(log_probability, correction)
+        loss = loss * correction
     named = {"approxKl": policy.approx_kl, "clipFraction": policy.clipped}
     if reference is not None:
         _same_shape(log_probability, reference)
@@ -68,6 +73,22 @@ def policy_loss(
         share = counted / mask.sum(1, keepdim=True).clamp(min=1)
         return PolicyLoss((loss * share).sum(), weights.sum(), tokens, statistics)
     return PolicyLoss((loss * counted).sum(), tokens, tokens, statistics)
+
+
+def importance_weights(acted: Tensor, sampled: Tensor, mask: Tensor, *, cap: float) -> Tensor:
+    """Return truncated importance weights (Yao 2025) of tokens that another program sampled: [n, L], 0 for padding.
+
+    Its arithmetic differs, and so do its probabilities. With these weights the gradient is that of the policy in
+    training again, up to the cap, which bounds the variance.
+
+    Args:
+        acted: log-probabilities under the policy in training when the rollout was made, [n, L].
+        sampled: those with which the tokens were sampled, [n, L].
+        mask: [n, L] bool.
+        cap: the largest weight.
+    """
+    _same_shape(acted, sampled, mask)
+    return (acted - sampled).masked_fill(~mask, -torch.inf).exp().clamp(max=cap)
 
 
 def value_loss(value: Tensor, target: Tensor, mask: Tensor, weights: Tensor) -> Tensor:

@@ -177,6 +177,21 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     rollout_batch: Annotated[
         Count | None, doc("grpo, ppo: completions that a rank generates at once; default: all of its rollout.")
     ] = None
+    engine: Annotated[
+        Literal["torch", "vllm"] | None,
+        doc(
+            "grpo, ppo: what generates the completions of rollouts. torch: the model in training itself, exactly; "
+            "vllm: a copy of its weights in vLLM, which has to be installed."
+        ),
+    ] = None
+    engine_cache_gib: Annotated[
+        Positive | None,
+        doc("engine vllm: memory of its keys and values on each rank in GiB; default: of a rolloutBatch, at most 8."),
+    ] = None
+    importance_cap: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        doc("engine vllm: a token weighs as much more as training finds it more probable than vLLM, at most this; 2."),
+    ] = None
     clip: Annotated[Positive | None, doc("grpo, ppo: the ratio of probabilities is clipped this far below 1.")] = None
     clip_high: Annotated[Positive | None, doc("grpo, ppo: and this far above 1.")] = None
     loss_level: Annotated[
@@ -266,6 +281,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     minibatches: int = 1
     iterations: int = 1
     rollout_batch: int = 0
+    engine: str = "torch"
+    engine_cache_gib: float | None = None
+    importance_cap: float = 2.0
     clip: float = 0.0
     clip_high: float = 0.0
     loss_level: str = "token"
@@ -300,6 +318,7 @@ METRICS = (
     "clipFraction",
     "completionTokens",
     "degenerateGroups",
+    "engineKl",
     "entropy",
     "evalLoss",
     "evalLossUntrained",
@@ -327,7 +346,7 @@ _OWN = {
     "group": ("grpo",),
     "normalize_groups": ("grpo",),
     **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), _RL),
-    "kl_coefficient": _RL,
+    **dict.fromkeys(("engine", "engine_cache_gib", "importance_cap", "kl_coefficient"), _RL),
     **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient", "value_lr_scale"), ("ppo",)),
     **dict.fromkeys(("beta", "length_normalized"), ("dpo",)),
 }
@@ -369,6 +388,9 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         raise ConfigError(
             "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is; set it, or remove them"
         )
+    for name in ("engine_cache_gib", "importance_cap"):
+        if name in chosen and params.engine != "vllm":
+            raise ConfigError(f"{_named(name)}: {chosen[name]:g}, but trainer.params.engine is not vllm; remove one")
     if params.lora_rank is not None:
         values.setdefault("lora_alpha", 2.0 * params.lora_rank)
     if params.warmup_steps is None:

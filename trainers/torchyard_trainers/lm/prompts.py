@@ -9,6 +9,8 @@ from torchyard_trainers.lm.tasks import rows_of
 
 # Prompts of rollouts follow those of supervised steps by far, so that none is in both.
 FIRST_PROMPT = 2**40
+# Characters of a prompt beside its letters or digits, and special tokens.
+_BESIDE = 16
 
 
 class Prompt(NamedTuple):
@@ -24,9 +26,14 @@ class Prompts:
 
     def __init__(self, settings: Settings, tokenizer: Any) -> None:
         """Take the tokenizer of the model."""
-        self._settings, self._tokenizer = settings, tokenizer
+        self._settings, self.tokenizer = settings, tokenizer
         self.pad: int = tokenizer.pad_token_id
         self.end: int = tokenizer.eos_token_id
+
+    @property
+    def longest(self) -> int:
+        """A bound on the tokens of a prompt."""
+        return 2 * self._settings.length + _BESIDE  # a token has at least one character
 
     def of_ids(self, ids: Sequence[int]) -> list[Prompt]:
         """Return prompts of rollouts."""
@@ -38,7 +45,7 @@ class Prompts:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without special ones."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def _made(self, ids: Sequence[int], *, held_out: bool) -> list[Prompt]:
@@ -46,5 +53,5 @@ class Prompts:
         rows = rows_of(
             settings.task, settings.seed, ids, length=settings.length, symbols=settings.symbols, held_out=held_out
         )
-        tokens = encode(self._tokenizer, [row.prompt for row in rows])
+        tokens = encode(self.tokenizer, [row.prompt for row in rows])
         return [Prompt(row.prompt, each, row._asdict()) for row, each in zip(rows, tokens, strict=True)]

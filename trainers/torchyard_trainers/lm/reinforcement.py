@@ -1,5 +1,7 @@
 """GRPO and PPO: rollouts before the steps that use them, and the loss of these steps."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,12 +12,14 @@ from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
 from torchyard_trainers.lm.completions import Judge
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine
-from torchyard_trainers.lm.losses import policy_loss, value_loss
+from torchyard_trainers.lm.generation import Engine, Sampling, WeightsEngine
+from torchyard_trainers.lm.losses import importance_weights, policy_loss, value_loss
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.rollouts import Collector, Rollout, rows_of_samples
+from torchyard_trainers.lm.rollouts import Collector, Rollout, rows_of_samples, samples_of_rank
 from torchyard_trainers.lm.scoring import Reference, scored, scorer
+from torchyard_trainers.lm.vllm_engine import GIB, VllmEngine, VllmMemory, check_model, size_of
+from torchyard_trainers.rl.clipped import low_variance_kl
 
 
 class Reinforcement:
@@ -26,6 +30,16 @@ class Reinforcement:
         self._settings, self._prompts, self._judge, self._reference = settings, prompts, judge, reference
         self._collector: Collector | None = None
         self._held: dict[int, tuple[Rollout, dict[str, float]]] = {}  # by number
+
+    def check(self, session: Session) -> None:
+        """Check before the first step that the engine of rollouts can be used.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        if self._settings.engine == "vllm" and not only_shapes():
+            model: Any = session.parallel.module
+            check_model(model.lm.config, session.world.device)
 
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Make the rollout that starts at `step`, if one does; return its metrics. Collective.
@@ -70,9 +84,13 @@ class Reinforcement:
             own = rollout.take(rows)
         found = session.parallel.forward(own.tokens, own.labels, scores=True, temperature=settings.temperature)
         now, mask = scored(found, own.labels), own.labels != IGNORE
+        acted = now.log_probability.detach() if own.acted is None else own.acted
+        correction = None
+        if own.sampled is not None:
+            correction = importance_weights(acted, own.sampled, mask, cap=settings.importance_cap)
         policy = policy_loss(
             now.log_probability,
-            now.log_probability.detach() if own.acted is None else own.acted,
+            acted,
             own.advantage,
             mask,
             batch.weights,
@@ -81,9 +99,13 @@ class Reinforcement:
             per_sequence=settings.loss_level == "sequence",
             reference=own.reference if settings.method == "grpo" else None,
             kl_coefficient=settings.kl_coefficient,
+            correction=correction,
         )
         loss, statistics = policy.loss, dict(policy.statistics)
         statistics["entropy"] = (now.entropy * mask * batch.weights[:, None]).sum()
+        if own.sampled is not None:
+            divergence = low_variance_kl((acted - own.sampled).masked_fill(~mask, 0))
+            statistics["engineKl"] = (divergence * batch.weights[:, None]).sum()
         if own.target is not None:
             error = value_loss(now.value, own.target, mask, batch.weights)
             # Both parts are divided by the same count.
@@ -105,7 +127,7 @@ class Reinforcement:
     def _collector_of(self, session: Session) -> Collector:
         if self._collector is None:
             sampling = sampling_of(self._settings, self._prompts)
-            engine = engine_of(session, self._prompts, compiled=self._settings.compile)
+            engine = rollout_engine(session, self._settings, self._prompts)
             prompts = self._prompts
             self._collector = Collector(
                 self._settings, prompts.of_ids, engine, sampling, self._judge, pad=self._prompts.pad
@@ -127,6 +149,26 @@ def sampling_of(settings: Settings, prompts: Prompts, *, greedy: bool = False, h
     )
 
 
+def rollout_engine(session: Session, settings: Settings, prompts: Prompts) -> Engine:
+    """Return the engine of rollouts that the parameters name."""
+    if settings.engine == "torch":
+        return engine_of(session, prompts, compiled=settings.compile)
+    module: Any = session.parallel.module
+    dtype = session.precision.dtype
+    positions, _ = samples_of_rank(settings, session.world.size, session.world.rank)
+    size = size_of(
+        module.lm.config,
+        dtype,
+        sequences=min(settings.rollout_batch or len(positions), len(positions)),
+        tokens=prompts.longest + settings.max_new_tokens,
+        cache=None if settings.engine_cache_gib is None else int(settings.engine_cache_gib * GIB),
+    )
+    if only_shapes():
+        return VllmMemory(module, session.world.device, size, dtype=dtype)
+    tokenizer = prompts.tokenizer if settings.stop else None
+    return VllmEngine(module, session.world, size, dtype=dtype, tokenizer=tokenizer, compiled=settings.compile)
+
+
 def engine_of(session: Session, prompts: Prompts, *, compiled: bool) -> WeightsEngine:
     """Return an engine that generates with the model in training, with CUDA graphs if its blocks are compiled."""
     module: Any = session.parallel.module
@@ -135,6 +177,11 @@ def engine_of(session: Session, prompts: Prompts, *, compiled: bool) -> WeightsE
     def all_ranks(value: bool) -> bool:
         missing = torch.tensor([float(not value)], dtype=torch.float64, device=world.device)
         return not world.total(missing).item()
+
+    @contextmanager
+    def gathered() -> Iterator[None]:
+        with session.precision.forward(), session.parallel.gathered():
+            yield
 
     sharded = session.parallel.strategy in SHARDED
     return WeightsEngine(
@@ -145,4 +192,5 @@ def engine_of(session: Session, prompts: Prompts, *, compiled: bool) -> WeightsE
         all_ranks=all_ranks if sharded else None,
         compiled=compiled,
         graphs=compiled and not sharded,  # gathering uses streams of its own, which a graph cannot record
+        within=gathered,
     )

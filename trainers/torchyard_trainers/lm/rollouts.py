@@ -33,6 +33,7 @@ class Rollout(NamedTuple):
     acted: Tensor | None  # log-probabilities when the rollout was made; None: those of the only step that uses it
     reference: Tensor | None  # log-probabilities under the reference
     target: Tensor | None  # expected return, for the value head of PPO
+    sampled: Tensor | None = None  # log-probabilities that tokens were sampled with; None: those of this model
 
     def take(self, rows: Tensor) -> "Rollout":
         """Return some of the completions."""
@@ -143,22 +144,26 @@ class Collector:
         size = self._settings.rollout_batch or len(prompts)
         parts = []
         starts = range(0, len(prompts), size)
-        for at in starts[:1] if only_shapes() else starts:
-            with session.precision.forward(), session.parallel.gathered():
+        with self._engine.on_current_weights():
+            for at in starts[:1] if only_shapes() else starts:
                 tokens = [prompt.tokens for prompt in prompts[at : at + size]]
                 parts.append(self._engine.generate(tokens, ids[at : at + size], self._sampling))
-            session.reporter.goes_on()
+                session.reporter.goes_on()
         if only_shapes():
-            return Completions(*(torch.cat([each] * len(starts))[: len(prompts)] for each in parts[0]))
+            return Completions(
+                *(None if each is None else torch.cat([each] * len(starts))[: len(prompts)] for each in parts[0])
+            )
         width = max(part.tokens.shape[1] for part in parts)
 
         def widened(tensor: Tensor) -> Tensor:
             return torch.nn.functional.pad(tensor, (0, width - tensor.shape[1]))
 
+        sampled = [widened(part.sampled) for part in parts if part.sampled is not None]
         return Completions(
             torch.cat([widened(part.tokens) for part in parts]),
             torch.cat([widened(part.mask) for part in parts]),
             torch.cat([part.stopped for part in parts]),
+            None if not sampled else torch.cat(sampled),
         )
 
     def _scored(self, session: Session, score: Score | None, made: Rollout) -> Scored | None:
@@ -172,7 +177,13 @@ class Collector:
             completions = [row[:length] for row, length in zip(found.tokens.tolist(), lengths, strict=True)]
         batch = documents([prompt.tokens for prompt in prompts], completions, pad=self._pad)
         tokens, labels = batch.tokens.to(device), batch.labels.to(device)
-        return Rollout(tokens, labels, torch.zeros(tokens.shape, device=device), None, None, None)
+        nothing = torch.zeros(tokens.shape, device=device)
+        sampled = None
+        if found.sampled is not None and only_shapes():
+            sampled = nothing
+        elif found.sampled is not None:  # where the labels are, which are the tokens of the completion
+            sampled = nothing.masked_scatter(labels != IGNORE, found.sampled[found.mask].to(device))
+        return Rollout(tokens, labels, nothing, None, None, None, sampled)
 
     def _token_advantages(
         self, rewards: Tensor, acted: Scored, known: Tensor | None, mask: Tensor

@@ -96,6 +96,7 @@ class LanguageModeling(Workload):
         self._completed: list[Completed] = []
         self._compared = False  # the prompts of all ranks
         self._agrees = False  # the model, with that of transformers
+        self._started = False
         self._reference: Reference | None = None
         self._reinforcement: Reinforcement | None = None
         self._preferences: Preferences | None = None
@@ -202,6 +203,9 @@ class LanguageModeling(Workload):
         if self._data is not None and self.source is None and not self._compared:
             check_same_data(self._data, session.world)
             self._compared = True
+        if self._reinforcement is not None and not self._started:
+            self._reinforcement.check(session)
+            self._started = True
         if own < 0:
             return {}
         if self._reinforcement is not None:

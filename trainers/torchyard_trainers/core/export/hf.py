@@ -55,7 +55,7 @@ def write(
     """Write a format into an empty folder; return the facts for the manifest. Collective."""
     prefix, language = language_of(session.parallel.module)
     only_adapters = form == "hf" and has_adapters(language)
-    entries = _adapters(language) if only_adapters else _weights(session.parallel.module, prefix)
+    entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix)
     stem = ADAPTER if only_adapters else MODEL
     files = write_files(entries, folder, stem, session.world, shared=shared, verify=verify, limit=limit)
     base = str(work.pretrained.folder) if work.pretrained is not None else None
@@ -83,7 +83,7 @@ def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
             (folder / name).write_text(content)
 
 
-def _weights(model: nn.Module, prefix: str) -> list[Entry]:
+def weight_entries(model: nn.Module, prefix: str) -> list[Entry]:
     """Return the weights of the language model in the layout of its family, with adapters added to their base."""
     parts: dict[str, tuple[str, Tensor]] = {}
     seen = set()
@@ -132,13 +132,13 @@ def _adapters(language: nn.Module) -> list[Entry]:
 def _save_config(language: Any, folder: Path) -> None:
     config = type(language.config).from_dict(language.config.to_dict())
     config.dtype = torch.float32
-    config.architectures = [_original(type(language)).__name__]
+    config.architectures = [original_class(type(language)).__name__]
     config.save_pretrained(str(folder))
     if getattr(language, "generation_config", None) is not None:
         language.generation_config.save_pretrained(str(folder))
 
 
-def _original(kind: type) -> type:
+def original_class(kind: type) -> type:
     """Return the class below the one that FSDP made."""
     from torch.distributed.fsdp import FSDPModule
 
