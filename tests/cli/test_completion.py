@@ -14,6 +14,8 @@ from torchyard.cli.commands.completion import candidates
 def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     torchyard.record("cvrp")
     torchyard.record("script")
+    (torchyard.home / "sweeps/tune").mkdir(parents=True)
+    (torchyard.home / "sweeps/tune/sweep.yaml").touch()
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     return torchyard
 
@@ -29,6 +31,8 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         (["logs", "--rank", "0", ""], ["cvrp", "script"]),
         (["rm", "cvrp", "s"], ["script"]),
         (["ps", "-o", ""], ["json", "yaml", "wide"]),
+        (["sweep", "re"], ["report", "resume"]),
+        (["sweep", "show", ""], ["tune"]),
         (["run", "--name", ""], []),
         (["run", ""], []),
         (["run", "train.py", "--no"], ["--nodes"]),

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SEPARATOR = "--"
 RUN_NAME = "NAME"
-"""Metavar of arguments that name a run; completion goes by it."""
+SWEEP_NAME = "SWEEP"
+"""Metavars of arguments that name a run, or a sweep; completion goes by them."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,7 +6,7 @@ The scripts ask `torchyard __complete WORD...` for the candidates of the last wo
 from argparse import Action, ArgumentParser
 from collections.abc import Sequence
 
-from torchyard.cli.arguments import RUN_NAME, SEPARATOR
+from torchyard.cli.arguments import RUN_NAME, SEPARATOR, SWEEP_NAME
 from torchyard.cli.command_table import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.client.backend import run_names
@@ -89,6 +89,10 @@ def of_command(parser: ArgumentParser, before: Sequence[str], current: str) -> l
     if not positional or (given >= len(positional) and positional[-1].nargs is None):
         return []
     action = positional[min(given, len(positional) - 1)]
+    if action.metavar == SWEEP_NAME:
+        from torchyard.local.sweeps import sweep_names
+
+        return sweep_names()
     return run_names() if action.metavar == RUN_NAME else [str(choice) for choice in action.choices or ()]
 
 

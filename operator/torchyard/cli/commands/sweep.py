@@ -17,7 +17,7 @@ def sweep_arguments(parser: common.Parser) -> None:
     """Declare the command line of `sweep`."""
     verbs = ("show", "best", "report", "rm", "suspend", "resume")
     parser.add_argument("what", choices=verbs, help="what to do")
-    parser.add_argument("name", metavar="SWEEP", help="name of the sweep")
+    parser.add_argument("name", metavar=common.SWEEP_NAME, help="name of the sweep")
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
     common.location_options(parser)
     common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
