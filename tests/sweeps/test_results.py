@@ -5,6 +5,7 @@ import io
 from html.parser import HTMLParser
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
 from torchyard.api.resource import ObjectMeta, TrainingJob
@@ -79,6 +80,12 @@ def test_the_table_and_its_line_name_the_best_trial():
     assert line_of(SWEEP, JOBS).startswith(line)
     assert line in text
     assert all(f"tune-{number}" in text for number in JOBS)
+
+
+def test_a_grid_has_no_more_trials_than_points():
+    points = [replace(SWEEP.spec.parameters[0], float_=None, choice=[0.1, 0.2])]
+    spec = replace(SWEEP.spec, algorithm=replace(SWEEP.spec.algorithm, name="grid"), parameters=points)
+    assert line_of(replace(SWEEP, spec=spec), {}) == "0 of 2 trials (none yet)"
 
 
 def test_csv_has_a_line_for_each_trial():

@@ -17,7 +17,7 @@ from torchyard.api.formatting import plural
 from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
 from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit
-from torchyard.sweeps.space import grid_size
+from torchyard.sweeps.space import wanted_trials
 from torchyard.sweeps.spec import TrainingSweepSpec
 from torchyard.sweeps.status import SweepReason
 
@@ -123,9 +123,7 @@ class _Planner:
     def following(self) -> Create | Promote | Finish | None:
         """Decide the next unit; None: it has to wait for others."""
         unit, number = _first_missing(self.units), _first_missing(self.numbers)
-        most = self.spec.max_trials
-        if self.spec.algorithm.name == "grid":
-            most = min(most, grid_size(self.spec))
+        most = wanted_trials(self.spec)
         lag = 1 if self.spec.parallel_trials == 1 else 2 * self.spec.parallel_trials
         for basis in range(max(0, unit - lag + 1), unit + 1):
             if basis > len(self.history):

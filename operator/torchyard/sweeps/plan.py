@@ -17,7 +17,7 @@ from torchyard.api.values import Time, since
 from torchyard.sweeps.decide import Action, Finish, decide
 from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of
 from torchyard.sweeps.resource import TrainingSweep, trial_name
-from torchyard.sweeps.space import grid_size
+from torchyard.sweeps.space import wanted_trials
 from torchyard.sweeps.spec import TrainingSweepSpec
 from torchyard.sweeps.status import (
     MAX_MESSAGE,
@@ -170,7 +170,7 @@ def _status(
     spec, before = view.sweep.spec, view.sweep.status
     ends = {trial.record.number: outcomes_of(spec, trial)[-1] for trial in view.trials}
     kinds = [outcome.kind if outcome is not None else "" for outcome in ends.values()]
-    wanted = min(spec.max_trials, grid_size(spec)) if spec.algorithm.name == "grid" else spec.max_trials
+    wanted = wanted_trials(spec)
     counts = TrialCounts(
         wanted=wanted,
         created=len(kinds),

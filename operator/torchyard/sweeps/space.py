@@ -69,6 +69,11 @@ def grid_size(spec: TrainingSweepSpec) -> int:
     return math.prod(count(parameter) for parameter in spec.parameters)
 
 
+def wanted_trials(spec: TrainingSweepSpec) -> int:
+    """Return how many trials a sweep makes, at most."""
+    return min(spec.max_trials, grid_size(spec)) if spec.algorithm.name == "grid" else spec.max_trials
+
+
 def grid_point(spec: TrainingSweepSpec, number: int) -> dict[str, Any]:
     """Return the values of one point; the last parameter changes fastest."""
     axes = [listed(parameter) for parameter in spec.parameters]

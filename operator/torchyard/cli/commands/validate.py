@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchyard.api.formatting import plural
 from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import (
@@ -103,5 +104,8 @@ def _print(
             say(f"{source}: valid ({', '.join(job.metadata.name for job in result.jobs)})")
     for source, validated in sweeps:
         if validated.sweep is not None:
-            say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {validated.sweep.spec.max_trials} trials)")
+            from torchyard.sweeps.space import wanted_trials
+
+            trials = plural(wanted_trials(validated.sweep.spec), "trial")
+            say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {trials})")
     return INVALID if problems else SUCCEEDED

@@ -7,11 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import addressed, figure
+from torchyard.api.formatting import addressed, figure, plural
 from torchyard.api.resource import TrainingJob
 from torchyard.cli.views.curve import draw
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result, best_so_far, results_of
+from torchyard.sweeps.space import wanted_trials
 
 SHOWN_TRIALS = 12
 CURVE_ROWS = 4
@@ -64,15 +65,12 @@ def _line(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     words = (*UNDECIDED, "complete", "stopped", "failed")
     counts = {word: sum(each.outcome == word for each in results) for word in words}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    trials = f"{len(results)} of {sweep.spec.max_trials} trials ({counted or 'none yet'})"
+    trials = f"{len(results)} of {plural(wanted_trials(sweep.spec), 'trial')} ({counted or 'none yet'})"
     best = next((each for each in results if each.best), None)
     if best is None or best.value is None:
         return trials
     parameters = ", ".join(f"{path.rpartition('.')[2]}={_shown(value)}" for path, value in best.parameters.items())
-    value = f"{sweep.spec.objective.metric} {figure(best.value)}"
-    return (
-        f"{len(results)} of {sweep.spec.max_trials} trials ({counted}); best: {best.name} with {value} ({parameters})"
-    )
+    return f"{trials}; best: {best.name} with {sweep.spec.objective.metric} {figure(best.value)} ({parameters})"
 
 
 def _shown(value: Any) -> str:
