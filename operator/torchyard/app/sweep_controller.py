@@ -32,6 +32,8 @@ from torchyard.sweeps.trials import fingerprint, trial_of
 
 WORKERS = 16
 SUGGEST_SECONDS = 120.0
+NICENESS = 10
+"""Of the sampler: the operator, which answers agents, comes first."""
 RESYNC_SECONDS = 300.0
 DEBOUNCE_SECONDS = 0.05
 _log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class SweepController:
         sampler: Sampler | None = None,
     ) -> None:
         self._api, self._sweeps, self._trials, self._record, self._clock = api, sweeps, trials, record, clock
-        self._sampler = sampler or Sampler(limit=SUGGEST_SECONDS)
+        self._sampler = sampler or Sampler(limit=SUGGEST_SECONDS, niceness=NICENESS)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._problems: dict[Key, Problem] = {}
 

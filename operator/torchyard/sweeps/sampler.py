@@ -26,7 +26,6 @@ from torchyard.sweeps.spec import JobTemplate, TrainingSweepSpec
 SUGGEST_SECONDS = 300.0
 IDLE_SECONDS = 60.0
 MAX_ANSWER = 1024 * 1024
-NICENESS = 10
 
 
 class SamplerError(Exception):
@@ -53,10 +52,12 @@ class Sampler:
     Args:
         limit: seconds for one suggestion; then the process is killed.
         idle: seconds without a question after which the process ends.
+        niceness: of the process; above 0 where the controller serves others beside this sweep. A trial waits for the
+            answer, so that a lower priority than that of the trials keeps a slot empty.
     """
 
-    def __init__(self, *, limit: float = SUGGEST_SECONDS, idle: float = IDLE_SECONDS) -> None:
-        self._limit, self._idle = limit, idle
+    def __init__(self, *, limit: float = SUGGEST_SECONDS, idle: float = IDLE_SECONDS, niceness: int = 0) -> None:
+        self._limit, self._idle, self._niceness = limit, idle, niceness
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +132,7 @@ class Sampler:
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *own_python("-m", "torchyard.sweeps.sampler"),
+                *own_python("-m", "torchyard.sweeps.sampler", str(self._niceness)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -143,8 +144,8 @@ class Sampler:
 
 
 def main() -> None:
-    """Answer questions until stdin ends."""
-    os.nice(NICENESS)
+    """Answer questions until stdin ends; the argument is the niceness to do so with."""
+    os.nice(int(sys.argv[1]))
     decoder = msgspec.json.Decoder(_Question, dec_hook=values.decode)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not be taken for an answer
