@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.checkpoints.index import INDEX, UnreadableError
+from torchyard_trainers.core.checkpoints.low_bits import as_held, in_full
 from torchyard_trainers.core.companions import Companion
 from torchyard_trainers.core.exits import CheckpointError, Exit, causes, exit_code, storage_error
 from torchyard_trainers.core.optimizers import parts_of
@@ -251,7 +252,7 @@ def capture(
     model_state, optimizer_state = get_state_dict(parallel.module, parts_of(optimizer))
     return {
         "model": base.limited(model_state, base.changed()),
-        "optimizer": _in_full(optimizer_state),
+        "optimizer": in_full(optimizer_state),
         "workload": workload,
         **({AVERAGE: average.state()} if average is not None else {}),
     }
@@ -273,12 +274,12 @@ def fill_all(
     held = storage.weights(folder)
     loaded = {
         "model": parallel.frozen_base.limited(model_state, held),
-        "optimizer": _in_full(optimizer_state),
+        "optimizer": in_full(optimizer_state),
         "workload": workload,
         **({AVERAGE: average.state()} if average is not None else {}),
     }
     storage.load(loaded, folder)
-    loaded["optimizer"] = _as_held(optimizer_state, loaded["optimizer"])
+    loaded["optimizer"] = as_held(optimizer_state, loaded["optimizer"])
     _put_weights(parallel.module, loaded["model"])
     # Not strict: a parameter that never had a gradient has no state.
     options = state_dict.StateDictOptions(strict=False)
@@ -308,43 +309,6 @@ def fill_average(average: Companion, storage: Shards, folder: Path) -> None:
             "weights themselves"
         )
     storage.load({AVERAGE: values}, folder)
-
-
-def _in_full(value: Any) -> Any:
-    """Return optimizer state with its 8-bit tensors (of torchao) in fp32.
-
-    Checkpoints hold plain tensors, which can be loaded at any world size. They are rounded to 8 bits again when loaded,
-    so that a resumed run has not exactly the same state.
-    """
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(value, dict):
-        return {name: _in_full(each) for name, each in value.items()}
-    if not _has_8_bits(value):
-        return value
-    if not isinstance(value, DTensor):
-        return value.dequantize(torch.float32)
-    full = value.to_local().dequantize(torch.float32)
-    where = {"shape": value.shape, "stride": value.stride(), "run_check": False}
-    return DTensor.from_local(full, value.device_mesh, value.placements, **where)
-
-
-def _as_held(held: Any, loaded: Any) -> Any:
-    """Return loaded optimizer state in which what is held in 8 bits is so again."""
-    if isinstance(loaded, dict):
-        return {name: _as_held(held[name], each) for name, each in loaded.items()}
-    if not _has_8_bits(held):
-        return loaded
-    _local(held).copy_(_local(loaded))
-    return held
-
-
-def _has_8_bits(value: Any) -> bool:
-    return isinstance(value, Tensor) and hasattr(_local(value), "codes")
-
-
-def _local(tensor: Any) -> Any:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _put_weights(module: nn.Module, weights: dict[str, Any]) -> None:
