@@ -1,5 +1,8 @@
 """Families of transformers whose output layer, files or layers differ: they train and are exported as they are."""
 
+import io
+import json
+
 import pytest
 import torch
 from little_rl import ALONE
@@ -20,7 +23,10 @@ from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.agreement import check_agreement
+from torchyard_trainers.lm.folder import read_tokenizer
+from torchyard_trainers.lm.generation import Sampling
 from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.talk import answer, open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
 
 TEXT = torch.randint(3, 90, (2, 17), generator=torch.Generator().manual_seed(3))
@@ -108,6 +114,18 @@ def test_a_family_that_would_learn_something_else_is_rejected(tmp_path, family, 
     folder = save_family(family, tmp_path / "model")
     with pytest.raises(ConfigError, match=message):
         check_agreement(begun(folder)[1], family, packs=True)
+
+
+def test_chat_says_what_transformers_generates_and_rejects_the_same_families(tmp_path):
+    folder, replies = save_family("gemma2", tmp_path / "gemma2"), io.StringIO()
+    answer(folder, "cpu", Sampling(6, temperature=0), io.StringIO(json.dumps({"text": "abc"}) + "\n"), replies)
+    found = "".join(json.loads(line).get("piece", "") for line in replies.getvalue().splitlines())
+    tokenizer, theirs = read_tokenizer(folder), AutoModelForCausalLM.from_pretrained(folder)
+    asked = tokenizer("abc", return_tensors="pt")["input_ids"]
+    said = theirs.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=6, do_sample=False)
+    assert found == tokenizer.decode(said[0, asked.shape[1] :], skip_special_tokens=True)
+    with pytest.raises(ConfigError, match="model_type 'bloom', which takes no position_ids"):
+        open_speaker(save_family("bloom", tmp_path / "bloom"), "cpu")
 
 
 def test_only_linear_layers_get_adapters(tmp_path):

@@ -95,15 +95,24 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
             f"{config.get_text_config().vocab_size}; both must be of the same model"
         )
     lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    taken = signature(lm.base_model.forward).parameters
-    if lacking := [name for name in _NEEDED if name not in taken]:
-        raise ConfigError(
-            f"{FIELD}: {folder} is of model_type {config.model_type!r}, which takes no {' and no '.join(lacking)}; "
-            "name a model whose layers all attend to keys and values, such as llama, mistral, gemma, qwen or gpt2"
-        )
+    check_family(lm, folder)
     if (folder / "generation_config.json").is_file():
         lm.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return LanguageModel(lm, value_head=value_head)
+
+
+def check_family(lm: Any, folder: Path) -> None:
+    """Check that the layers of a model take what generation and packing give them.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    taken = signature(lm.base_model.forward).parameters
+    if lacking := [name for name in _NEEDED if name not in taken]:
+        raise ConfigError(
+            f"{FIELD}: {folder} is of model_type {lm.config.model_type!r}, which takes no {' and no '.join(lacking)}; "
+            "name a model whose layers all attend to keys and values, such as llama, mistral, gemma, qwen or gpt2"
+        )
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path | str]:

@@ -23,7 +23,7 @@ from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.worker import open_session
 from torchyard_trainers.core.world import join
 from torchyard_trainers.lm.chat import Chat, conversation
-from torchyard_trainers.lm.folder import read_config, read_tokenizer
+from torchyard_trainers.lm.folder import check_family, read_config, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
@@ -84,6 +84,7 @@ def _of_folder(path: Path, device: torch.device) -> Speaker:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: the weights cannot be read: {error}") from error
+    check_family(lm, path)
     return Speaker(LanguageModel(lm.to(device)).eval(), read_tokenizer(path), device)
 
 
