@@ -171,6 +171,22 @@ def test_damaged_pages_of_parquet_are_an_error_of_the_data(tmp_path):
         open_rows([str(path)]).row(0)
 
 
+def test_a_small_parquet_file_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_rows, "MOST_DECODED", 1 << 20)
+    path = tmp_path / "bomb.parquet"
+    parquet.write_table(pa.table({"text": ["x" * 1000] * 5000}), path)
+    assert path.stat().st_size < 8000
+    with pytest.raises(DataError, match=r"bomb.parquet: [0-9,]+ bytes decode to more than 1 MiB"):
+        open_rows([str(path)]).row(0)
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.parquet"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name}: neither a file nor a folder; copy its content into a file"):
+        open_rows([str(tmp_path / name)])
+
+
 def test_several_files_are_one_set(tmp_path):
     lines(tmp_path / "b.jsonl", records(9)[5:])
     lines(tmp_path / "a.jsonl", records(9)[:5])

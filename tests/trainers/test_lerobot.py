@@ -152,6 +152,7 @@ def value(name, row, wrong):
         (value(IMAGE, 1, OUTSIDE), rf"frame 1, field '{IMAGE}': '../../x' is not a file in the dataset"),
         (cut("data/chunk-000/file-000.parquet", 900), r"file-000.parquet: not a readable Parquet file"),
         (cut("meta/info.json", 40), r"info.json: not JSON"),
+        (lambda folder: (folder / "meta/stats.json").write_text("[" * 100_000), r"stats.json: not JSON: maximum rec"),
         (lambda folder: (folder / "data/chunk-000/file-001.parquet").unlink(), r"file-001.parquet"),
     ],
 )
@@ -198,6 +199,8 @@ ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
         ),
         ("v3.0", metadata("info.json", put("fps", True)), "info.json: fps is True, expected frames per second above 0"),
         ("v3.0", metadata("info.json", put("fps", float("inf"))), "info.json: fps is inf, expected frames"),
+        ("v3.0", metadata("info.json", put("fps", 10**400)), "info.json: fps is 10+, expected frames"),
+        ("v3.0", metadata("stats.json", put(ACTION, [10**400], "max")), r"'max' of 'action' is .10+, expected numbers"),
         (
             "v3.0",
             metadata("info.json", put("fps", 30)),
@@ -283,10 +286,20 @@ def test_a_video_that_ends_early_is_named(tmp_path):
         recordings(folder).read([LENGTHS[0] + LENGTHS[1] + 6])
 
 
+def test_a_playlist_named_like_a_video_opens_nothing(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True)
+    first, second = (
+        folder / f"videos/chunk-000/observation.images.camera0/episode_00000{number}.mp4" for number in (0, 1)
+    )
+    first.write_text(f"ffconcat version 1.0\nfile {second.name}\n")
+    with pytest.raises(DataError, match=r"episode 0, frame 0, .* cannot be decoded"):
+        recordings(folder).read([0])
+
+
 def test_a_process_opens_each_video_once_and_reads_its_frames_in_any_order(tmp_path, monkeypatch):
     source = recordings(write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True))
     expected, opened = source.read(range(len(source))).images, []
-    monkeypatch.setattr("av.open", lambda path, open_file=av.open: (opened.append(path), open_file(path))[1])
+    monkeypatch.setattr("av.open", lambda path, open_file=av.open, **_: (opened.append(path), open_file(path))[1])
     source = recordings(tmp_path / "data")
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0)).tolist()
     found = torch.cat([source.read([number]).images for number in order])

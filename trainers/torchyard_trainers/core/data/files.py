@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -89,13 +90,22 @@ class File:
     def open(self) -> Any:
         """Return a seekable file object of this process, for a library that needs one."""
         if not self.is_remote:
-            return self._attempt(lambda: open(self.path, "rb"))  # noqa: PTH123 -- the caller closes it
+            return self._attempt(lambda: os.fdopen(self._opened(), "rb"))
         file_system, path = self._remote()
         return self._attempt(lambda: file_system.open(path, "rb"))
 
     @cached_property
     def _descriptor(self) -> int:
-        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._opened()
+
+    def _opened(self) -> int:
+        """Open a file of this machine; a pipe would be waited for, and a device has no end."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # reading a folder says what it is
+            return descriptor
+        os.close(descriptor)
+        raise DataError(f"{self.url}: neither a file nor a folder; copy its content into a file")
 
     def _remote(self) -> tuple[Any, str]:
         try:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.exits import DataError
 
 MAX_PIXELS = 1 << 26  # of an image: more is not a camera
+# A playlist named like a video would have FFmpeg open other files and addresses.
+_OPTIONS = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm", "protocol_whitelist": "file"}
 MOST_OPEN = 32  # videos of a process: a decoder keeps several frames
 
 
@@ -81,7 +83,12 @@ class Videos:
         if path not in self._open:
             if not path.is_file():
                 raise DataError(f"{place}: {path} does not exist; copy the dataset again")
-            self._open[path] = av.open(str(path))
+            container = av.open(str(path), options=_OPTIONS)
+            video = container.streams.video[0].codec_context
+            if video.width * video.height > MAX_PIXELS:
+                container.close()
+                raise DataError(f"{place}: {path} has {video.width} x {video.height} pixels; at most {MAX_PIXELS}")
+            self._open[path] = container
             if len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(path)

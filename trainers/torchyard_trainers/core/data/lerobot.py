@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.files import File
+from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
 
 VERSIONS = ("v2.1", "v3.0")
 IMAGE_KINDS = ("image", "video")
 KINDS = ("min", "max", "mean", "std")  # of statistics
 MAX_JSON_BYTES = 64 << 20
+MAX_RECORDS = 1_000_000  # episodes, and tasks
 MAX_TEMPLATE = 1000  # characters
+MAX_FPS, MAX_SECONDS = 1e6, 1e12
 _WIDTH = re.compile(r"(0?[0-9]{1,2}d?)?")
 
 
@@ -94,8 +97,10 @@ def open_lerobot(folder: Path) -> LeRobot:
             "the dataset with LeRobot"
         )
     fps, features = info.get("fps"), info.get("features")
-    if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < math.inf:
-        raise DataError(f"{folder}/meta/info.json: fps is {fps!r}, expected frames per second above 0")
+    if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps <= MAX_FPS:
+        raise DataError(
+            f"{folder}/meta/info.json: fps is {fps!r}, expected frames per second above 0, up to {MAX_FPS:g}"
+        )
     if not isinstance(features, dict) or not all(
         isinstance(each, dict) and isinstance(each.get("dtype"), str) and isinstance(each.get("shape"), list)
         for each in features.values()
@@ -160,7 +165,7 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index"]
         parts = ("chunk_index", "file_index", "from_timestamp")
         columns += [f"videos/{key}/{part}" for key in videos for part in parts]
-        table = read_parquet(folder, name, columns)
+        table = read_parquet(folder, name, columns, MAX_RECORDS - len(rows))
         rows += [(f"{name}, record {at + 1}", row) for at, row in enumerate(table.to_pylist())]
     begins: dict[str, int] = {}
     episodes = []
@@ -189,7 +194,7 @@ def _tasks_v2(folder: Path) -> dict[int, str]:
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
-    table = read_parquet(folder, "meta/tasks.parquet", None)
+    table = read_parquet(folder, "meta/tasks.parquet", None, MAX_RECORDS)
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
         raise DataError(f"{folder}/meta/tasks.parquet: has {table.column_names}, expected task_index and the texts")
@@ -240,7 +245,7 @@ def _kinds(values: Any, name: str, where: str) -> dict[str, list[float]]:
             continue
         try:
             found[kind] = np.asarray(values[kind], np.float64).reshape(-1).tolist()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise DataError(
                 f"{where}: {kind!r} of {name!r} is {str(values[kind])[:60]}, expected numbers; compute the statistics "
                 "again with LeRobot"
@@ -253,11 +258,17 @@ def _kinds(values: Any, name: str, where: str) -> dict[str, list[float]]:
     return found
 
 
-def read_parquet(folder: Path, name: str, columns: Sequence[str] | None) -> Any:
+def read_parquet(folder: Path, name: str, columns: Sequence[str] | None, most: int | None = None) -> Any:
     """Return columns of a Parquet file of a dataset as a table of pyarrow; None: all.
 
+    Args:
+        folder: of the dataset.
+        name: of the file.
+        columns: their names.
+        most: records that it may have; None: any number.
+
     Raises:
-        DataError: the file is missing or damaged, or lacks a column.
+        DataError: the file is missing, damaged or too large, or lacks a column.
     """
     from pyarrow import ArrowException, parquet
 
@@ -270,7 +281,9 @@ def read_parquet(folder: Path, name: str, columns: Sequence[str] | None) -> Any:
         missing = [each for each in columns or () if each not in names]
         if missing:
             raise DataError(f"{path}: field {missing[0]!r} is missing; the file has {', '.join(names)}")
-        return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
+        if most is not None and file.metadata.num_rows > most:
+            raise DataError(f"{path}: has {file.metadata.num_rows:,} records; at most {MAX_RECORDS:,} are read")
+        return decoded(file, path.stat().st_size, columns, range(file.num_row_groups), str(path))
     except ArrowException as error:
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
@@ -283,7 +296,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
         raise DataError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB")
     try:
         found = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise DataError(f"{path}: is a {type(found).__name__}, expected an object")
@@ -300,7 +313,7 @@ def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: is a {type(row).__name__}, expected an object")
@@ -310,15 +323,17 @@ def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def _number(row: Mapping[str, Any], name: str, where: str, least: int = 0) -> int:
     value = row.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise DataError(f"{where}: field {name!r} is {value!r}, expected a whole number of {least} or more")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
+        given = repr(value)[:60]
+        raise DataError(f"{where}: field {name!r} is {given}, expected a whole number of {least} or more")
     return value
 
 
 def _second(row: Mapping[str, Any], name: str, where: str) -> float:
     value = row.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise DataError(f"{where}: field {name!r} is {value!r}, expected a time of 0 seconds or more")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MAX_SECONDS:
+        given = repr(value)[:60]
+        raise DataError(f"{where}: field {name!r} is {given}, expected a time of 0 seconds or more")
     return float(value)
 
 

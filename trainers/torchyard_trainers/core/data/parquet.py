@@ -12,6 +12,41 @@ from torchyard_trainers.core.exits import DataError, StorageError
 
 CACHED = 256 << 20  # bytes of decoded row groups that a process keeps
 
+# A file of kilobytes may decode to terabytes: more than this, and than so many times its length, is not read.
+MOST_DECODED, MOST_TIMES = 256 << 20, 50
+_BATCH = 1024  # records that are decoded at once
+
+
+def decoded(file: Any, size: int, columns: Sequence[str] | None, groups: Sequence[int], where: str) -> Any:
+    """Return row groups of a Parquet file as one table of pyarrow.
+
+    Args:
+        file: a ParquetFile.
+        size: its length in bytes.
+        columns: only these; None: all.
+        groups: numbers of the row groups.
+        where: names the file in messages.
+
+    Raises:
+        DataError: they decode to far more than the file holds.
+        ArrowException: they are damaged.
+    """
+    from pyarrow import Table
+
+    limit, total, batches = max(MOST_DECODED, MOST_TIMES * size), 0, []
+    names = list(columns) if columns is not None else None
+    for batch in file.iter_batches(batch_size=_BATCH, row_groups=list(groups), columns=names, use_threads=False):
+        total += batch.nbytes
+        if total > limit:
+            raise DataError(
+                f"{where}: {size:,} bytes decode to more than {limit >> 20:,} MiB; write the file with smaller row "
+                "groups, or find out who made it"
+            )
+        batches.append(batch)
+    if not batches:
+        return file.read_row_groups(list(groups), columns=names, use_threads=False)
+    return Table.from_batches(batches).combine_chunks()
+
 
 def evict(kept: OrderedDict[Any, Any], size: Callable[[Any], int]) -> None:
     """Drop the oldest values beyond `CACHED` bytes; the newest one stays, however large it is."""
@@ -68,7 +103,8 @@ class Parquet:
 
         if number not in self._kept:
             try:
-                self._kept[number] = self._opened().read_row_group(number, columns=self._columns, use_threads=False)
+                file = self._opened()
+                self._kept[number] = decoded(file, self._file.size, self._columns, [number], self._file.url)
             except (ArrowException, OSError) as error:
                 what = " ".join(str(error).split())
                 if isinstance(error, OSError) and (self._file.is_remote or error.errno is not None):
