@@ -122,7 +122,24 @@ def test_a_sparse_file_is_left_out(here):
         taken(here, entry("fetched", b"", pax_headers={"GNU.sparse.major": "0", "GNU.sparse.size": str(2**40)}))
 
 
-@pytest.mark.parametrize("sent", [b"", b"x" * 5000, b"\x1f\x8b" + os.urandom(500)], ids=["nothing", "noise", "gzip"])
+def extended(record):
+    """An extended header of an archive, with one record."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = tarfile.XHDTYPE, len(record)
+    return member.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"x" * 5000,
+        b"\x1f\x8b" + os.urandom(500),
+        extended(b"13 comment=x\n") * 3000,
+        extended(b"99999999999999999999 a=b\n") + tarfile.TarInfo("fetched/a").tobuf(),
+    ],
+    ids=["nothing", "noise", "gzip", "headers of headers", "a length beyond words"],
+)
 def test_what_is_no_archive_is_said_to_be_none(here, sent):
     (here.parent / "sent.tar").write_bytes(sent)
     with pytest.raises(TorchYardError, match="no whole archive"):
