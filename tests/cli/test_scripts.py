@@ -7,10 +7,10 @@ import yaml
 from tests.cli.conftest import CommandLine
 from tests.support.cli.recorded import RUNNING
 
+from torchyard.api.names import derived_name
 from torchyard.api.resource import status_document
 from torchyard.api.spec import MAX_SCRIPT_BYTES
 from torchyard.api.validation.validate import validate_file
-from torchyard.api.values import derived_name
 from torchyard.cli.command_table import parser_of
 from torchyard.cli.commands.job_options import options_of, requested
 from torchyard.cli.output import say

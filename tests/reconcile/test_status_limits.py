@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from torchyard.api import values
+from torchyard.api.names import MAX_NODES
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_ATTEMPTS,
@@ -23,7 +24,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
     bounded,
 )
-from torchyard.api.values import MAX_NODES, Time
+from torchyard.api.values import Time
 from torchyard.reconcile.status.conditions import MAX_DEVICES
 
 TIME = Time.parse("2026-11-21T06:20:00Z")

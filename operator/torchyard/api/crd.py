@@ -5,10 +5,11 @@ from typing import Any
 
 import yaml
 
+from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
 from torchyard.api.schema import spec_schema, status_schema
 from torchyard.api.validation.cel import VALIDATIONS, change_rules, with_rules
-from torchyard.api.values import DNS_LABEL_PATTERN, MAX_JOB_NAME
+from torchyard.api.values import DNS_LABEL_PATTERN
 
 NEVER_VISITED = {"observedGeneration": -1}
 MAX_CRD_BYTES = 200 * 1024

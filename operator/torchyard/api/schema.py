@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from torchyard.api import values
+from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
-from torchyard.api.values import DNS_LABEL_PATTERN, MAX_JOB_NAME, Model
+from torchyard.api.values import DNS_LABEL_PATTERN, Model
 
 Schema = dict[str, Any]
 

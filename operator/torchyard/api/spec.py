@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -23,7 +24,6 @@ from torchyard.api.spec_workload import (
     Trainer,
 )
 from torchyard.api.values import (
-    MAX_NODES,
     TEXT_PATTERN,
     AnnotationValue,
     Argument,

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from torchyard.api.names import MAX_NODES
 from torchyard.api.values import (
-    MAX_NODES,
     AbsolutePath,
     ComputeCapability,
     Duration,

@@ -367,6 +367,8 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status within its limits: old attempts lose their log lines, then their messages, then metrics."""
     if len(status.attempts) > MAX_ATTEMPTS:
         status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
+    if not _too_big(status):  # measured in every plan: once, not at each of the steps below
+        return status
     index = 0
     while index < len(status.attempts) and _too_big(status):
         status = _with_attempt(status, index, _without_lines(status.attempts[index]))

@@ -341,29 +341,6 @@ def by_key(*keys: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
-MAX_NAME = 63
-MAX_NODES = 1024
-"""The status names every member of the newest round by its uid: 39 bytes each, and 24 of its 64 KiB for all else."""
-# `<job>-<incarnation>-<index>` must fit a DNS label: 5 digits of incarnation, 4 of index, 2 hyphens.
-MAX_INCARNATION = 99_999
-MAX_JOB_NAME = MAX_NAME - 2 - len(str(MAX_INCARNATION)) - len(str(MAX_NODES - 1))
-
-
 def names_code(value: object) -> bool:
     """Return whether a parameter is written MODULE:NAME, as code of the user's is."""
     return isinstance(value, str) and _CODE.fullmatch(value) is not None
-
-
-def pod_name(job_name: str, incarnation: int, index: int) -> str:
-    """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
-    return f"{job_name}-{incarnation}-{index}"
-
-
-SCRIPT_SUFFIX = ".py"
-
-
-def derived_name(program: str) -> str:
-    """Derive the name of a job from that of a script, module or function: `My_train` gives `my-train`."""
-    name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
-    name = name if name[:1].isalpha() else f"job-{name}".rstrip("-")
-    return name[:MAX_JOB_NAME].rstrip("-")

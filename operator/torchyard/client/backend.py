@@ -4,7 +4,6 @@ Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBack
 """
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -224,6 +223,8 @@ def is_over(job: "TrainingJob") -> bool:
 
 def logged(sentence: str) -> None:
     """Write a notice to the log `torchyard`, as the Python API does by default."""
+    import logging
+
     logging.getLogger("torchyard").warning(sentence)
 
 

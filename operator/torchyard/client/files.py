@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchyard.api.formatting import plural
+from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.api.resource import TrainingJob
-from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.client.errors import InvalidJobError, TorchYardError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from torchyard.api.backends import Backend
+from torchyard.api.names import derived_name
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.spec import MAX_SCRIPT_BYTES, TrainingJobSpec
 from torchyard.api.validation.problems import nearest
-from torchyard.api.values import derived_name
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 

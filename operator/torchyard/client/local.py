@@ -25,7 +25,6 @@ from torchyard.client.backend import (
 )
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
-from torchyard.client.ranks import failing_rank, freshen, ranks_of, read_reports
 from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
 from torchyard.local.run import Event, RunFolder, events, read_run
@@ -61,6 +60,7 @@ class LocalBackend:
     async def inspect(self, name: str) -> "tuple[Kept, Inside]":
         """Return a run with what its workers reported last, and its processes."""
         from torchyard.client.inside import Inside, Processes
+        from torchyard.client.ranks import freshen, ranks_of, read_reports
 
         run = load(find(name))
         going_on = run.controlled or run.detached
@@ -114,6 +114,8 @@ class LocalBackend:
         self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
     ) -> AsyncIterator[LogLine]:
         """Yield the lines in the logs of all pods that the run ever had."""
+        from torchyard.client.ranks import failing_rank
+
         folder = find(name)
         job = load(folder).job
         uid = uid or job.metadata.uid

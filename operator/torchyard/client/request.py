@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from torchyard.api.backends import Backend
+from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.api.resource import API_VERSION, KIND, TrainingJob, job_document
 from torchyard.api.validation.validate import has_kind, validate_bytes
-from torchyard.api.values import SCRIPT_SUFFIX
 from torchyard.client.backend import logged
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.files import job_of, the_job

@@ -9,8 +9,8 @@ from typing import Any
 
 from torchyard.api.backends import Backend
 from torchyard.api.launch import torchrun
+from torchyard.api.names import derived_name
 from torchyard.api.spec import MAX_SCRIPT_BYTES
-from torchyard.api.values import derived_name
 from torchyard.client.backend import Notice
 from torchyard.client.errors import TorchYardError
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torchyard.api.formatting import one_line
+from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import TrainingJob
-from torchyard.api.values import MAX_JOB_NAME, rfc3339
+from torchyard.api.values import rfc3339
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.reconcile.actions import EmitEvent

@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.launch import is_agentless
+from torchyard.api.names import MAX_INCARNATION, pod_name
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.values import MAX_INCARNATION, pod_name
 from torchyard.reconcile.actions import CreatePod, DeletePod
 from torchyard.reconcile.failures import start_failures, suspected_hardware
 from torchyard.reconcile.observed import (

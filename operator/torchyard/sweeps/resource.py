@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
-from torchyard.api.values import MAX_JOB_NAME
 from torchyard.sweeps.spec import MAX_TRIALS, TrainingSweepSpec
 from torchyard.sweeps.status import TrainingSweepStatus
 

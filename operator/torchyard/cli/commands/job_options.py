@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from torchyard.api.values import SCRIPT_SUFFIX, derived_name
+from torchyard.api.names import SCRIPT_SUFFIX, derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchyard.api.values import SCRIPT_SUFFIX
+from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import declare, options_of
 from torchyard.cli.errors import SUCCEEDED

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchyard.api.formatting import plural
-from torchyard.api.values import SCRIPT_SUFFIX
+from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import (
     JobOptions,
