@@ -31,16 +31,18 @@ MODULES = {
     "aside": "finished_runs", "body": "payload", "drawing": "terminal", "dump": "stacks", "echo": "log_forwarder",
     "ending": "outcome", "facts": "pod_record", "garbage": "memory_tuning", "journal": "run_log",
     "judge": "rule_engine", "not_yet": "unimplemented", "picture": "snapshot", "plain": "plain_launcher",
-    "received": "parse", "standstill": "hang_detector", "strays": "orphans", "stuck": "kubelet_events",
-    "told": "status_report", "wakeup": "event_loop", "warm": "zygote_client", "wish": "profile_request",
-    "words": "formatting",
+    "received": "parse", "standing": "ranking", "standstill": "hang_detector", "strays": "orphans",
+    "stuck": "kubelet_events", "told": "status_report", "wakeup": "event_loop", "warm": "zygote_client",
+    "wish": "profile_request", "words": "formatting",
 }  # fmt: skip
 DEFINITIONS = {
-    "Book": "AgentRegistry", "Charge": "RestartDecision", "Echo": "LogForwarder", "Facts": "PodRecord",
-    "House": "ConnectionOwner", "Picture": "Snapshot", "Standstill": "HangDetector", "Strays": "Orphans",
+    "Bill": "RestartDecision", "Book": "AgentRegistry", "Charge": "RestartDecision", "Echo": "LogForwarder",
+    "Facts": "PodRecord", "House": "ConnectionOwner", "Picture": "Snapshot", "Place": "Location",
+    "Standing": "RoundState, Ranking", "Standstill": "HangDetector", "Strays": "Orphans",
     "Stuck": "KubeletEvents", "Turn": "Transition", "Wakeup": "EventLoop", "fare": "member_outcomes",
-    "greet": "register", "hear": "record", "judge": "broken_rules", "let_go": "release_gang",
-    "received": "parse_job", "seats": "active_pods",
+    "greet": "register", "hear": "record", "journal": "log_to_run_folder", "judge": "broken_rules",
+    "let_go": "release_gang", "place": "stack_location, location_options",
+    "received": "parse_job", "seats": "active_pods", "verdict": "find_hung_rank, final_reason",
 }  # fmt: skip
 
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.api.exit_codes import EXIT_REASONS, reason_of_exit
-from torchyard.api.names import MAX_JOB_NAME, MAX_NODES, pod_name
+from torchyard.api.names import MAX_JOB_NAME, MAX_NODES
 from torchyard.api.reasons import Kind, Reason, say
 from torchyard.api.resource import read_job, read_status, sparse
 from torchyard.api.values import Duration, Time, rfc3339
+from torchyard.reconcile.gang import pod_name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names of jobs and pods, and how long they may be; imports nothing, so that `--help` stays fast."""
+"""Names of jobs, and how long those of jobs and pods may be; imports nothing, so that `--help` stays fast."""
 
 import re
 
@@ -16,8 +16,3 @@ def derived_name(program: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
     name = name if name[:1].isalpha() else f"job-{name}".rstrip("-")
     return name[:MAX_JOB_NAME].rstrip("-")
-
-
-def pod_name(job_name: str, incarnation: int, index: int) -> str:
-    """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
-    return f"{job_name}-{incarnation}-{index}"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.launch import is_agentless
-from torchyard.api.names import MAX_INCARNATION, pod_name
+from torchyard.api.names import MAX_INCARNATION
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CreatePod, DeletePod
@@ -209,3 +209,8 @@ def _delete(view: View, pod: Pod, grace_seconds: float, why: str) -> DeletePod:
 
 def _ordered(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda pod: (pod.index, pod.incarnation, pod.uid))
+
+
+def pod_name(job_name: str, incarnation: int, index: int) -> str:
+    """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
+    return f"{job_name}-{incarnation}-{index}"

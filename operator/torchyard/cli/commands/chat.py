@@ -65,7 +65,7 @@ def chat(
     """
     if raw and system is not None:
         raise RefusalError("--system is a message, and --raw has no messages", "leave one of them out")
-    path = place(name)
+    path = model_folder(name)
     sampling = ["--temperature", temperature, "--top-p", top_p, "--max-new-tokens", max_new_tokens, "--seed", seed]
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with Model(path, [*map(str, sampling), "--device", device]) as model:
@@ -87,7 +87,7 @@ def chat(
     return SUCCEEDED
 
 
-def place(name: str) -> Path:
+def model_folder(name: str) -> Path:
     """Return the folder that a name means: that of an export or of checkpoints.
 
     Raises:
