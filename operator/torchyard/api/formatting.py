@@ -58,11 +58,6 @@ def clean(line: str) -> str:
     return CONTROLS.sub("", ESCAPES.sub("", line))
 
 
-def one_line(text: str) -> str:
-    """Return foreign text as a part of a sentence: one line, without escape sequences and control characters."""
-    return text if text.isprintable() else clean(" ".join(text.split()))
-
-
 def addressed(text: str, name: str, flags: str = "") -> str:
     """Return a sentence whose commands can be typed as they stand: with the name of the job and where it is.
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from torchyard.api.formatting import one_line
+from torchyard.api.formatting import clean
 from torchyard.api.values import TableEnum
 
 MAX_MESSAGE = 1024
@@ -557,3 +557,8 @@ def say(code: str, evidence: str = "", *, advice: str = "") -> str:
     cause = reason.sentence + (f" ({evidence})" if evidence else "")
     step = advice or reason.next_step
     return (f"{cause}; {step}" if step else cause)[:MAX_MESSAGE]
+
+
+def one_line(text: str) -> str:
+    """Return foreign text as a part of a sentence: one line, without escape sequences and control characters."""
+    return text if text.isprintable() else clean(" ".join(text.split()))

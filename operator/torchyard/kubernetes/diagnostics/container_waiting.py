@@ -2,8 +2,7 @@
 
 import re
 
-from torchyard.api.formatting import one_line
-from torchyard.api.reasons import Reason
+from torchyard.api.reasons import Reason, one_line
 from torchyard.kubernetes.diagnostics import scheduler_message, termination
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import ContainerStatus, KubePod, Waiting
