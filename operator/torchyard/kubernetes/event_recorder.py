@@ -8,8 +8,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.api.formatting import one_line
 from torchyard.api.names import MAX_JOB_NAME
+from torchyard.api.reasons import one_line
 from torchyard.api.resource import TrainingJob
 from torchyard.api.values import rfc3339
 from torchyard.kubernetes.client.api import Api
