@@ -150,3 +150,17 @@ def test_shards_of_any_family_are_the_same_run(fork_server, tmp_path, family):
     _, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
     assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert names(out) == names(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", b"\xff" * 7 + b"\x3f{}", "the weights cannot be read: .*header too large"),
+        ("config.json", b"[" * 100_000, "is not a config of a model: maximum recursion"),
+    ],
+)
+def test_a_damaged_file_of_a_folder_is_named_by_chat(tmp_path, name, content, words):
+    folder = save_family("gpt2", tmp_path / "gpt2")
+    (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        open_speaker(folder, "cpu")

@@ -69,7 +69,7 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
     try:
         tree = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{at} is not a config of a model: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{at} is not a config of a model: it is not a JSON object")

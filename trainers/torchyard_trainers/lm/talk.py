@@ -74,6 +74,7 @@ def open_speaker(path: Path, device: str) -> Speaker:
 
 
 def _of_folder(path: Path, device: torch.device) -> Speaker:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     read_config(path)
@@ -82,7 +83,7 @@ def _of_folder(path: Path, device: torch.device) -> Speaker:
         lm = AutoModelForCausalLM.from_pretrained(
             path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{path}: the weights cannot be read: {error}") from error
     check_family(lm, path)
     return Speaker(LanguageModel(lm.to(device)).eval(), read_tokenizer(path), device)
