@@ -1,6 +1,7 @@
 """Parameters from Optuna, without a database: the same for the same results, and better ones than chance finds."""
 
 import importlib.util
+import signal
 
 import pytest
 
@@ -123,6 +124,9 @@ async def test_a_sampler_that_does_not_answer_is_ended():
     with pytest.raises(SamplerError, match="has not answered"):
         await sampler.suggest(spec_of("tpe"), 0, 0, [], [])
     assert sampler._process is None
+    (end,) = sampler._killed
+    await sampler.close()
+    assert end.result() == -signal.SIGKILL
 
 
 def test_a_grid_has_each_point_once():

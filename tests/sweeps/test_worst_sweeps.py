@@ -8,7 +8,7 @@ import pytest
 from tests.support.effort import calls_of
 from tests.support.large_objects import largest
 
-from torchyard.sweeps.outcomes import Trial, milestone, rungs
+from torchyard.sweeps.outcomes import Trial, milestones_of, rungs
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.plan import SweepView, plan
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit
@@ -82,11 +82,12 @@ def test_a_thousand_trials_are_decided_on_in_little_time(stopping):
     """All slots are free at once, and all trials exist: every decision back to the first possible one is tried."""
     sweep = parse_sweep(document(earlyStopping={"name": stopping, "firstPercent": 1, "factor": 2}))
     numbers, percents = random.Random(1), rungs(sweep.spec.early_stopping)
+    names = milestones_of(sweep.spec).names
     trials = []
     for number in range(TRIALS):
         thresholds = {str(percent): 0.5 for percent in percents}
         unit = Unit(number=number, basis=max(0, number - 2 * PARALLEL), thresholds=thresholds)
-        metrics = {milestone("score", percent): numbers.random() for percent in percents}
+        metrics = {names[percent]: numbers.random() for percent in percents}
         record = TrialRecord(number=number, parameters={"trainer.params.p0": 0.5}, units=[unit])
         trials.append(Trial(record=record, state="Succeeded", metrics={**metrics, "score": numbers.random()}))
     assert calls_of(lambda: plan(SweepView(sweep=sweep, trials=trials, now=0.0))) < 5 * CALLS

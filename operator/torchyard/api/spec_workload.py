@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from torchyard.api.values import Argument, Duration, EnvName, Model, Params, Reference, TrainerName, doc
+from torchyard.api.values import BUILT_IN, Argument, Duration, EnvName, Model, Params, Reference, TrainerName, doc
 
 
 class Trainer(Model, frozen=True, kw_only=True):
     """A workload that comes with TorchYard, or one of your own on the same core."""
 
-    name: Annotated[TrainerName, doc("cvrp, vecrl, lm, or MODULE:CLASS of a workload of your own.")]
+    name: Annotated[TrainerName, doc(f"{', '.join(BUILT_IN)}, or MODULE:CLASS of a workload of your own.")]
     mode: Annotated[
         Literal["train", "eval", "bench", "export", "preflight"],
         doc("What the workload does; train writes checkpoints."),

@@ -59,6 +59,7 @@ class Sampler:
     def __init__(self, *, limit: float = SUGGEST_SECONDS, idle: float = IDLE_SECONDS, niceness: int = 0) -> None:
         self._limit, self._idle, self._niceness = limit, idle, niceness
         self._process: asyncio.subprocess.Process | None = None
+        self._killed: set[asyncio.Task[int]] = set()  # until their processes have ended
         self._turn = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -79,9 +80,10 @@ class Sampler:
         async with self._turn:
             if self._timer is not None:
                 self._timer.cancel()
+            process = await self._started()
             try:
                 async with asyncio.timeout(self._limit):
-                    answer = await self._ask(msgspec.json.encode(question, enc_hook=values.encode))
+                    answer = await _ask(process, msgspec.json.encode(question, enc_hook=values.encode))
             except TimeoutError:
                 self.kill()
                 raise SamplerError(f"the sampler has not answered within {self._limit:.0f} s") from None
@@ -96,11 +98,9 @@ class Sampler:
         return answer.parameters
 
     async def close(self) -> None:
-        """End the process, if there is one, and wait for its end."""
-        process = self._process
+        """End the process, if there is one, and wait for its end and that of those before it."""
         self.kill()
-        if process is not None:
-            await process.wait()
+        await asyncio.gather(*self._killed)
 
     def kill(self) -> None:
         """End the process, if there is one."""
@@ -110,24 +110,9 @@ class Sampler:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-
-    async def _ask(self, question: bytes) -> _Answer:
-        process = await self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(question + b"\n")
-            await process.stdin.drain()
-            line = await process.stdout.readline()
-        except (OSError, ValueError) as error:
-            raise SamplerError(f"the sampler ended: {error}") from error
-        if not line:
-            code = await process.wait()
-            raise SamplerError(f"the sampler ended with code {code}")
-        try:
-            return msgspec.json.decode(line, type=_Answer)
-        except msgspec.DecodeError as error:
-            raise SamplerError(f"the sampler's answer cannot be read: {error}") from error
+            end = asyncio.get_running_loop().create_task(process.wait())
+            self._killed.add(end)
+            end.add_done_callback(self._killed.discard)
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -141,6 +126,24 @@ class Sampler:
                 env=own_environment(os.environ, OMP_NUM_THREADS="1"),
             )
         return self._process
+
+
+async def _ask(process: asyncio.subprocess.Process, question: bytes) -> _Answer:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(question + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+    except (OSError, ValueError) as error:
+        raise SamplerError(f"the sampler ended: {error}") from error
+    if not line:
+        code = await process.wait()
+        raise SamplerError(f"the sampler ended with code {code}")
+    try:
+        return msgspec.json.decode(line, type=_Answer)
+    except msgspec.DecodeError as error:
+        raise SamplerError(f"the sampler's answer cannot be read: {error}") from error
 
 
 def main() -> None:
