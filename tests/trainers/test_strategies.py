@@ -129,10 +129,10 @@ def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
     one, everything = max(told["sizes"]), sum(told["sizes"])
     assert 3 * one < everything / 4
     shards = everything / 2
-    assert told["host"][1] < shards + 2 * one
-    # What is copied into is there as well. Once in many runs it was 1 KiB more than two tensors.
-    assert max(told["copied"]) < shards + everything + 3 * one
-    assert told["host"][0] < shards + everything + 2 * one  # of a GPU's it would take no more than that of the other
+    # One tensor whole, its parts in flight, and for a moment parts of the one before, which a thread of gloo lets go.
+    assert told["host"][1] < shards + 3 * one
+    assert max(told["copied"]) < shards + everything + 3 * one  # what is copied into is there as well
+    assert told["host"][0] < shards + everything + 3 * one  # of a GPU's it would take no more than that of the other
 
 
 @pytest.mark.e2e

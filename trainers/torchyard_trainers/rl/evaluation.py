@@ -91,9 +91,11 @@ class Evaluator:
         steps = math.gcd(environment.limit, STEPS_AT_ONCE)
         choices = environment.agents * environment.actions
         for first in range(1, environment.limit + 1, steps):
-            numbers = evaluation_draws(ids, first, steps, environment.draws)
-            noise = gumbel(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None
-            episodes = self._advance(episodes, numbers, noise)
+            episodes = self._advance(  # no name holds the numbers of one pass while those of the next are drawn
+                episodes,
+                evaluation_draws(ids, first, steps, environment.draws),
+                gumbel(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None,
+            )
             if self._everywhere(bool(episodes.over.all())):
                 break
         return torch.stack([environment.quality(episodes.total, episodes.died), episodes.steps], -1)
