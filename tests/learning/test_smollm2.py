@@ -9,6 +9,7 @@ from datetime import date, timedelta
 
 import pytest
 from hack import demo_lm, smollm2
+from hack.locked_packages import UnavailableError
 
 pytestmark = pytest.mark.learning
 
@@ -65,7 +66,7 @@ def train(folder, model):
 def test_adapters_of_a_real_model_answer_questions_that_were_held_out(tmp_path):
     try:
         model = smollm2.folder()
-    except smollm2.UnavailableError as error:
+    except UnavailableError as error:
         pytest.skip(str(error))
     train(tmp_path, model)
     final = tmp_path / "checkpoints" / "final"

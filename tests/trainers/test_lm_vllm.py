@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hack import vllm_packages
+from hack.locked_packages import UnavailableError
 from little_rl import session_of
 from tests.trainers.test_forecast_workloads import config_of, foretold
 from transformers import Qwen3Config
@@ -84,7 +85,7 @@ def packages():
     """The folder of vLLM's packages."""
     try:
         return vllm_packages.folder()
-    except vllm_packages.UnavailableError as error:
+    except UnavailableError as error:
         pytest.skip(str(error))
 
 

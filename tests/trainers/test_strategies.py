@@ -125,14 +125,14 @@ def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
     sizes = {"width": 64, "layers": 6, "vocabulary": 100}
     gang = yard.start({}, 2, nodes=2, function=("forecasts:gather", [sizes, str(file)]))
     assert gang.wait() == [0, 0], gang.output()
-    told = json.loads(file.read_text())
-    one, everything = max(told["sizes"]), sum(told["sizes"])
+    found = json.loads(file.read_text())
+    one, everything = max(found["sizes"]), sum(found["sizes"])
     assert 3 * one < everything / 4
     shards = everything / 2
     # One tensor whole, its parts in flight, and for a moment parts of the one before, which a thread of gloo lets go.
-    assert told["host"][1] < shards + 3 * one
-    assert max(told["copied"]) < shards + everything + 3 * one  # what is copied into is there as well
-    assert told["host"][0] < shards + everything + 3 * one  # of a GPU's it would take no more than that of the other
+    assert found["host"][1] < shards + 3 * one
+    assert max(found["copied"]) < shards + everything + 3 * one  # what is copied into is there as well
+    assert found["host"][0] < shards + everything + 3 * one  # of a GPU's it would take no more than that of the other
 
 
 @pytest.mark.e2e

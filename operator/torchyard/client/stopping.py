@@ -52,7 +52,7 @@ async def _stop_here(folder: RunFolder) -> None:
     from torchyard.client.run_log import log_to_run_folder
 
     try:
-        with log_to_run_folder(folder), contextlib.suppress(RunBusyError):  # somebody else may have taken it over
+        with log_to_run_folder(folder), contextlib.suppress(RunBusyError):  # another process may have taken it over
             await run_job(folder)
     except ValueError as error:
         raise TorchYardError(str(error).rstrip(".")) from error

@@ -213,7 +213,7 @@ class Lease:
             lease_duration_seconds=self._terms.lease,
             acquire_time=seen.spec.acquire_time if ours else now,
             renew_time=now,
-            # A number that has no successor, whoever wrote it, must not keep the lease from its next leader.
+            # The API server rejects a larger number, and any client may have written this one.
             lease_transitions=min((seen.spec.lease_transitions or 0) + (not ours), MAX_INT32),
         )
         # An annotation that was edited by hand does not make us forget a key.

@@ -60,7 +60,7 @@ def size_of(config: Any, dtype: torch.dtype, *, sequences: int, tokens: int, cac
     """
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    width = _head_width(text)
     block = 2 * text.num_hidden_layers * heads * width * dtype.itemsize * _BLOCK
     of_one = -(-tokens // _BLOCK) * block
     least = of_one + block  # one block is never used
@@ -72,6 +72,10 @@ def size_of(config: Any, dtype: torch.dtype, *, sequences: int, tokens: int, cac
             f"{least / GIB:.3g}; raise it"
         )
     return Size(sequences, tokens, cache)
+
+
+def _head_width(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def check_model(config: Any, device: torch.device) -> None:
@@ -92,7 +96,7 @@ def check_model(config: Any, device: torch.device) -> None:
     if device.type == "cpu":
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        width = _head_width(text)
         known = CPUAttentionBackend.get_supported_head_sizes()
         if width not in known:
             raise ConfigError(

@@ -168,7 +168,7 @@ def expand(urls: list[str]) -> list[File]:
 
 
 def _missing(matches: Sequence[str], pattern: str) -> str:
-    """Return a file `NAME-00001-of-00003` that a pattern would match beside those that it matches; "" if there is none.
+    """Return the first missing part of a numbered set, such as `NAME-00001-of-00003`; "" if the set is complete.
 
     A pattern that names some of the files only, such as `*-0000[01]-of-00003`, misses nothing.
     """
