@@ -47,7 +47,7 @@ def test_a_run_does_not_resume_on_another_base(yard):
     yard.train(settings(steps=2))
     gang = yard.start(settings(steps=4, seed=1), 1)
     assert gang.wait() == [65], gang.output()
-    assert "the frozen weights are other ones (fingerprint" in yard.failure()["message"]
+    assert "the frozen weights are other ones (frozen base is " in yard.failure()["message"]
     assert "set it back or use another checkpoint folder" in yard.failure()["message"]
 
 

@@ -1,5 +1,7 @@
 """PaliGemma as the backbone of `vla`: what it reads is what transformers reads, and actions are written as tokens."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,7 +19,7 @@ from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.models import build_policy, config_of
 from torchyard_trainers.vla.objectives import objective_of
 from torchyard_trainers.vla.observation import Observation
-from torchyard_trainers.vla.paligemma import RENAMED
+from torchyard_trainers.vla.paligemma import ANSWERS, RENAMED
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
 
@@ -199,3 +201,11 @@ def test_three_sharded_processes_are_the_run_of_one_and_their_export_goes_on_whe
         params |= {"pretrained": str(folder), "steps": 1}
         again.train(run)
         assert again.report()["metrics"]["tokenLossUntrained"] == pytest.approx(alone[-1][metric], abs=1e-5)
+        record = again.checkpoints / "run.json"
+        old = json.loads(record.read_text())
+        assert old["identity"].pop("action head") == ANSWERS
+        record.write_text(json.dumps(old))  # as an earlier version left it, whose parts saw those before them
+        for mode in ("train", "eval"):
+            gang = again.start(run | {"trainer": run["trainer"] | {"mode": mode}}, 1)
+            assert gang.wait() == [65], gang.output()
+            assert f"(action head is {ANSWERS}, was not recorded) in the run of" in again.failure()["message"]

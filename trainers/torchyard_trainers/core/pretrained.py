@@ -3,6 +3,7 @@
 Each process reads only the rows that it holds. Nothing in a folder is executed: no pickle, no code of a model.
 """
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -25,6 +26,22 @@ INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_CONFIG_BYTES = 1 << 20
 _SHOWN = 5  # names in an error
+# Fields of configs that change what a model computes, but no shape. Of others a new version of transformers may have
+# more, or other defaults, and the model is the same.
+_COMPUTES = (
+    *("model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "num_heads", "hidden_act"),
+    *(
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "rope_parameters",
+        "use_bidirectional_attention",
+        "sliding_window",
+        "layer_types",
+    ),
+    *("image_size", "patch_size", "spatial_merge_size", "window_size", "fullatt_block_indexes"),
+    *("deepstack_visual_indexes", "image_token_id", "vision_start_token_id", "vision_end_token_id"),
+    *("tie_word_embeddings", "min_period", "max_period"),
+)
 # Recomputed from the config; old files hold them.
 _NOT_WEIGHTS = re.compile(r"(\.|^)(rotary_emb\.inv_freq|attn\.masked_bias|attn\.bias)$")
 # What peft puts into names: the layer that an adapter wraps, and a layer that it trains beside its original.
@@ -74,6 +91,25 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{at} is not a config of a model: it is not a JSON object")
     return tree, at
+
+
+def geometry_of(config: Any) -> str:
+    """Return a digest of what a config of transformers decides about a model beside the shapes of its weights."""
+    return digest_of(_deciding(config.to_dict()))
+
+
+def digest_of(tree: Any) -> str:
+    """Return a digest of numbers and texts in lists and mappings."""
+    plain = json.dumps(tree, sort_keys=True, default=str)
+    return hashlib.blake2b(plain.encode(), digest_size=8).hexdigest()
+
+
+def _deciding(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `_COMPUTES` that are set, at their places."""
+    parts = {name: each for name, each in tree.items() if isinstance(each, dict) and name.endswith("_config")}
+    return {name: _deciding(each) for name, each in parts.items()} | {
+        name: tree[name] for name in _COMPUTES if tree.get(name) is not None
+    }
 
 
 def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:

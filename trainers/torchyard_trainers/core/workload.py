@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -99,6 +100,7 @@ class Workload(Protocol):
     mixes_samples: bool = False  # losses depend on other samples (negatives): `auto` must not split micro-batches
     identity: Mapping[str, str | int | float]  # settings of data and model; a resumed run must have the same
     architecture: Sequence[str] = ()  # keys of `identity` that weights depend on beyond their shapes
+    fingerprints: Mapping[str, str] = MappingProxyType({})  # like those: what decides what the same weights compute
 
     def build(self) -> nn.Module:
         """Build the model on the CPU, with the same weights in every process.

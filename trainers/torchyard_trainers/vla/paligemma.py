@@ -24,6 +24,10 @@ RENAMED = (
 )
 
 
+# How `TokenPolicy` answers. Earlier versions, with weights of the same shapes, answered one part after the other.
+ANSWERS = "tokens, all parts of a chunk at once"
+
+
 class Prefix(NamedTuple):
     """Images and instruction, as the language model reads them."""
 

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, HEAD, PROMPT
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
-from torchyard_trainers.core.pretrained import Pretrained
+from torchyard_trainers.core.pretrained import Pretrained, digest_of, geometry_of
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
@@ -29,7 +30,7 @@ from torchyard_trainers.vla.recordings import Recordings, evenly, open_recording
 
 # Parts of the model that learn with `expertLrScale`.
 EXPERT = ("pi0.model.dit.*", "pi0.embed_action_time.*", "pi0.action_out_proj.*")
-HEAD = ("head.*",)
+HEAD_PARTS = ("head.*",)
 
 
 class VisionLanguageAction(Workload):
@@ -85,6 +86,11 @@ class VisionLanguageAction(Workload):
             self.source, self._held_out = open_recordings(settings, Path(settings.data), size)
         self._state, self._action = self._sizes()
         self._fit()
+        made = self.source or self.tabletop
+        assert made is not None
+        self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: digest_of(made.instructions.tokens.tolist())}
+        if settings.head == "tokens":
+            self.fingerprints[HEAD] = paligemma.ANSWERS
         self.objective: Objective = objective_of(settings, self._config, parts=self._action)
 
     def build(self) -> nn.Module:
@@ -141,7 +147,7 @@ class VisionLanguageAction(Workload):
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW; norms, biases and embeddings do not decay, expert or head have a learning rate of their own."""
         settings = self.settings
-        expert = EXPERT if self._kind == "pi0" else HEAD if settings.head == "flow" else ()
+        expert = EXPERT if self._kind == "pi0" else HEAD_PARTS if settings.head == "flow" else ()
         return adamw(
             model,
             settings.lr,

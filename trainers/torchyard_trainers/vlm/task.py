@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.adapters import add_lora
+from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, PROMPT
 from torchyard_trainers.core.evaluation import wilson
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
-from torchyard_trainers.core.pretrained import Pretrained
+from torchyard_trainers.core.pretrained import Pretrained, digest_of, geometry_of
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.rl.evaluation import Evaluator
 from torchyard_trainers.rl.ppo import losses
@@ -90,6 +91,8 @@ class VisionLanguagePolicy(Workload):
             style=settings.prompt,
             folder=folder,
         )
+        tokens = [self.prompt.before, self.prompt.after, self.prompt.actions]
+        self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: digest_of(tokens)}
         side = settings.image_size // granularity(self._config.vision_config)
         self._tokens = len(self.prompt.before) + side**2 + len(self.prompt.after)  # of image and prompt
         self.player = Player(settings, self.environment)

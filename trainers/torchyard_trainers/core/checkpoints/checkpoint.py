@@ -16,6 +16,11 @@ SAVE_ATTEMPTS = 4
 BEST = "best"
 MODEL_SHAPE = "model shape"  # in an identity: a digest of names and shapes of all weights
 FROZEN_BASE = "frozen base"  # in an identity: a digest of the values of all frozen weights
+GEOMETRY = "model geometry"  # in an identity: a digest of the config that a model is built from
+PROMPT = "prompt tokens"  # in an identity: a digest of the tokens that texts of the workload are encoded to
+HEAD = "action head"  # in an identity: what a head computes, where its weights do not show it
+# What runs of earlier versions do not record: it is compared where both do.
+_OPTIONAL = frozenset({GEOMETRY, PROMPT})
 
 
 class Saved(NamedTuple):
@@ -292,18 +297,33 @@ def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[s
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: unreadable ({error}); repair it or use another checkpoint folder") from error
     changed = [
-        f"the weights have other shapes (trainer.params was {json.dumps(params)})"
-        if name == MODEL_SHAPE
-        else f"the frozen weights are other ones (fingerprint {identity.get(name)}, was {before.get(name)})"
-        if name == FROZEN_BASE
-        else f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
+        _difference(name, identity, before, params)
         for name in sorted(known if only is None else known & set(only))
         if identity.get(name) != before.get(name)
+        and not (name in _OPTIONAL and (name not in before or name not in identity))
     ]
     if changed:
         raise DataMismatchError(
             f"{', '.join(changed)} in the run of {path.parent}; set it back or use another checkpoint folder"
         )
+
+
+# What it means that a value of an identity differs, where its name does not tell.
+_MEANINGS = {
+    FROZEN_BASE: "the frozen weights are other ones",
+    GEOMETRY: "the config of the model is another one, with which the same weights compute something else",
+    PROMPT: "texts are encoded to other tokens",
+    HEAD: "the head computes something else with the same weights",
+}
+
+
+def _difference(name: str, identity: dict[str, Any], before: dict[str, Any], params: Any) -> str:
+    """Describe how a value of an identity differs from that of the earlier run, whose `params` are given."""
+    if name == MODEL_SHAPE:
+        return f"the weights have other shapes (trainer.params was {json.dumps(params)})"
+    if name in _MEANINGS:
+        return f"{_MEANINGS[name]} ({name} is {identity.get(name)}, was {before.get(name, 'not recorded')})"
+    return f"{name} is {identity.get(name)!r} but was {before.get(name)!r}"
 
 
 class Source(NamedTuple):

@@ -131,7 +131,7 @@ def identity_of(work: Workload, parallel: Parallel) -> dict[str, Any]:
     frozen = {FROZEN_BASE: base} if base else {}
     average = {} if work.average_decay is None else {"decay of the moving average": work.average_decay}
     shape = hashlib.sha256(shapes.encode()).hexdigest()[:16]
-    return {**work.identity, **finite, **source, **frozen, **average, MODEL_SHAPE: shape}
+    return {**work.identity, **work.fingerprints, **finite, **source, **frozen, **average, MODEL_SHAPE: shape}
 
 
 def compare_elsewhere(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

@@ -28,7 +28,7 @@ def load_chosen(work: Workload, session: Session, run: Run) -> tuple[dict[str, A
     root = Path(wanted) if wanted else run.checkpoint_dir
 
     identity = identity_of(work, session.parallel)
-    names = (*work.architecture, MODEL_SHAPE, FROZEN_BASE)
+    names = (*work.architecture, *work.fingerprints, MODEL_SHAPE, FROZEN_BASE)
     session.world.from_leader(lambda: compare_elsewhere(root, identity, only=names))
 
     def fill(storage: Shards, folder: Path) -> None:
