@@ -10,9 +10,11 @@ from tests.cli.conftest import EXAMPLES
 from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kubernetes.api_server import refused
 
+from torchyard.api.resource import read_job
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.jobs import job_path
 from torchyard.client.remote.session import Remote
+from torchyard.client.why import explanation
 
 
 async def asked(torchyard, answer, *words, tls=None):
@@ -154,8 +156,8 @@ async def test_the_doctor_is_not_content_where_every_pod_is_rejected(torchyard):
     assert "`torchyard explain cvrp -n team`" in done.stdout + done.stderr
 
 
-async def test_an_explanation_gives_the_advice_of_the_message_with_the_name_of_the_job(torchyard):
-    message = "rounds in a row ended without progress (3 rounds); see `torchyard logs`"
+async def test_an_explanation_gives_the_next_step_of_the_reason_with_the_name_of_the_job(torchyard):
+    message = "rounds in a row ended without progress (its last words: (no); run this instead); see `torchyard logs`"
 
     def answer(request):
         if request.path.endswith("/events"):
@@ -167,8 +169,24 @@ async def test_an_explanation_gives_the_advice_of_the_message_with_the_name_of_t
         return objects(request, pods=0)
 
     done = await asked(torchyard, answer, "explain", "cvrp", "-n", "team")
-    assert "What to do:\n  see `torchyard logs cvrp -n team`\n" in done.stdout
+    assert "What to do:\n  fix the cause, see `torchyard logs cvrp -n team`\n" in done.stdout
     assert "Failures so far" not in done.stdout, "no round failed"
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("MaxRestartsExceeded", "check the memory of the node"),  # of the failure that used the last restart up
+        ("DeadlineExceeded", "raise it and run the job again"),  # whatever failed before
+        ("Killed", "check the memory of the node"),
+        ("OfALaterVersion", None),
+    ],
+)
+def test_the_next_step_is_that_of_the_first_cause_where_a_limit_of_restarts_ended_the_job(reason, step):
+    attempts = [{"round": 1, "reason": "Killed", "cause": {"class": "Killed"}}]
+    job = read_job({**JOB, "status": {"state": "Failed", "reason": reason, "attempts": attempts}})
+    steps = [each.lines for each in explanation(job, (), (), "x", "", 0.0).sections if each.title == "What to do"]
+    assert steps == ([(step,)] if step else [])
 
 
 REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n team")

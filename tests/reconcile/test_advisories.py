@@ -69,6 +69,11 @@ def test_a_warning_is_announced_once_and_goes_when_the_group_is_there():
     assert world.status.warnings == []
 
 
+def test_a_program_that_repeats_a_sentence_of_the_operator_warns_under_its_own_reason():
+    world = reported(World(1).to_running(), warnings=(ALONE,))
+    assert [event.reason for event in world.events if event.type == "Warning"] == ["TrainerWarning"]
+
+
 def test_the_device_of_every_rank_is_in_the_status():
     world = reported(World(3).to_running(), device=["cuda:0 H100", "cuda:0 H100", "cpu"])
     assert world.status.devices == {"cuda:0 H100": "0-1", "cpu": "2"}

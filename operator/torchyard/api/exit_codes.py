@@ -58,7 +58,7 @@ EXIT_REASONS: dict[int, Reason] = {
 CLASSES = frozenset({*range(64, 77), 126, 127})
 
 
-def exit_code_of(reason: str) -> int:
+def exit_code_of(reason: Reason) -> int:
     """Return the exit code of a job that failed for `reason`: its own if trying again cannot help, else 1."""
     if reason == Reason.INVALID_SPEC:
         return ExitCode.CONFIG

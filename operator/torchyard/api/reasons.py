@@ -42,6 +42,7 @@ class _Entry(Struct, frozen=True, kw_only=True):
     took_pod: bool = False
     repeatable: bool = False
     tried_once_more: bool = False
+    points_to_cause: bool = False
     start_attempts: int = 0
 
 
@@ -73,6 +74,7 @@ class Reason(TableEnum):
         took_pod: the cluster took the pod away: explains the end better than the exit code of its workers.
         repeatable: the same exception at the same step twice ends the job.
         tried_once_more: a second time in a row ends the job.
+        points_to_cause: a limit of restarts ended the job: the next step is that of the first cause.
         start_attempts: a container never started; so many times in a row end the job. A busy node, or one whose runtime
             is broken, refuses containers that another node, or the same one a minute later, starts; what the image
             lacks is reported alike by every node.
@@ -89,6 +91,7 @@ class Reason(TableEnum):
     took_pod: bool
     repeatable: bool
     tried_once_more: bool
+    points_to_cause: bool
     start_attempts: int
 
     @classmethod
@@ -486,15 +489,29 @@ class Reason(TableEnum):
     )
     PENDING_TIMEOUT = _final("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout")
     DEADLINE_EXCEEDED = _final("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again")
-    NO_PROGRESS = _final("NoProgress", "rounds in a row ended without progress", "fix the cause, see `torchyard logs`")
+    NO_PROGRESS = _final(
+        "NoProgress",
+        "rounds in a row ended without progress",
+        "fix the cause, see `torchyard logs`",
+        points_to_cause=True,
+    )
     MAX_RESTARTS_EXCEEDED = _final(
-        "MaxRestartsExceeded", "spec.restart.maxRestarts is used up", "fix the cause, see `torchyard logs`"
+        "MaxRestartsExceeded",
+        "spec.restart.maxRestarts is used up",
+        "fix the cause, see `torchyard logs`",
+        points_to_cause=True,
     )
     REPEATED_FAILURE = _final(
-        "RepeatedFailure", "the same error at the same step twice", "fix the cause, see `torchyard logs`"
+        "RepeatedFailure",
+        "the same error at the same step twice",
+        "fix the cause, see `torchyard logs`",
+        points_to_cause=True,
     )
     RESTARTS_DISABLED = _final(
-        "RestartsDisabled", "a failure ends a job whose spec.restart.policy is Never", "see `torchyard logs`"
+        "RestartsDisabled",
+        "a failure ends a job whose spec.restart.policy is Never",
+        "see `torchyard logs`",
+        points_to_cause=True,
     )
 
     # The operator

@@ -123,7 +123,7 @@ class Condition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
 
     type: Annotated[str, doc("Aspect.")]
     status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
-    reason: Annotated[str, doc("CamelCase reason code.")]
+    reason: Annotated[Reason, doc("CamelCase reason code.")]
     message: Annotated[str, doc("One sentence.")] = ""
     last_transition_time: Annotated[Time | None, doc("When status last changed.")] = None
     observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0

@@ -38,8 +38,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """
 
     job: str
-    state: str
-    reason: str
+    state: State
+    reason: Reason
     sentence: str
     sections: tuple[Section, ...]
     next_command: str
@@ -141,11 +141,11 @@ def last_lines(job: TrainingJob) -> list[str]:
 
 
 def _advice(job: TrainingJob) -> list[str]:
-    _, _, own = clean(job.status.message).rpartition("); ")
-    if own and own != clean(job.status.message):
-        return [own]  # the message may name a better step than the reason does
-    known = Reason.of(job.status.reason)
-    return [known.next_step] if known is not None and known.next_step else []
+    """Return the next step of the reason; if a limit of restarts ended the job, that of the first cause."""
+    status = job.status
+    cause = status.attempts[-1].cause if status.attempts else None
+    reasons = [cause.class_] if status.reason.points_to_cause and cause is not None else []
+    return [reason.next_step for reason in (*reasons, status.reason) if reason.next_step][:1]
 
 
 def _failures(job: TrainingJob) -> list[str]:

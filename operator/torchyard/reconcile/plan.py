@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
 from torchyard.api.launch import is_agentless
-from torchyard.api.reasons import Kind, Reason, say
+from torchyard.api.reasons import Reason, say
 from torchyard.api.status import State, Throughput, TrainingJobStatus, bounded, with_reason
 from torchyard.api.values import since
 from torchyard.reconcile import rounds
@@ -27,7 +27,7 @@ from torchyard.reconcile.actions import (
     WriteStatus,
 )
 from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
-from torchyard.reconcile.observed import View, node_loss_due, observe, with_pod_agents
+from torchyard.reconcile.observed import Observed, View, node_loss_due, observe, with_pod_agents
 from torchyard.reconcile.status import progress
 from torchyard.reconcile.status.conditions import with_conditions
 from torchyard.reconcile.status.progress import with_figures
@@ -71,7 +71,7 @@ def plan(view: View) -> Plan:
     write, news, events = (
         _write(before, status),
         _changed_commands(view, commands),
-        (*decided.events, *_edited(view), *_warned(before, status)),
+        (*decided.events, *_edited(view), *_warned(seen, before, status)),
     )
     alone = not deletes and not news
     first = alone and _is_first_gang(view, status, creates)
@@ -203,19 +203,17 @@ def _edited(view: View) -> tuple[EmitEvent, ...]:
     return (EmitEvent(type="Warning", reason=Reason.CONFIGURATION_CHANGED, message=message),)
 
 
-def _warned(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+def _warned(seen: Observed, before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:
     """Return an event for each new warning, bounded by the number of listed warnings."""
     if len(after.warnings) <= len(before.warnings):
         return ()
-    return tuple(_warning(text) for text in after.warnings if text not in before.warnings)
+    found = progress.warnings(seen, before)
+    return tuple(_warning(text, found[text]) for text in after.warnings if text not in before.warnings)
 
 
-def _warning(text: str) -> EmitEvent:
-    """Return the event of a warning: under its own reason if it is the operator's, else as `TrainerWarning`."""
-    own = next((each for each in Reason if each.kind is Kind.WARNING and text.startswith(each.sentence)), None)
-    if own is not None:
-        return EmitEvent(type="Warning", reason=own, message=text)
-    return EmitEvent(type="Warning", reason=Reason.TRAINER_WARNING, message=say(Reason.TRAINER_WARNING, text))
+def _warning(text: str, reason: Reason) -> EmitEvent:
+    message = say(reason, text) if reason is Reason.TRAINER_WARNING else text
+    return EmitEvent(type="Warning", reason=reason, message=message)
 
 
 def _without_elapsed_time(status: TrainingJobStatus) -> TrainingJobStatus:

@@ -147,7 +147,7 @@ def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]
     return primary or ended or view.now >= due, due
 
 
-def begin_end(view: View, status: TrainingJobStatus, reason: str) -> TrainingJobStatus:
+def begin_end(view: View, status: TrainingJobStatus, reason: Reason) -> TrainingJobStatus:
     """Return the status with the end of the open round begun; it is still open."""
     return _amend(status, end_time=Time.of(view.now), reason=reason)
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from torchyard.api.formatting import clean, figure, plural
 from torchyard.api.reasons import Kind, Reason
-from torchyard.api.status import Condition
 from torchyard.api.values import Time, since
 from torchyard.sweeps.decide import Action, Finish, decide
 from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of
@@ -23,6 +22,7 @@ from torchyard.sweeps.status import (
     MAX_MESSAGE,
     Best,
     SweepColumns,
+    SweepCondition,
     SweepReason,
     SweepState,
     TrainingSweepStatus,
@@ -224,9 +224,11 @@ def _with_conditions(status: TrainingSweepStatus, now: float, *, stalled: bool) 
     return replace(status, conditions=[_condition(status, earlier.get(kind), kind, held[kind], now) for kind in held])
 
 
-def _condition(status: TrainingSweepStatus, before: Condition | None, kind: str, holds: bool, now: float) -> Condition:
+def _condition(
+    status: TrainingSweepStatus, before: SweepCondition | None, kind: str, holds: bool, now: float
+) -> SweepCondition:
     same = before is not None and before.status == str(holds)
-    return Condition(
+    return SweepCondition(
         type=kind,
         status="True" if holds else "False",
         reason=status.reason,

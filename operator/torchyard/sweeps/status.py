@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import field
 
-from torchyard.api.status import Condition, StatusModel
+from torchyard.api.status import StatusModel
 from torchyard.api.values import Time, doc
 
 SweepState = Literal["", "Running", "Suspending", "Suspended", "Succeeded", "Failed"]
@@ -59,6 +59,17 @@ class SweepColumns(StatusModel, frozen=True, kw_only=True):
     best: Annotated[str, doc("Value of the best trial, to four digits.")] = ""
 
 
+class SweepCondition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
+    """One aspect of the sweep, as the Kubernetes API conventions define conditions."""
+
+    type: Annotated[str, doc("Aspect.")]
+    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
+    reason: Annotated[str, doc("CamelCase reason code.")]
+    message: Annotated[str, doc("One sentence.")] = ""
+    last_transition_time: Annotated[Time | None, doc("When status last changed.")] = None
+    observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
+
+
 class TrainingSweepStatus(StatusModel, frozen=True, kw_only=True):
     """What the sweep has found so far, and what it does."""
 
@@ -66,7 +77,7 @@ class TrainingSweepStatus(StatusModel, frozen=True, kw_only=True):
     state: Annotated[SweepState, doc("Where the sweep is in its life; empty only before the first visit.")] = ""
     reason: Annotated[str, doc("Why the sweep is in this state: one CamelCase word.")] = ""
     message: Annotated[str, doc("One sentence: cause, evidence, next step.")] = ""
-    conditions: Annotated[list[Condition], doc("Ready, Reconciling, Stalled, Complete, Failed.")] = field(
+    conditions: Annotated[list[SweepCondition], doc("Ready, Reconciling, Stalled, Complete, Failed.")] = field(
         default_factory=list
     )
     trials: Annotated[TrialCounts, doc("Trials by how they fare.")] = field(default_factory=TrialCounts)

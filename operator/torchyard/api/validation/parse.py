@@ -31,7 +31,7 @@ class InvalidJob(Struct, frozen=True, kw_only=True):
     """As it is there; the default if it cannot be read."""
     problem: str
     """Field, value and fix, in one sentence."""
-    reason: str = Reason.INVALID_SPEC
+    reason: Reason = Reason.INVALID_SPEC
 
     @property
     def key(self) -> tuple[str, str]:
@@ -106,6 +106,6 @@ def _status(document: Mapping[str, Any]) -> TrainingJobStatus:
 
 
 def _invalid(
-    metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: str = Reason.INVALID_SPEC
+    metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: Reason = Reason.INVALID_SPEC
 ) -> InvalidJob:
     return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM], reason=reason)

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.api.values import Time
@@ -164,8 +165,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     job: str
     uid: str
     round: int
-    state: str
-    reason: str
+    state: State
+    reason: Reason
     changed: bool  # state, reason or round are not what they were
     actions: tuple[str, ...] = ()
 
@@ -182,8 +183,8 @@ def decision(job: TrainingJob, plan: Plan) -> Decision | None:
         job="/".join(job.key),
         uid=job.metadata.uid,
         round=after.round,
-        state=str(after.state),
-        reason=str(after.reason),
+        state=after.state,
+        reason=after.reason,
         changed=changed,
         actions=actions,
     )

@@ -39,7 +39,7 @@ def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -
 
 
 def stalled(
-    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: str = Reason.RECONCILE_FAILED
+    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: Reason = Reason.RECONCILE_FAILED
 ) -> TrainingJobStatus:
     """Return the status with `Stalled`: the job cannot be reconciled; all other fields keep their last known values."""
     if not status.state:
@@ -58,7 +58,7 @@ def stalled(
     return replace(complete, observed_generation=observed, conditions=conditions)
 
 
-def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
+def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
     state = status.state
     idle = state.at_rest or state is State.TERMINATING
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
@@ -90,7 +90,7 @@ def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, str]]:
     }
 
 
-def _export(status: TrainingJobStatus) -> tuple[bool, str]:
+def _export(status: TrainingJobStatus) -> tuple[bool, Reason]:
     """Return whether the exported formats compute what the model computes, and the reason."""
     verdicts = [artifact.verified for artifact in status.artifacts if artifact.name.startswith(EXPORTS)]
     if not verdicts:
@@ -112,7 +112,7 @@ def _condition(
     kind: str,
     *,
     holds: bool,
-    reason: str,
+    reason: Reason,
     evidence: str = "",
 ) -> Condition:
     value: Literal["True", "False"] = "True" if holds else "False"
@@ -137,8 +137,8 @@ ALONE_SECONDS = 60.0
 MAX_DEVICES = 16
 MAX_RANGES = 200
 
-Advisory = tuple[str, str]
-"""Reason code and evidence. The evidence does not change from step to step: each is announced once."""
+Advisory = tuple[Reason, str]
+"""Reason and evidence. The evidence does not change from step to step: each is announced once."""
 
 
 def advisories(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> tuple[Advisory, ...]:

@@ -103,7 +103,8 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     environment = next((agent.environment for agent in view.agents.values() if agent.environment), status.environment)
     status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status), environment=environment)
     if not reports:
-        return replace(status, warnings=list(dict.fromkeys((*status.warnings, *_notices(view))))[:MAX_WARNINGS])
+        known = [*status.warnings, *warnings(seen, status)]
+        return replace(status, warnings=list(dict.fromkeys(known))[:MAX_WARNINGS])
     lead = reports[0]
     step = max(report.step for report in reports)
     throughput = _throughput(lead.throughput)
@@ -121,7 +122,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
         batch=lead.batch or status.batch,
-        warnings=_warnings(view, status, reports),
+        warnings=list(warnings(seen, status))[:MAX_WARNINGS],
         attempts=attempts,
         artifacts=list(lead.artifacts) or status.artifacts,
     )
@@ -139,17 +140,16 @@ def _metrics(view: View, reported: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted([*kept.items(), *others[: MAX_METRICS - len(kept)]]))
 
 
-def _warnings(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> list[str]:
-    """Return the warnings of the operator and of the ranks, each text once."""
-    own = (say(code, evidence)[:MAX_WARNING] for code, evidence in advisories(view, status, reports))
-    said = (text[:MAX_WARNING] for report in reports for text in report.warnings)
-    return list(dict.fromkeys((*own, *said, *_notices(view))))[:MAX_WARNINGS]
-
-
-def _notices(view: View) -> list[str]:
-    """Return the notices of the agents, for example why warm start is off."""
-    agents = (agent for _, agent in sorted(view.agents.items()))
-    return [say(Reason.AGENT_NOTICE, text)[:MAX_WARNING] for agent in agents for text in agent.notices]
+def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:
+    """Return the sentences to warn with, each with its reason: the operator's, those of ranks, notices of agents."""
+    own = ((say(reason, evidence), reason) for reason, evidence in advisories(seen.view, status, seen.reports))
+    ranks = ((text, Reason.TRAINER_WARNING) for report in seen.reports for text in report.warnings)
+    agents = (agent for _, agent in sorted(seen.view.agents.items()))
+    notices = ((say(Reason.AGENT_NOTICE, text), Reason.AGENT_NOTICE) for agent in agents for text in agent.notices)
+    found: dict[str, Reason] = {}
+    for text, reason in (*own, *ranks, *notices):
+        found.setdefault(text[:MAX_WARNING], reason)
+    return found
 
 
 def _stepped(report: RankReport, first: int) -> bool:
