@@ -1,15 +1,18 @@
 """What the worst accepted object of each field costs the operator: bounded work, and little memory that stays."""
 
 import json
+import re
 import time
 import tracemalloc
 
 import pytest
 from tests.support.effort import calls_of
-from tests.support.large_objects import PATTERNS, largest, too_large
+from tests.support.large_objects import EMOJI, PATTERNS, largest, too_large
 
 from torchyard.api.resource import TrainingJob
+from torchyard.api.schema import spec_schema
 from torchyard.api.validation.parse import InvalidJob, parse_job
+from torchyard.api.validation.rules_pods import MAX_LABEL_KEY, SIZE
 from torchyard.api.validation.schema_check import params_faults, params_schema
 from torchyard.api.validation.validate import validate_bytes
 from torchyard.api.values import MAX_BYTES, Params
@@ -60,11 +63,37 @@ def test_the_worst_object_is_valid_and_costs_little_time_and_memory(spec):
     assert seconds_of(lambda: parse_job(kept)) < TIMES_REFERENCE * seconds_of(reference)
 
 
+def bytes_of(schema):
+    """Return the most bytes of text that a value of a schema can be, if Python keeps a character in up to four."""
+    match schema.get("type"):
+        case "string" if "enum" in schema:
+            return 0
+        case "string":
+            wide = re.search(schema.get("pattern", ""), "/" + EMOJI) is not None
+            return schema["maxLength"] * (4 if wide else 1)
+        case "array":
+            return schema["maxItems"] * bytes_of(schema["items"])
+        case "object" if "additionalProperties" in schema:
+            return schema["maxProperties"] * (MAX_LABEL_KEY + bytes_of(schema["additionalProperties"]))
+        case "object":
+            return sum(map(bytes_of, schema["properties"].values()))
+    return 0
+
+
+def test_every_field_that_its_limits_allow_to_be_large_has_a_rule_on_its_size_and_is_tested_here():
+    schema = spec_schema()["properties"]
+    params = schema["trainer"]["properties"].pop("params")
+    assert params["maxProperties"]
+    large = {name for name, each in schema.items() if bytes_of(each) > KEPT_BYTES}
+    assert large == {rule.field for rule in SIZE if rule.scope == ""}
+    assert large <= {name.partition(":")[0] for name in LARGEST}
+
+
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_no_pattern_of_others_is_compiled(pattern, monkeypatch):
     from re import _compiler
 
-    parse_job(json.loads(json.dumps(document({"script": "1"}))))
+    parse_job(document({"script": "1", "metrics": {"patterns": ["(?P<loss>a)"]}}))  # patterns of our own
     monkeypatch.setattr(_compiler, "compile", lambda *_: pytest.fail("compiled"))
     job = parse_job(document({"script": "1", "metrics": {"patterns": [pattern]}}))
     assert isinstance(job, TrainingJob)

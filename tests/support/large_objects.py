@@ -44,6 +44,19 @@ def largest() -> dict[str, dict[str, Any]]:
                 {"name": f"v{n}", "mountPath": f"/{n}/".ljust(1024, "x"), "claim": "c" * 253} for n in range(32)
             ],
         },
+        "volumes: wide": {
+            "script": "1",
+            "volumes": [{"name": f"v{n}", "mountPath": f"/{n}/" + EMOJI * 300, "claim": "c" * 253} for n in range(32)],
+        },
+        "podAnnotations": {"script": "1", "podAnnotations": _annotations("x", 1580)},
+        "podAnnotations: wide": {"script": "1", "podAnnotations": _annotations(EMOJI, 390)},
+        "podLabels": {"script": "1", "podLabels": dict.fromkeys(_annotations("", 0), "v" * 63)},
+        "gpu": {
+            "script": "1",
+            "gpusPerNode": 1,
+            "gpu": {"ids": [f"{n}".rjust(64, EMOJI) for n in range(16)]},
+        },
+        "image": {"script": "1", "image": EMOJI * 512, "workingDir": "/" + EMOJI * 1023},
         "scheduling": {
             "script": "1",
             "scheduling": {
@@ -54,6 +67,10 @@ def largest() -> dict[str, dict[str, Any]]:
     }
     found |= {f"patterns: {name}": _with_patterns(pattern) for name, pattern in PATTERNS.items()}
     return found
+
+
+def _annotations(character: str, length: int) -> dict[str, str]:
+    return {f"{n}".rjust(63, "a") + ".example/" + "k" * 63: character * length for n in range(32)}
 
 
 def _with_patterns(pattern: str) -> dict[str, Any]:
@@ -98,6 +115,27 @@ def too_large() -> list[dict[str, Any]]:
             {"script": "1", "env": [{"name": f"V{n}", "value": "x" * 120} for n in range(256)]},
             "spec.env",
             TOGETHER,
+        ),
+        (
+            "annotations that are too long",
+            {"script": "1", "podAnnotations": _annotations("x", 8192)},
+            "spec.podAnnotations",
+            TOGETHER,
+        ),
+        (
+            "annotations of too wide text",
+            {"script": "1", "podAnnotations": _annotations(EMOJI, 450)},
+            "spec.podAnnotations",
+            TOGETHER,
+        ),
+        (
+            "paths of too wide text",
+            {
+                "script": "1",
+                "volumes": [{"name": f"v{n}", "mountPath": f"/{n}/" + EMOJI * 1000, "claim": "c"} for n in range(32)],
+            },
+            "spec.volumes",
+            "too long together",
         ),
         ("a script that is too long", {"script": "#" * (SCRIPT + 1)}, "spec.script", "give at most 61440"),
         ("a script of too wide text", {"script": EMOJI + "#" * (SCRIPT - 3)}, "spec.script", "give at most 60 KiB"),

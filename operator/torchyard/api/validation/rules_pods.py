@@ -19,6 +19,8 @@ from torchyard.api.values import LABEL_KEY_PATTERN
 
 PER_TEXT = 64
 MAX_LABEL_KEY = 253 + 1 + 63
+# Of the paths of 32 volumes, whose names and sources are 16 KiB more.
+MAX_MOUNT_PATHS = 40 * 1024
 _FIX = f"give at most {MAX_TEXTS // 1024} KiB of ASCII in all, or a quarter of that; a file or ConfigMap can hold more"
 
 
@@ -58,6 +60,26 @@ SIZE: tuple[Rule, ...] = (
         holds=lambda spec: weight(part for each in spec.env for part in (each.name, each.value)) <= MAX_TEXTS,
         cel=f"self.map(each, size(each.name) + {2 * PER_TEXT} + "
         f"(has(each.value) ? {_weight('each.value')} : 0)).sum() <= {MAX_TEXTS}",
+        on_field=True,
+    ),
+    Rule(
+        scope="",
+        field="podAnnotations",
+        what="together they are too long",
+        fix=_FIX,
+        holds=lambda spec: (
+            sum(len(key) + PER_TEXT + weight([value]) for key, value in spec.pod_annotations.items()) <= MAX_TEXTS
+        ),
+        cel=f"self.map(key, size(key) + {2 * PER_TEXT} + {_weight('self[key]')}).sum() <= {MAX_TEXTS}",
+        on_field=True,
+    ),
+    Rule(
+        scope="",
+        field="volumes",
+        what="their mountPaths are too long together",
+        fix=f"give shorter ones; {MAX_MOUNT_PATHS // 1024} KiB of ASCII are allowed in all, or a quarter of that",
+        holds=lambda spec: weight(each.mount_path for each in spec.volumes) <= MAX_MOUNT_PATHS,
+        cel=f"self.map(each, {_weight('each.mountPath')} + {PER_TEXT}).sum() <= {MAX_MOUNT_PATHS}",
         on_field=True,
     ),
     Rule(
